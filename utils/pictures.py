@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -184,18 +183,6 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-@contextmanager
-def picture(path: Path, title: str, note: str | None) -> Iterator[tuple[Figure, Axes]]:
-    """Open a figure that is written to `path` at the end. It never enters pyplot, which would keep it alive."""
-    figure = new_figure(9, 4.8, note=note)
-    axes = figure.add_subplot()
-    _prepare(axes, title, 13)
-    yield figure, axes
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    save_figure(figure, path)
-
-
 def new_figure(
     width: float, height: float, title: str | None = None, note: str | None = None, dpi: int = 150
 ) -> Figure:
@@ -227,12 +214,6 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG."""
     with new_file(path) as file:
         figure.savefig(file, format="png", facecolor="white")
-
-
-def outside_legend(figure: Figure, axes: Axes) -> None:
-    """Put the legend to the right of the axes, with long labels wrapped."""
-    handles, labels = _legend(axes)
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=10, labelspacing=0.8)
 
 
 def _legend(axes: Axes) -> tuple[list[Any], list[str]]:

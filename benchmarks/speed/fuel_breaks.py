@@ -26,8 +26,16 @@ from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_lan
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
-from environment.fuel_breaks.fires import BurnState, FireSimulator
-from training.fuel_breaks.policies import Judge, adaptive, baselines, downstream_value, place, spaced
+from environment.fuel_breaks.fires import BurnState
+from training.fuel_breaks.policies import (
+    baselines,
+    best_by,
+    downstream_value,
+    judging_environment,
+    place,
+    reductions,
+    spaced,
+)
 
 logger = logging.getLogger("benchmarks.speed.fuel_breaks")
 FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)
@@ -85,13 +93,12 @@ def cpu_seconds(work: Any, seconds: float = 2.0) -> float:
 
 def speed_figures(tiles: Sequence[Tile], config: FuelBreakConfig) -> dict[str, float]:
     """Count fires and environment steps a second of one core, on up to 16 tiles with the settings' planning fires."""
-    simulator = FireSimulator(tiles[:16], config, "planning")
-    hazards = [simulator.hazard(tile, 0) for tile in range(len(simulator.tiles))]
+    env = VectorFuelBreakEnvironment(tiles[:16], config)
+    lanes, nothing = range(len(env.tiles)), np.zeros(env.cells, dtype=np.bool_)
+    hazards = [env.planning(tile, 0) for tile in lanes]
     fires = sum(len(hazard.ignition_cells) for hazard in hazards)
-    env = VectorFuelBreakEnvironment(simulator.tiles, config)
-    lanes, nothing = range(len(hazards)), np.zeros(hazards[0].grid.cells, dtype=np.bool_)
     traced = cpu_seconds(lambda: [BurnState(hazard).downstream for hazard in hazards])
-    episode_seconds = cpu_seconds(lambda: place(adaptive(downstream_value), env, lanes, 0))
+    episode_seconds = cpu_seconds(lambda: place(best_by(downstream_value), env, lanes, 0))
     return {
         "mean_burned_cells": sum(hazard.start_burned_cells for hazard in hazards) / fires,
         "fires_per_second": fires / cpu_seconds(lambda: [hazard.burn(nothing) for hazard in hazards]),
@@ -102,9 +109,9 @@ def speed_figures(tiles: Sequence[Tile], config: FuelBreakConfig) -> dict[str, f
 
 def baseline_table(tiles: Sequence[Tile], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
     """Return the mean reduction of the burned area in percent over tiles, and its standard error, by baseline."""
-    table, judge = {}, Judge(tiles, config, lanes=len(tiles))
+    table, env = {}, judging_environment(tiles, config)
     for name, policy in baselines().items():
-        reduction = judge.reductions(policy, range(seeds))
+        reduction = reductions(policy, env, range(seeds), lanes=len(tiles))
         error = float(reduction.std(ddof=1)) / math.sqrt(len(tiles)) if len(tiles) > 1 else math.nan
         table[name] = {"reduction_percent": float(reduction.mean()), "standard_error": error}
         logger.info("%-28s %5.1f +- %.1f %%", name, *table[name].values())

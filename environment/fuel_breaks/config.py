@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from utils.config.kinds import Mark, NonNegativeFloat, PositiveFloat, PositiveInt
+from utils.config.kinds import NonNegativeFloat, PositiveFloat, PositiveInt
 from utils.config.settings import checked_dataclass, require
 
 _Moisture = Annotated[float, Field(gt=0, le=300)]
@@ -66,7 +66,3 @@ class FuelBreakConfig:
     """Cells that an episode may clear; 5% of a tile of 20 x 20."""
     moisture: FuelMoisture = field(default_factory=FuelMoisture)
     scenarios: ScenarioConfig = field(default_factory=ScenarioConfig)
-    cached_states: Annotated[PositiveInt, Mark.FREE] = 16_384
-    """States whose fires are kept rather than computed again; 3 KB each at 20 x 20 cells and 320 planning fires."""
-    cached_episodes: Annotated[PositiveInt, Mark.FREE] = 64
-    """Tiles with scenario sets whose spread graphs are kept; 0.2 MB each at 20 x 20 cells and 8 winds."""

@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 from data.fuel_breaks.landscape import Landscape, Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fires import BoolArray, BurnState, Exposure, FireSimulator, Float64Array
+from environment.fuel_breaks.fires import (
+    BoolArray,
+    BurnState,
+    Exposure,
+    Float64Array,
+    Int64Array,
+    Purpose,
+    exposure_of,
+    fires_on,
+)
 from utils.memory.living import counted
 
 Float32Array = NDArray[np.float32]
-Int64Array = NDArray[np.int64]
 IntegerArray = Sequence[int] | Int64Array
 
 STATIC_CHANNELS = (
@@ -66,22 +74,24 @@ class VectorFuelBreakEnvironment:
     they burn without breaks. Both sets of fires are functions of the lane's tile and scenario seed.
     """
 
-    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
-        self.config = config
-        self.planning = FireSimulator(tiles, config, "planning")
-        self.rewarding = FireSimulator(tiles, config, "reward")
-        self._static = [static_channels(tile.landscape, config) for tile in tiles]
+    def __init__(
+        self, tiles: Sequence[Tile], config: FuelBreakConfig, rewarded_by: Purpose = "reward", kept: int = 16
+    ) -> None:
+        """Take the purpose of the fires behind rewards, and how many episodes' fires are kept for further ones."""
+        self.tiles, self.config = tuple(tiles), config
+        self.planning = fires_on(tiles, config, "planning", kept)
+        self.rewarding = fires_on(tiles, config, rewarded_by, kept)
+        self._static = np.stack([static_channels(tile.landscape, config) for tile in tiles])
         self.cells = tiles[0].landscape.burnable.size
-        self.tiles = self.scenario_seeds = np.zeros(0, dtype=np.int64)  # (lanes,)
-        self.states: list[BurnState] = []  # planning fires by lane
-        self.exposures: list[Exposure] = []
-        self._rewarded: list[BurnState] = []
+        self.clear()
 
     def clear(self) -> None:
-        """Forget the episodes and all cached fires, which later resets simulate again."""
-        self.states, self.exposures, self._rewarded = [], [], []
-        self.planning.clear()
-        self.rewarding.clear()
+        """Forget the episodes and all fires, which later resets simulate again."""
+        self.lane_tiles = self.scenario_seeds = np.zeros(0, dtype=np.int64)  # (lanes,)
+        self.states: list[BurnState] = []  # planning fires by lane
+        self._rewarded: list[BurnState] = []
+        self.planning.cache_clear()
+        self.rewarding.cache_clear()
 
     @property
     def cleared(self) -> BoolArray:
@@ -94,13 +104,19 @@ class VectorFuelBreakEnvironment:
         budget = self.config.budget_cells
         return np.array([state.cleared.sum() >= budget or not state.legal().any() for state in self.states])
 
+    @property
+    def reductions(self) -> Float64Array:
+        """(lanes,) areas saved from the reward fires so far, in percent."""
+        return np.array([100 * (1 - own.burned_cells / own.hazard.start_burned_cells) for own in self._rewarded])
+
     def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> None:
         """Begin an episode per lane; arguments are (lanes,)."""
-        self.tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
-        lanes = list(zip(self.tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
-        self.states = [BurnState(self.planning.hazard(*lane)) for lane in lanes]
-        self._rewarded = [BurnState(self.rewarding.hazard(*lane)) for lane in lanes]
-        self.exposures = [self.planning.exposure(*lane, s) for lane, s in zip(lanes, self.states, strict=True)]
+        self.lane_tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
+        lanes = list(zip(self.lane_tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
+        fires = [{lane: BurnState(hazard(*lane)) for lane in set(lanes)} for hazard in (self.planning, self.rewarding)]
+        exposure_of(list(fires[0].values()))  # traces them before they are copied
+        self.states, self._rewarded = ([state[lane].copy() for lane in lanes] for state in fires)
+        self.exposure = exposure_of(self.states)
 
     def action_masks(self) -> BoolArray:
         """Return the (lanes, cells) that may be cleared."""
@@ -114,24 +130,21 @@ class VectorFuelBreakEnvironment:
             if not (0 <= cell < len(state.cleared) and state.legal()[cell]):
                 raise ValueError(f"expected a cell that the action mask allows, got {cell} in lane {lane}")
             state.clear(cell)
-            self.exposures[lane] = self.planning.exposure(int(self.tiles[lane]), int(self.scenario_seeds[lane]), state)
             before = rewarded.burned_cells
             rewarded.clear(cell)
             rewards[lane] = 100 * (before - rewarded.burned_cells) / rewarded.hazard.start_burned_cells
+        self.exposure = exposure_of(self.states)
         return rewards
 
     def observe(self) -> Float32Array:
         """Return (lanes, channels, rows, columns) of the current states."""
-        lanes = zip(self.tiles.tolist(), self.states, self.exposures, strict=True)
-        return np.stack([self.render(tile, state.cleared, exposure) for tile, state, exposure in lanes])
+        return self.render(self.lane_tiles, self.cleared, self.exposure)
 
-    def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
-        """Return (channels, rows, columns) of a state: (cells,) `cleared` and the exposure to the planning fires."""
-        static, budget, scenarios = self._static[tile], self.config.budget_cells, self.config.scenarios
-        dynamic = np.empty((len(DYNAMIC_CHANNELS), *static.shape[1:]), dtype=np.float32)
-        by_cell = dynamic.reshape(len(DYNAMIC_CHANNELS), -1)
-        by_cell[0] = cleared
-        by_cell[1] = exposure.burned / (scenarios.winds * scenarios.planning_ignitions_per_wind)
-        by_cell[2] = exposure.downstream / exposure.start_burned_cells
-        by_cell[3] = max(budget - int(cleared.sum()), 0) / budget
-        return np.concatenate([static, dynamic])
+    def render(self, tiles: Int64Array, cleared: BoolArray, exposure: Exposure) -> Float32Array:
+        """Return (n, channels, rows, columns) of states: tiles (n,), cleared (n, cells), exposure to planning fires."""
+        budget, scenarios = self.config.budget_cells, self.config.scenarios
+        left = np.maximum(budget - cleared.sum(axis=1, keepdims=True), 0) / budget
+        burned = exposure.burned / (scenarios.winds * scenarios.planning_ignitions_per_wind)
+        dynamic = [cleared, burned, exposure.downstream / exposure.start_burned_cells, np.repeat(left, self.cells, 1)]
+        maps = np.stack(dynamic, axis=1).reshape(len(tiles), -1, *self._static.shape[2:])
+        return np.concatenate([self._static[tiles], maps.astype(np.float32)], axis=1)

@@ -7,9 +7,10 @@ A fire spreads from cell to cell in eight directions and reaches each at the lea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Literal, get_args
+from functools import _lru_cache_wrapper, cached_property, lru_cache
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,53 +23,35 @@ from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surf
 
 Float64Array = NDArray[np.float64]
 Int32Array = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])  # rows down by direction: north first, then clockwise
 _COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])
+_DIRECTIONS = np.arange(8)
+_BACKWARD = (_DIRECTIONS + 4) % 8
 Purpose = Literal["planning", "reward", "judging"]
 """Purpose of a set of fires; each has its own stream of random numbers."""
 
 
-@dataclass(frozen=True)
-class SpreadGrid:
-    """The E steps that fire can take on a raster, by source cell, then by direction."""
-
-    cells: int
-    source: Int32Array
-    target: Int32Array
-    direction: Int32Array
-    first_step: Int32Array  # (cells + 1,) first step of each cell: the row pointers of a sparse matrix
-    incoming: Int32Array  # (cells, 8) the steps to each cell, by direction; E where the raster ends
-    sender: Int32Array  # (cells, 8) their source cells; 0 where the raster ends
-
-
 @lru_cache(maxsize=8)
-def spread_grid(rows: int, columns: int) -> SpreadGrid:
-    """Build the grid of a shape."""
-    row, column, direction = (a.ravel() for a in np.indices((rows, columns, 8)))
-    to_row, to_column = row + _ROW_STEP[direction], column + _COLUMN_STEP[direction]
-    inside = (to_row >= 0) & (to_row < rows) & (to_column >= 0) & (to_column < columns)
-    source = (row * columns + column)[inside].astype(np.int32)
-    target = (to_row * columns + to_column)[inside].astype(np.int32)
-    direction = direction[inside].astype(np.int32)
-    first_step = np.searchsorted(source, np.arange(rows * columns + 1)).astype(np.int32)
-    incoming = np.full((rows * columns, 8), len(source), dtype=np.int32)
-    incoming[target, direction] = np.arange(len(source))
-    sender = np.zeros((rows * columns, 8), dtype=np.int32)
-    sender[target, direction] = source
-    return SpreadGrid(rows * columns, source, target, direction, first_step, incoming, sender)
+def neighbours(rows: int, columns: int) -> Int32Array:
+    """Return the (cells, 8) neighbour of each cell in each direction; the cell itself where the raster ends."""
+    row, column = (a.reshape(-1, 1) for a in np.indices((rows, columns)))
+    to_row, to_column = row + _ROW_STEP, column + _COLUMN_STEP
+    is_inside = (to_row >= 0) & (to_row < rows) & (to_column >= 0) & (to_column < columns)
+    return np.where(is_inside, to_row * columns + to_column, row * columns + column).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class SpreadTrees:
     """The trees along which fires arrive: (n,) arrays over the burned cells of all fires, by fire, then by cell."""
 
-    fire: NDArray[np.int64]
-    cell: NDArray[np.int64]
-    parent: NDArray[np.int64]  # index of the parent in these arrays; n for an ignition
+    fire: Int64Array
+    cell: Int64Array
+    parent: Int64Array  # index of the parent in these arrays; n for an ignition
 
-    def downstream(self) -> NDArray[np.int64]:
+    def downstream(self) -> Int64Array:
         """Count the (n,) burned cells whose fire came through each cell, itself included, by pointer doubling."""
         count = len(self.cell)
         below = np.ones(count + 1)
@@ -78,7 +61,7 @@ class SpreadTrees:
             ancestor = ancestor[ancestor]
         return below[:count].astype(np.int64)
 
-    def depth(self) -> NDArray[np.int64]:
+    def depth(self) -> Int64Array:
         """Count the (n,) steps from the ignition to each cell, by pointer doubling."""
         count = len(self.cell)
         ancestor = np.append(self.parent, count)
@@ -89,59 +72,57 @@ class SpreadTrees:
         return depth[:count]
 
 
-@dataclass(frozen=True)
-class Exposure:
-    """Damage by a state's fires, summed over the scenario set; integers, so that sums are exact."""
+class Exposure(NamedTuple):
+    """Damage by the fires of n states, summed over fires; integers, so that sums are exact."""
 
-    burned: NDArray[np.unsignedinteger]  # (cells,) fires that burn each cell
-    downstream: NDArray[np.unsignedinteger]
-    """(cells,) burned cells whose fire came through each cell, itself included."""
-    start_burned_cells: int  # cells burned without breaks
+    burned: NDArray[np.integer]  # (n, cells) fires that burn each cell
+    downstream: NDArray[np.integer]  # (n, cells) burned cells whose fire came through each cell, itself included
+    start_burned_cells: NDArray[np.integer]  # (n, 1) cells burned without breaks
 
 
 class Hazard:
-    """F fires under W winds on a tile without breaks, and the time that each of E steps of the grid takes."""
+    """F fires under W winds on a tile without breaks, and the time that each step from cell to cell takes."""
 
     def __init__(
         self, landscape: Landscape, winds: Sequence[Wind], ignition_cells: Int32Array, config: FuelBreakConfig
     ) -> None:
         """Take the winds and the (W, ignitions per wind) cells in which fires start."""
         self.winds, self.duration_minutes = winds, config.scenarios.duration_minutes
-        self.grid = grid = spread_grid(*landscape.shape)
+        self.neighbours = to = neighbours(*landscape.shape)
+        self.cells = len(to)
         self.burnable = landscape.burnable.ravel()  # (cells,)
         self.ignition_cells = ignition_cells.ravel()  # (F,)
         self.wind_of_fire = np.repeat(np.arange(len(winds)), ignition_cells.shape[1])  # (F,)
         rates = directional_rates(surface_fire(landscape, winds, config.moisture)).reshape(len(winds), 8, -1)
-        leaving, entering = rates[:, grid.direction, grid.source], rates[:, grid.direction, grid.target]
         elevation = landscape.elevation_m.ravel().astype(np.float64)
-        rise = elevation[grid.target] - elevation[grid.source]
-        level = landscape.cell_size_m * np.where(grid.direction % 2 == 1, np.sqrt(2.0), 1.0)
+        level = landscape.cell_size_m * np.where(_DIRECTIONS % 2 == 1, np.sqrt(2.0), 1.0)
         with np.errstate(divide="ignore"):
-            pace = (1 / leaving + 1 / entering) / 2
-        self.minutes = np.hypot(level, rise) * pace
-        """(W, E) of steps along the ground, half at the rate of the source, half at the target's."""
+            pace = (1 / rates.transpose(0, 2, 1) + 1 / rates[:, _DIRECTIONS, to]) / 2
+        minutes = np.hypot(level, elevation[to] - elevation[:, None]) * pace
+        self.minutes = np.where(to == np.arange(self.cells)[:, None], np.inf, minutes)
+        """(W, cells, 8) of steps along the ground, half at the rate of the source, half at the target's."""
 
-    def burn(self, cleared: BoolArray, fires: NDArray[np.int64] | None = None) -> Float64Array:
+    def burn(self, cleared: BoolArray, fires: Int64Array | None = None) -> Float64Array:
         """Return (n, cells) arrivals in minutes, infinite where a fire does not come, with (cells,) `cleared`.
 
         All fires burn, or those of (n,) `fires`. No step leaves or enters a cleared cell, and no fire starts in one.
         """
         fires = np.arange(len(self.ignition_cells)) if fires is None else fires
-        arrival, grid = np.empty((len(fires), self.grid.cells)), self.grid
-        is_closed = cleared[grid.source] | cleared[grid.target]
+        arrival, pointers = np.empty((len(fires), self.cells)), np.arange(0, 8 * self.cells + 1, 8)
+        is_closed = cleared[:, None] | cleared[self.neighbours]
         winds, ignitions = self.wind_of_fire[fires], self.ignition_cells[fires]
         for wind in np.unique(winds):
-            minutes = np.where(is_closed, np.inf, self.minutes[wind])
-            graph = csr_array((minutes, grid.target, grid.first_step), shape=(grid.cells, grid.cells))
-            own = winds == wind
-            arrival[own] = dijkstra(graph, indices=ignitions[own], limit=self.duration_minutes)
+            minutes = np.where(is_closed, np.inf, self.minutes[wind]).ravel()
+            graph = csr_array((minutes, self.neighbours.ravel(), pointers), shape=(self.cells, self.cells))
+            blown = winds == wind
+            arrival[blown] = dijkstra(graph, indices=ignitions[blown], limit=self.duration_minutes)
         arrival[cleared[ignitions]] = np.inf
         return arrival
 
     @cached_property
     def start_burned_cells(self) -> int:
         """Cells burned without breaks, summed over fires."""
-        return int(np.isfinite(self.burn(np.zeros(self.grid.cells, dtype=np.bool_))).sum())
+        return BurnState(self).burned_cells
 
 
 class BurnState:
@@ -149,10 +130,17 @@ class BurnState:
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard
-        self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_) if cleared is None else cleared.copy()
+        self.cleared = np.zeros(hazard.cells, dtype=np.bool_) if cleared is None else cleared.copy()
         self.arrival = hazard.burn(self.cleared)  # (F, cells) minutes
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
+
+    def copy(self) -> BurnState:
+        """Return an independent state."""
+        state = copy(self)
+        for name in ("cleared", "arrival", "_downstream", "_is_traced"):
+            setattr(state, name, getattr(self, name).copy())
+        return state
 
     @property
     def burned_cells(self) -> int:
@@ -170,24 +158,23 @@ class BurnState:
         self.arrival[changed] = self.hazard.burn(self.cleared, changed)
         self._is_traced[changed] = False
 
-    def trees(self, fires: NDArray[np.int64] | slice = slice(None)) -> SpreadTrees:
+    def trees(self, fires: Int64Array | slice = slice(None)) -> SpreadTrees:
         """Return the spread trees of some fires (n,), by default all.
 
         A cell's parent is the neighbour through which fire arrives first, ties by direction. A cleared neighbour's
         arrival is infinite, so the trees are a function of the arrivals alone.
         """
-        grid, arrival, wind = self.hazard.grid, self.arrival[fires], self.hazard.wind_of_fire[fires]
+        hazard, arrival, wind = self.hazard, self.arrival[fires], self.hazard.wind_of_fire[fires]
         fire, cell = np.nonzero(np.isfinite(arrival))
-        steps = grid.incoming[cell]
-        ends = steps == len(grid.source)
-        step_minutes = self.hazard.minutes[wind[fire][:, None], np.where(ends, 0, steps)]
-        from_sender = arrival[fire[:, None], grid.sender[cell]] + step_minutes
-        first = np.where(ends, np.inf, from_sender).argmin(axis=1)
+        senders = hazard.neighbours[cell][:, _BACKWARD]
+        step_minutes = hazard.minutes[wind[fire][:, None], senders, _DIRECTIONS]
+        from_sender = np.where(senders == cell[:, None], np.inf, arrival[fire[:, None], senders] + step_minutes)
+        first = from_sender.argmin(axis=1)
         place = np.full(arrival.size + 1, len(cell))
-        place[fire * grid.cells + cell] = np.arange(len(cell))
+        place[fire * hazard.cells + cell] = np.arange(len(cell))
         is_ignition = arrival[fire, cell] == 0
-        parent_cell = np.where(is_ignition, arrival.size, fire * grid.cells + grid.sender[cell, first])
-        return SpreadTrees(fire, cell, place[parent_cell])
+        parent_cell = fire * hazard.cells + senders[np.arange(len(cell)), first]
+        return SpreadTrees(fire, cell, place[np.where(is_ignition, arrival.size, parent_cell)])
 
     @property
     def downstream(self) -> Int32Array:
@@ -199,13 +186,14 @@ class BurnState:
         self._is_traced[fires] = True
         return self._downstream
 
-    def exposure(self) -> Exposure:
-        """Sum the damage over fires, in the smallest types that hold the sums."""
-        return Exposure(
-            np.isfinite(self.arrival).sum(axis=0).astype(np.min_scalar_type(len(self.arrival))),
-            self.downstream.sum(axis=0).astype(np.min_scalar_type(self.arrival.size)),
-            self.hazard.start_burned_cells,
-        )
+
+def exposure_of(states: Sequence[BurnState]) -> Exposure:
+    """Sum the damage of each state over fires."""
+    return Exposure(
+        np.stack([np.isfinite(state.arrival).sum(axis=0) for state in states]),
+        np.stack([state.downstream.sum(axis=0) for state in states]),
+        np.array([[state.hazard.start_burned_cells] for state in states]),
+    )
 
 
 def draw_scenarios(
@@ -227,32 +215,13 @@ def draw_scenarios(
     return winds, ignitions.reshape(config.winds, ignitions_per_wind)
 
 
-class FireSimulator:
-    """Fires drawn for one purpose on a list of tiles, in bounded caches."""
+def fires_on(tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose, kept: int) -> _lru_cache_wrapper[Hazard]:
+    """Return a function from a tile's number and a scenario seed to fires drawn for a purpose; the last are kept."""
 
-    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
-        self.tiles = tuple(tiles)
-        self._cached_states = config.cached_states
-        self._exposures: dict[tuple[int, int, bytes], Exposure] = {}  # least recently used first
+    @lru_cache(kept)
+    def hazard(tile: int, scenario_seed: int) -> Hazard:
+        landscape = tiles[tile].landscape
+        drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+        return Hazard(landscape, *drawn, config)
 
-        @lru_cache(config.cached_episodes)
-        def hazard(tile: int, scenario_seed: int) -> Hazard:
-            landscape = tiles[tile].landscape
-            drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
-            return Hazard(landscape, *drawn, config)
-
-        self.hazard = hazard
-
-    def clear(self) -> None:
-        """Empty the caches."""
-        self._exposures.clear()
-        self.hazard.cache_clear()
-
-    def exposure(self, tile: int, scenario_seed: int, state: BurnState) -> Exposure:
-        """Return the exposure of a state, from the `cached_states` last used if it is there."""
-        key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
-        exposure = self._exposures.pop(key, None) or state.exposure()
-        self._exposures[key] = exposure
-        if len(self._exposures) > self._cached_states:
-            del self._exposures[next(iter(self._exposures))]
-        return exposure
+    return hazard

@@ -13,7 +13,7 @@ from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BoolArray, BurnState
+from environment.fuel_breaks.fires import BoolArray, BurnState, exposure_of
 
 GRASS, LITTER, WATER = 102, 186, 98
 
@@ -79,8 +79,6 @@ def observe_anew(
     env: VectorFuelBreakEnvironment, tiles: NDArray[Any], cleared: BoolArray, scenario_seeds: NDArray[Any]
 ) -> NDArray[np.float32]:
     """(n, channels, rows, columns) of n states, burned from nothing but tile, cleared (n, cells) and scenario seed."""
-    observations = []
-    for tile, mask, seed in zip(tiles.tolist(), cleared, scenario_seeds.tolist(), strict=True):
-        exposure = BurnState(env.planning.hazard(tile, seed), mask).exposure()
-        observations.append(env.render(tile, mask, exposure))
-    return np.stack(observations)
+    lanes = zip(tiles.tolist(), scenario_seeds.tolist(), strict=True)
+    states = [BurnState(env.planning(*lane), mask) for lane, mask in zip(lanes, cleared, strict=True)]
+    return env.render(tiles, cleared, exposure_of(states))

@@ -66,7 +66,7 @@ def run_config(**changes: Any) -> FuelBreakRunConfig:
             "generation_episodes": 8,
             "validation_tiles": 2,
             "tiles": TileConfig(tile_cells=10),
-            "env": small_config(cached_states=16, cached_episodes=4),
+            "env": small_config(),
             "network": QNetworkConfig(width=4, dilations=1),
             "learning": learning,
             "bounds": BoundsConfig(experience_per_collector=30),
@@ -119,7 +119,7 @@ def bridge_config(n_steps: int) -> FuelBreakRunConfig:
     )
     return run_config(
         tiles=TileConfig(tile_cells=SIDE),
-        env=FuelBreakConfig(budget_cells=1, scenarios=scenarios, cached_states=16, cached_episodes=32),
+        env=FuelBreakConfig(budget_cells=1, scenarios=scenarios),
         network=QNetworkConfig(width=12, dilations=1, downstream_prior=False),
         learning=DQNConfig(
             lanes=16,

@@ -26,11 +26,11 @@ from main import main
 from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.run_cases import TINY, run_config
 from training.commands.table import COMMANDS
+from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.policies import Judge
 from training.fuel_breaks.run import GENERATED, PRIOR, UNTRAINED, caveats, standing
 from training.fuel_breaks.train_command import run_train
 from utils.config.cli import parse_command
@@ -89,7 +89,7 @@ def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     untrained = summary["validation"]["untrained"]
     assert all(record["validation"]["untrained"] == untrained for record in records(run))
-    assert summary["episodes"] == 8 and summary["replay_bytes_per_transition"] < 200
+    assert summary["episodes"] == 8 and summary["replay_bytes_per_transition"] < 2600
     assert len(summary["rss_mb_per_generation"]) == 2
     log = (run / "run.log").read_text()
     for words in (
@@ -122,8 +122,9 @@ def test_a_result_of_generation_0_is_called_that_of_the_baseline(trained: Path) 
     assert (summary["validation"]["best_generation"] == 0) == (PRIOR in summary["notes"]) == (f"note: {PRIOR}" in log)
     config = FuelBreakRunConfig()
     blank = dataclasses.replace(config, network=QNetworkConfig(downstream_prior=False))
-    assert caveats(config, 0) == [GENERATED, PRIOR] and caveats(config, 3) == [GENERATED]
-    assert caveats(dataclasses.replace(blank, landscape=Path("land.npz")), 0) == [UNTRAINED]
+    assert caveats(config, {"best_generation": 0}) == [GENERATED, PRIOR]
+    assert caveats(config, {"best_generation": 3}) == [GENERATED]
+    assert caveats(dataclasses.replace(blank, landscape=Path("land.npz")), {"best_generation": 0}) == [UNTRAINED]
 
 
 def test_the_commands_of_the_docs(trained_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +159,7 @@ class Clock:
         self.reporter = Reporter(lambda: self.now, poll_seconds=1e9)
         monkeypatch.setattr("utils.progress.REPORTER", self.reporter)
 
-    def add(self, kind: type, name: str, seconds: float) -> None:
+    def add(self, kind: Any, name: str, seconds: float) -> None:
         """Let a method take this time."""
         work = getattr(kind, name)
 
@@ -177,7 +178,7 @@ def test_a_run_keeps_to_its_minutes_and_names_its_folder(
     caplog.set_level(logging.INFO)
     clock = Clock(monkeypatch)
     clock.add(DQNTrainer, "play_round", 7)
-    clock.add(Judge, "reductions", 5)
+    clock.add(policies, "reductions", 5)
     for minutes, expected in ((1.0, 55), (0.01, 22)):
         clock.now = 0.0
         config = run_config(minutes=minutes, episodes=0, generation_episodes=16, run=f"of-{minutes}")
@@ -209,7 +210,7 @@ def test_a_network_that_learned_nothing_is_called_so_first(
     caplog.set_level(logging.INFO)
     scores = iter([30.0, 30.0, 12.0, 14.0])  # heuristic, untrained, two generations
     with monkeypatch.context() as patched:
-        patched.setattr(Judge, "reductions", lambda *_: np.array([next(scores)]))
+        patched.setattr(policies, "reductions", lambda *_, **__: np.array([next(scores)]))
         assert train("--run", "bad") == 0
     worse = "16.00 points below the untrained network, 16.00 points below adaptive downstream value"
     first = [message.split("\n")[0] for message in caplog.messages]
@@ -316,7 +317,7 @@ def test_the_hash_counts_what_shapes_results() -> None:
     def hash_of(**values: Any) -> str:
         return settings_hash(changed(**values))
 
-    for same in ({"minutes": 3.0}, {"runs_dir": "x"}, {"env.cached_states": 9}, {"device": "cpu"}):
+    for same in ({"minutes": 3.0}, {"runs_dir": "x"}, {"device": "cpu"}):
         assert hash_of(**same) == hash_of()
     for other in ({"seed": 3}, {"learning.lanes": 32}, {"env.budget_cells": 9}, {"landscape": "a/b.npz"}):
         assert hash_of(**other) != hash_of()

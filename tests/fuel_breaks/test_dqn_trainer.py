@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from environment.fuel_breaks.fires import FireSimulator
+from environment.fuel_breaks.fires import BurnState
 from tests.fuel_breaks.run_cases import (
     CPU,
     SIDE,
@@ -22,7 +22,7 @@ from tests.fuel_breaks.run_cases import (
 )
 from training.fuel_breaks.config import BoundsConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
-from training.fuel_breaks.policies import greedy, place, reduction_percent
+from training.fuel_breaks.policies import greedy, judging_environment, place
 from utils.runs.state_tree import flatten
 from utils.runs.stopping import PeriodicChecks
 
@@ -35,10 +35,10 @@ def test_learns_the_cell_that_stops_the_fire(n_steps: int) -> None:
     unseen = [(row, turned) for row in (2, 5, 6) for turned in (False, True)]
     tiles = [two_fields(*case) for case in unseen]
     config = bridge_config(n_steps)
-    judge = FireSimulator(tiles, config.env, "judging").hazard(0, 0)
-    cells = np.flatnonzero(judge.burnable)
-    by_cell = [reduction_percent(judge, np.arange(SIDE * SIDE) == cell) for cell in cells]
-    assert cells[int(np.argmax(by_cell))] == bridge_cell(*unseen[0]), "the bridge is the best break"
+    judging = judging_environment(tiles, config.env).rewarding(0, 0)
+    cells = np.flatnonzero(judging.burnable)
+    by_cell = [BurnState(judging, np.arange(SIDE * SIDE) == cell).burned_cells for cell in cells]
+    assert cells[int(np.argmin(by_cell))] == bridge_cell(*unseen[0]), "the bridge is the best break"
     trainer = trainer_of(config, [two_fields(*case) for case in shown], tiles[:1])
     env = type(trainer.env)(tiles, config.env)
 
@@ -71,7 +71,7 @@ def test_goes_on_bit_for_bit(n_steps: int) -> None:
     state = first.state_dict()
     # Whatever was drawn since start-up must not matter: the state is all.
     torch.manual_seed(99)
-    second = DQNTrainer(config, first.env.planning.tiles, first.validation.tiles, CPU, lambda: None)
+    second = DQNTrainer(config, first.env.tiles, first.validation.tiles, CPU, lambda: None)
     second.load_state_dict(state)
     again = [second.run_generation() for _ in range(2)]
     same(straight.state_dict(), second.state_dict())
@@ -132,7 +132,7 @@ def test_a_reset_empties_what_grows_and_keeps_what_was_learned() -> None:
     places = {name: tensor.data_ptr() for name, tensor in trainer.replay.ring.data.items()}
     assert trainer.reset_memory() >= 0
     assert trainer.replay.ring.size == 0 and not any(trainer.histories.values())
-    assert not trainer.env.states and trainer.env.planning.hazard.cache_info().currsize == 0
+    assert not trainer.env.states and trainer.env.planning.cache_info().currsize == 0
     assert {name: tensor.data_ptr() for name, tensor in trainer.replay.ring.data.items()} == places
     assert all(torch.equal(value, learned[name]) for name, value in trainer.online.state_dict().items())
     assert (trainer.generation, trainer.episodes) == (1, 8)
@@ -162,33 +162,12 @@ def test_an_update_moves_the_target_by_tau() -> None:
 def test_best_network_is_kept() -> None:
     trainer = trainer_of(run_config())
     scores = iter((10.0, 30.0, 20.0))
-    trainer.best_score = 0.0
+    trainer.scores["best"] = 0.0
     trainer._validate = lambda: next(scores)  # type: ignore[method-assign]
     trainer.run_generation()
     trainer.run_generation()
     kept = {name: value.clone() for name, value in trainer.target.state_dict().items()}
     trainer.run_generation()
-    assert (trainer.best_score, trainer.best_generation) == (30.0, 2)
+    assert (trainer.scores["best"], trainer.scores["best_generation"]) == (30.0, 2)
     assert all(torch.equal(value, kept[name]) for name, value in trainer.best.state_dict().items())
     assert not all(torch.equal(value, kept[name]) for name, value in trainer.target.state_dict().items())
-
-
-def test_demonstrations_and_exploration_follow_the_settings() -> None:
-    config = with_learning(run_config(), demonstration_share=0.5, epsilon_start=0.4, epsilon_end=0.2)
-    trainer = trainer_of(config)
-    assert trainer.demonstrates.tolist() == [True, False, True, False]
-    seen = []
-    for episodes in (0, 10, 20, 1000):
-        trainer.episodes = episodes
-        seen.append(trainer.epsilon)
-    assert seen == pytest.approx([0.4, 0.3, 0.2, 0.2])
-
-
-def test_updates_keep_pace_with_episodes() -> None:
-    trainer = trainer_of(with_learning(run_config(), updates_per_episode=0.5, warm_up_episodes=6))
-    counts = []
-    for _ in range(4):
-        trainer.play_round()
-        trainer.learn()
-        counts.append(trainer.updates)
-    assert counts == [0, 1, 3, 5]

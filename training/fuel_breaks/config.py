@@ -111,11 +111,9 @@ class FuelBreakRunConfig:
     threads: kinds.Threads = 0
     verbose: kinds.Verbose = False
     tiles: TileConfig = field(default_factory=TileConfig)
-    # Rewards by 160 fires: with 40 the noise drowns the effect of one cell. Small caches, which soon stop growing.
+    # Rewards by 160 fires: with 40 the noise drowns the effect of one cell.
     env: FuelBreakConfig = field(
-        default_factory=lambda: FuelBreakConfig(
-            scenarios=ScenarioConfig(reward_ignitions_per_wind=20), cached_states=256, cached_episodes=16
-        )
+        default_factory=lambda: FuelBreakConfig(scenarios=ScenarioConfig(reward_ignitions_per_wind=20))
     )
     network: QNetworkConfig = field(default_factory=QNetworkConfig)
     learning: DQNConfig = field(default_factory=DQNConfig)

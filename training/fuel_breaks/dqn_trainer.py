@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import Exposure
+from environment.fuel_breaks.fires import BoolArray, Float64Array, Int64Array
 from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.policies import Judge, spaced
+from training.fuel_breaks.policies import judging_environment, spaced
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from utils.memory.clean_up import clean_up
 from utils.runs.devices import note_other_device
@@ -31,16 +31,7 @@ from utils.runs.stopping import PeriodicChecks
 
 logger = logging.getLogger(__name__)
 _INPUT_TILES = 32
-_PROGRESS = (
-    "generation",
-    "episodes",
-    "updates",
-    "seconds",
-    "best_generation",
-    "best_score",
-    "heuristic_score",
-    "untrained_score",
-)
+_PROGRESS = ("generation", "episodes", "updates", "seconds", "scores")
 _NETWORKS = ("online", "target", "best")
 
 
@@ -57,9 +48,9 @@ def double_dqn_target(
     return rewards + torch.where(terminated, torch.zeros_like(following), factors * following)
 
 
-def value_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean Huber loss (Mnih et al. 2015) of the (n, actions) values of the actions taken (n,)."""
-    return functional.smooth_l1_loss(values.gather(1, actions.unsqueeze(1)).squeeze(1), targets)
+def _stored(env: VectorFuelBreakEnvironment) -> dict[str, NDArray[Any]]:
+    """Return the lanes' states as the replay keeps them."""
+    return {"cleared": np.packbits(env.cleared, axis=1), **env.exposure._asdict()}
 
 
 class DQNTrainer:
@@ -82,7 +73,7 @@ class DQNTrainer:
         self.checks = PeriodicChecks(safe_point, every, lambda: self.cleanup_memory(generation=1))
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
-        self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
+        self.validation = judging_environment([validation[tile] for tile in chosen], config.env)
         self.symmetry = policies.build_symmetry(config.tiles.tile_cells).to(device)
         self.online = policies.build_network(config.network).to(device)
         inputs = spaced(len(train), _INPUT_TILES)
@@ -93,11 +84,11 @@ class DQNTrainer:
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
         self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
-        self.generation = self.best_generation = self.episodes = self.updates = 0
+        self.generation = self.episodes = self.updates = 0
         self.seconds = {"total": 0.0, "round": 0.0, "validation": 0.0}
         """Time over all resumed parts of the run, and that of the last round and validation."""
-        self.best_score = self.heuristic_score = self.untrained_score = -math.inf
-        """Reductions in percent on validation tiles: best network, adaptive downstream value, untrained network."""
+        self.scores: dict[str, float] = {}
+        """Reductions in percent on validation tiles, and the generation of the best network."""
         self.histories: dict[str, deque[float]] = {
             "losses": deque(maxlen=bounds.loss_history),
             "returns": deque(maxlen=bounds.reward_history),  # percent, of the lanes without demonstrations
@@ -128,8 +119,10 @@ class DQNTrainer:
 
     def begin(self) -> None:
         """Validate the heuristic and the untrained network."""
-        self.heuristic_score = float(self.validation.reductions(policies.adaptive(policies.downstream_value)).mean())
-        self.best_score = self.untrained_score = self._validate()
+        heuristic = self._judge(policies.best_by(policies.downstream_value))
+        score = self._validate()
+        self.scores = {"agent": score, "best": score, "best_generation": 0, "untrained": score}
+        self.scores["adaptive_downstream_value"] = heuristic
 
     def run_generation(self, on_round: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Play and learn for a generation, shorter if the time is up; validate; return the record for metrics.jsonl."""
@@ -141,31 +134,32 @@ class DQNTrainer:
             if self.is_out_of_time:
                 break
         self.generation += 1
-        score = self._validate()
-        if score > self.best_score:
-            self.best_score, self.best_generation = score, self.generation
+        self.scores["agent"] = score = self._validate()
+        if score > self.scores["best"]:
+            self.scores.update(best=score, best_generation=self.generation)
             self.best.load_state_dict(self.target.state_dict())
-        return self._record(score)
+        return self._record()
 
     def play_round(self) -> None:
         """Play an episode in each lane into the replay."""
         started = time.monotonic()
         learning, env = self.config.learning, self.env
         groups = learning.lanes // learning.lanes_per_tile
-        bounds = len(env.planning.tiles), MAX_SCENARIO_SEED
+        bounds = len(env.tiles), MAX_SCENARIO_SEED
         drawn = [torch.randint(bound, (groups,), generator=self.generator) for bound in bounds]
         env.reset(*(values.repeat_interleave(learning.lanes_per_tile).numpy() for values in drawn))
-        masks, exposures, steps = [np.packbits(env.cleared, axis=1)], [list(env.exposures)], []
+        states, steps = [_stored(env)], []
         while not (terminated := env.terminated).all():
             begun = time.monotonic()
             actions = self._choose()
             steps.append((actions, env.step(actions), ~terminated))
-            masks.append(np.packbits(env.cleared, axis=1))
-            exposures.append(list(env.exposures))
+            states.append(_stored(env))
             self.histories["step_times"].append(time.monotonic() - begun)
             self.checks.add("environment_steps", learning.lanes)
         actions, rewards, is_open = map(np.stack, zip(*steps, strict=True))
-        self._store(np.stack(masks), actions, rewards, is_open, exposures)
+        self._store(
+            {name: np.stack([state[name] for state in states]) for name in states[0]}, actions, rewards, is_open
+        )
         self.histories["returns"].extend(rewards.sum(axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
         self.histories["collection_times"].append(time.monotonic() - started)
@@ -192,7 +186,8 @@ class DQNTrainer:
             turn = int(torch.randint(8, (1,), generator=self.generator))
             observation, legal = self.symmetry.maps(observation, turn), self.symmetry.cells(legal, turn)
             actions = self.symmetry.action(actions, turn)
-        loss = value_loss(self.online(observation, legal), actions, targets)
+        values = self.online(observation, legal).gather(1, actions.unsqueeze(1)).squeeze(1)
+        loss = functional.smooth_l1_loss(values, targets)  # Huber's (Mnih et al. 2015)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.online.parameters(), learning.max_gradient_norm)
@@ -226,7 +221,7 @@ class DQNTrainer:
             "optimizer": {**optimizer, "state": {str(key): value for key, value in optimizer["state"].items()}},
             "replay": self.replay.ring.state_dict(),
             "progress": {
-                **{name: getattr(self, name) for name in _PROGRESS},
+                **copy.deepcopy({name: getattr(self, name) for name in _PROGRESS}),
                 **{name: list(values) for name, values in self.histories.items()},
                 "generator": self.generator.get_state(),
                 "device": str(self.device),
@@ -241,16 +236,15 @@ class DQNTrainer:
             getattr(self, name).load_state_dict(state["networks"][name])
         by_number = {int(key): value for key, value in optimizer["state"].items()}
         self.optimizer.load_state_dict({**optimizer, "state": by_number})
-        logger.info("simulating the fires of the replay's states again")
-        self.replay.load_state_dict(state["replay"], self.checks.safe_point)
+        self.replay.ring.load_state_dict(state["replay"])
         for name in _PROGRESS:
-            setattr(self, name, progress[name])
+            setattr(self, name, copy.deepcopy(progress[name]))
         for name, values in self.histories.items():
             values.clear()
             values.extend(progress[name])
         self.generator.set_state(progress["generator"])
 
-    def _choose(self) -> NDArray[np.int64]:
+    def _choose(self) -> Int64Array:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
         heuristic = policies.downstream_values(env)
         chosen = policies.noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
@@ -262,34 +256,28 @@ class DQNTrainer:
         return np.where(self.demonstrates, chosen, own)
 
     def _store(
-        self,
-        masks: NDArray[np.uint8],
-        actions: NDArray[np.int64],
-        rewards: NDArray[np.float64],
-        is_open: NDArray[np.bool_],
-        exposures: list[list[Exposure]],
+        self, states: Mapping[str, NDArray[Any]], actions: Int64Array, rewards: Float64Array, is_open: BoolArray
     ) -> None:
-        """Turn a round, (steps, lanes) each and one more mask, into transitions, lane by lane."""
-        learning = self.config.learning
+        """Turn a round, (steps, lanes) each and one more state, into transitions, lane by lane."""
+        learning, env = self.config.learning, self.env
         n_steps, discount = learning.n_steps, learning.discount
         totals = n_step_returns(rewards.T / policies.PERCENT_PER_UNIT, n_steps or len(rewards), discount)
         if learning.centre_returns and not n_steps:
             totals = centre_by_group(totals, learning.lanes_per_tile)
-        for lane in range(actions.shape[1]):
-            steps = int(is_open[:, lane].sum())
-            after = np.minimum(np.arange(steps) + (n_steps or steps), steps)
-            transitions = {
-                "tile": np.full(steps, self.env.tiles[lane], np.int32),
-                "scenario_seed": np.full(steps, self.env.scenario_seeds[lane], np.int64),
-                "cleared": masks[:steps, lane],
-                "action": actions[:steps, lane].astype(np.int16),
-                "reward": totals[lane, :steps].astype(np.float32),
-                "factor": (discount ** (after - np.arange(steps))).astype(np.float32),
-                "terminated": after == steps,
-                "next_cleared": masks[after, lane],
-            }
-            tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in transitions.items()}
-            self.replay.add_episode(tensors, [row[lane] for row in exposures[: steps + 1]])
+        lane, step = np.nonzero(is_open.T)
+        end = is_open.sum(axis=0)[lane]
+        after = np.minimum(step + (n_steps or len(rewards)), end)
+        transitions = {
+            "tile": env.lane_tiles[lane],
+            "scenario_seed": env.scenario_seeds[lane],
+            "action": actions[step, lane],
+            "reward": totals[lane, step],
+            "factor": discount ** (after - step),
+            "terminated": after == end,
+        }
+        before = {name: values[step, lane] for name, values in states.items()}
+        following = {f"next_{name}": values[after, lane] for name, values in states.items()}
+        self.replay.add({**transitions, **before, **following})
 
     @contextmanager
     def _timed(self, work: str) -> Iterator[None]:
@@ -301,9 +289,12 @@ class DQNTrainer:
     def _validate(self) -> float:
         symmetry = self.symmetry if self.config.learning.symmetry else None
         with self._timed("validation"):
-            return float(self.validation.reductions(policies.greedy(self.target, self.device, symmetry)).mean())
+            return self._judge(policies.greedy(self.target, self.device, symmetry))
 
-    def _record(self, score: float) -> dict[str, Any]:
+    def _judge(self, policy: policies.Policy) -> float:
+        return float(policies.reductions(policy, self.validation, safe_point=self.checks.safe_point).mean())
+
+    def _record(self) -> dict[str, Any]:
         means = {name: float(np.mean(values)) if values else math.nan for name, values in self.histories.items()}
         return {
             "generation": self.generation,
@@ -312,13 +303,7 @@ class DQNTrainer:
             "epsilon": self.epsilon,
             "loss": means["losses"],
             "return_percent": means["returns"],
-            "validation": {
-                "agent": score,
-                "best": self.best_score,
-                "best_generation": self.best_generation,
-                "untrained": self.untrained_score,
-                "adaptive_downstream_value": self.heuristic_score,
-            },
+            "validation": dict(self.scores),
             "prior_scale": float(self.online.prior_log_scale.detach().exp()),
             "seconds": {
                 "total": self.seconds["total"],
@@ -329,7 +314,6 @@ class DQNTrainer:
                 "replay": self.replay.ring.size,
                 "replay_capacity": self.replay.ring.capacity,
                 "replay_bytes": self.replay.ring.capacity * self.replay.ring.bytes_per_row,
-                "store_bytes": self.replay.store_bytes,
                 "histories": {name: len(values) for name, values in self.histories.items()},
             },
             "memory": self.checks.record(),

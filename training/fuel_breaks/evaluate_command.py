@@ -13,7 +13,7 @@ from scipy import stats
 from environment.fuel_breaks.fires import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.pictures import draw_comparison
-from training.fuel_breaks.policies import Judge, baselines, spaced
+from training.fuel_breaks.policies import baselines, judging_environment, reductions, spaced
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent, standing
 from utils.progress import progress
 from utils.runs.run_log import write_json
@@ -47,25 +47,25 @@ def paired_lead(own: Float64Array, other: Float64Array) -> dict[str, Any]:
 def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     """Judge the network on tiles of a split, by the same fires for all policies; log a table and write it as JSON."""
     agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
-    reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
-    leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}
+    saved = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
+    leads = {name: paired_lead(saved[AGENT], values) for name, values in saved.items() if name != AGENT}
     notes = [NEIGHBOURS, *agent.notes]
     if arguments.split == "validation":
         notes.append("the network was chosen on these tiles, which flatters it")
-    means = {name: float(values.mean()) for name, values in reductions.items()}
+    means = {name: float(values.mean()) for name, values in saved.items()}
     result = {
         "run": agent.run.name,
         "split": arguments.split,
         "best_generation": agent.best_generation,
         "episodes": agent.episodes,
         "scenario_seeds": arguments.scenario_seeds,
-        "reduction_percent": {name: values.tolist() for name, values in reductions.items()},
+        "reduction_percent": {name: values.tolist() for name, values in saved.items()},
         "mean_reduction_percent": means,
         "lead_of_network": leads,
         "notes": notes,
     }
-    tiles = f"{len(reductions[AGENT])} {arguments.split} tiles"
-    shown = table([_row(name, values, leads.get(name)) for name, values in reductions.items()], _COLUMNS)
+    tiles = f"{len(saved[AGENT])} {arguments.split} tiles"
+    shown = table([_row(name, values, leads.get(name)) for name, values in saved.items()], _COLUMNS)
     best = max(leads, key=means.__getitem__)
     lead = standing(means[AGENT], {f"the best baseline, {best}": means[best]})
     fires = f"{agent.run.path}, {arguments.scenario_seeds} sets of fires"
@@ -74,7 +74,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
         logger.info("note: %s", note)
     path = agent.run.path / f"evaluation-{arguments.split}.json"
     write_json(path, result)
-    draw_comparison(reductions, path.with_suffix(".png"), f"Burned area prevented on {tiles}", "; ".join(notes))
+    draw_comparison(saved, path.with_suffix(".png"), f"Burned area prevented on {tiles}", "; ".join(notes))
     logger.info("results in %s", path)
     return result
 
@@ -83,12 +83,12 @@ def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) ->
     """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
     every = agent.tiles[split]
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
-    reductions, fires = {}, Judge(tiles, agent.config.env, lanes=len(tiles))
+    saved, env = {}, judging_environment(tiles, agent.config.env)
     policies = {AGENT: agent.policy, **baselines(agent.config.seed)}
     for name, policy in progress(policies.items(), "evaluating", "method", len(policies)):
-        reductions[name] = fires.reductions(policy, range(scenario_seeds))
-        logger.info("%-28s %6.2f %%", name, reductions[name].mean())
-    return reductions
+        saved[name] = reductions(policy, env, range(scenario_seeds), lanes=len(tiles))
+        logger.info("%-28s %6.2f %%", name, saved[name].mean())
+    return saved
 
 
 def _row(name: str, values: Float64Array, lead: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
@@ -18,30 +18,27 @@ from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fires import BoolArray, Float64Array, Hazard
-from utils.charts import percent
-from utils.pictures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
+from utils.charts import Chart, ends_of, lines_of, percent
+from utils.pictures import BLUE, GREY, GRID, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file
 
-_COVERS = (
-    ("", "unburnable", "#AFC6D9"),
-    ("GR", "grass", "#F7F0C6"),
-    ("GS", "grass and shrub", "#E7DFA0"),
-    ("SH", "shrub", "#D9C989"),
-    ("TU", "timber understory", "#B7CFA0"),
-    ("TL", "timber litter", "#8FB58A"),
-    ("SB", "slash", "#C9B7A3"),
-)
-"""Land covers: prefix of their fuel models' names, label and colour."""
-_COVER_NUMBERS = {prefix: number for number, (prefix, _, _) in enumerate(_COVERS)}
+_COVERS = {
+    "": ("unburnable", "#AFC6D9"),
+    "GR": ("grass", "#F7F0C6"),
+    "GS": ("grass and shrub", "#E7DFA0"),
+    "SH": ("shrub", "#D9C989"),
+    "TU": ("timber understory", "#B7CFA0"),
+    "TL": ("timber litter", "#8FB58A"),
+    "SB": ("slash", "#C9B7A3"),
+}
+"""Label and colour of land covers, by the prefix of their fuel models' names."""
 _COVER_OF_CODE = np.zeros(256, dtype=np.int64)
-_COVER_OF_CODE[list(FUEL_MODELS)] = [_COVER_NUMBERS[model.name[:2]] for model in FUEL_MODELS.values()]
-"""Number of the land cover in `_COVERS` by code of the fuel model."""
+_COVER_OF_CODE[list(FUEL_MODELS)] = [list(_COVERS).index(model.name[:2]) for model in FUEL_MODELS.values()]
 _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
 _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 _MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
-_HEURISTIC = "adaptive_downstream_value"
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
@@ -49,43 +46,38 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
     validations = [record["validation"] for record in records]
     untrained = validations[0]["untrained"]
     validations = [{**validations[0], "agent": untrained, "best": untrained}, *validations]  # generation 0 first
-    episodes = [0, *(record["episodes"] for record in records)]
-    with picture(path, "Learning to place fuel breaks", note) as (figure, axes):
-        for name, label, colour, style, layer in (
-            ("agent", "network", BLUE, "-", 3),
-            ("best", "best network so far", GREEN, ":", 4),
-            (_HEURISTIC, "adaptive downstream value", VERMILION, "--", 2),
-        ):
-            values = [validation[name] for validation in validations]
-            label = f"{label}\n{values[-1]:.1f} %"
-            axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3, zorder=layer)
-        returns = np.array([None, *(record["return_percent"] for record in records)], dtype=np.float64)  # None: NaN
-        label = f"exploring, on training tiles\n{returns[-1]:.1f} %"
-        axes.plot(episodes, returns, "-.", color=GREY, label=label, marker="o", markersize=3)
-        axes.set_xlabel("Episodes played")
-        axes.set_ylabel("Reduction of the burned area, %")
-        outside_legend(figure, axes)
+    names = {
+        "agent": "network",
+        "best": "best network so far",
+        "adaptive_downstream_value": "adaptive downstream value",
+    }
+    curves = {label: np.array([validation[name] for validation in validations]) for name, label in names.items()}
+    returns = [None, *(record["return_percent"] for record in records)]  # None: NaN
+    curves["exploring, on training tiles"] = np.array(returns, dtype=np.float64)
+    lines = lines_of(curves, lambda values: f"{values[-1]:.1f} %")
+    episodes = np.array([0, *(record["episodes"] for record in records)])
+    chart = Chart(
+        "Reduction of the burned area, %, by episodes played", ends_of(lines), episodes, lines, has_zero=False
+    )
+    draw_charts([chart], path, note, "Learning to place fuel breaks")
 
 
 def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: str, note: str | None = None) -> None:
     """Write a PNG with a dot for each tile's reduction, and the mean with its 95% interval, by policy."""
-    order = sorted(reductions, key=lambda name: float(reductions[name].mean()))
-    with picture(path, title, note) as (_, axes):
-        for row, name in enumerate(order):
-            values = reductions[name]
-            # Jitter by rank: the same picture every time.
-            heights = row + 0.28 * (np.argsort(np.argsort(values)) % 7 - 3) / 3
-            first = name == next(iter(reductions))
-            axes.plot(values, heights, "o", color=BLUE if first else GREY, markersize=3, alpha=0.45)
-            error = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-            mean = float(values.mean())
-            axes.errorbar(mean, row, xerr=error, fmt="D", color=INK, markersize=5, capsize=4, zorder=4)
-            axes.text(mean, row + 0.36, f"{mean:.1f}", ha="center", va="bottom", fontsize=9, color=INK)
-        axes.set_yticks(range(len(order)), order)
-        axes.set_ylim(-0.6, len(order) - 0.2)
-        axes.set_xlabel("Reduction of the burned area, %: one dot a tile, diamond: mean and 95 % interval")
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    figure = new_figure(9, 4.8, title, note)
+    axes, order = figure.add_subplot(), sorted(reductions, key=lambda name: float(reductions[name].mean()))
+    for row, name in enumerate(order):
+        values = reductions[name]
+        # Jitter by rank: the same picture every time.
+        heights = row + 0.28 * (np.argsort(np.argsort(values)) % 7 - 3) / 3
+        colour = BLUE if name == next(iter(reductions)) else GREY
+        axes.plot(values, heights, "o", color=colour, markersize=3, alpha=0.45)
+        error = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+        axes.errorbar(float(values.mean()), row, xerr=error, fmt="D", color=INK, markersize=5, capsize=4, zorder=4)
+    axes.set_yticks(range(len(order)), [f"{name}\n{reductions[name].mean():.1f} %" for name in order])
+    axes.set_xlabel("Reduction of the burned area, %: one dot a tile, diamond: mean and 95 % interval")
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    save_figure(figure, path)
 
 
 def draw_breaks(
@@ -106,7 +98,7 @@ def draw_breaks(
     cover = _cover(landscape)
     handles: list[Any] = [
         Patch(facecolor=colour, edgecolor=GREY, linewidth=0.5, label=label)
-        for number, (_, label, colour) in enumerate(_COVERS)
+        for number, (label, colour) in enumerate(_COVERS.values())
         if (cover == number).any()
     ]
     if len(levels := _contour_levels(landscape.elevation_m)) > 1:
@@ -121,7 +113,7 @@ def draw_burn_probability(
     landscape: Landscape, judging: Hazard, placed: Mapping[str, BoolArray], path: Path, title: str, note: str | None
 ) -> None:
     """Write a PNG of the share of fires that burn each cell: without breaks, with them, and the decrease."""
-    cleared = [np.zeros(judging.grid.cells, dtype=np.bool_), *placed.values()]
+    cleared = [np.zeros(judging.cells, dtype=np.bool_), *placed.values()]
     shares = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
     maps = [own.reshape(landscape.shape) for own in cleared]
     figure = new_figure(3.4 * len(maps) + 4.6, 4.6, title, note)
@@ -204,9 +196,8 @@ def _contour_levels(elevation_m: NDArray[np.float32]) -> Float64Array:
 
 
 def _ground(axes: Axes, landscape: Landscape) -> None:
-    colours = ListedColormap([colour for _, _, colour in _COVERS])
-    norm = BoundaryNorm(np.arange(len(_COVERS) + 1) - 0.5, len(_COVERS))
-    axes.imshow(_cover(landscape), cmap=colours, norm=norm, interpolation="nearest")
+    colours = np.array([to_rgb(colour) for _, colour in _COVERS.values()])
+    axes.imshow(colours[_cover(landscape)], interpolation="nearest")
     levels = _contour_levels(landscape.elevation_m)
     if len(levels):
         axes.contour(landscape.elevation_m, levels=levels, colors=_CONTOUR, linewidths=0.5, alpha=0.7)

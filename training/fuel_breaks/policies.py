@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,12 +12,12 @@ from numpy.typing import NDArray
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BoolArray, BurnState, FireSimulator, Float64Array, Hazard
+from environment.fuel_breaks.fires import BoolArray, BurnState, Float64Array, Hazard, Int64Array
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
 from utils.progress import Progress
 
-Policy = Callable[[VectorFuelBreakEnvironment], NDArray[np.int64]]
+Policy = Callable[[VectorFuelBreakEnvironment], Int64Array]
 """Chooses a legal cell for each lane that has not terminated."""
 Score = Callable[[BurnState], Float64Array]  # ranks the (cells,) of a state for clearing
 _DOMIRANK_SHARE = 0.5
@@ -43,7 +42,7 @@ def tree_betweenness(state: BurnState) -> Float64Array:
     """Sum betweenness (Freeman 1977) over spread trees: in a tree, the ancestors times the descendants of a cell."""
     trees = state.trees()
     pairs = trees.depth() * (trees.downstream() - 1)
-    return np.asarray(np.bincount(trees.cell, pairs, state.hazard.grid.cells), dtype=np.float64)
+    return np.asarray(np.bincount(trees.cell, pairs, state.hazard.cells), dtype=np.float64)
 
 
 def domirank(state: BurnState) -> Float64Array:
@@ -52,7 +51,7 @@ def domirank(state: BurnState) -> Float64Array:
     Source: Engsig, Tejedor, Moreno, Foufoula-Georgiou and Kasmi (2024), "DomiRank centrality reveals structural
     fragility of complex networks": x solves (sigma A + I) x = sigma A 1, sigma < -1 / the least eigenvalue of A.
     """
-    trees, cells = state.trees(), state.hazard.grid.cells
+    trees, cells = state.trees(), state.hazard.cells
     is_caught = trees.parent < len(trees.cell)
     links = np.zeros((cells, cells))
     np.add.at(links, (trees.cell[trees.parent[is_caught]], trees.cell[is_caught]), 1.0)
@@ -64,52 +63,39 @@ def domirank(state: BurnState) -> Float64Array:
     return np.asarray(np.linalg.solve(competition + np.eye(cells), competition.sum(axis=1)))
 
 
-def best_legal(scores: Float64Array, state: BurnState) -> int:
-    """Return the legal cell with the largest score; 0 if there is none."""
-    return int(np.where(state.legal(), scores, -np.inf).argmax())
+def best_by(score: Score) -> Policy:
+    """Clear the best legal cell by a score of the fires as they burn now."""
 
-
-def adaptive(score: Score) -> Policy:
-    """Clear the best cell by a score that is computed anew after each cell."""
-
-    def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        return np.array([best_legal(score(state), state) for state in env.states])
+    def choose(env: VectorFuelBreakEnvironment) -> Int64Array:
+        return np.array([np.where(state.legal(), score(state), -np.inf).argmax() for state in env.states])
 
     return choose
 
 
-def static(score: Score) -> Policy:
-    """Clear the best cells by a score of the fires without breaks."""
+def at_start(score: Score) -> Score:
+    """Return a score of the fires without breaks, computed once for each set of fires."""
     known: WeakKeyDictionary[Hazard, Float64Array] = WeakKeyDictionary()
 
-    def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        for hazard in {state.hazard for state in env.states}.difference(known):
-            known[hazard] = score(BurnState(hazard))
-        return np.array([best_legal(known[state.hazard], state) for state in env.states])
+    def lookup(state: BurnState) -> Float64Array:
+        if state.hazard not in known:
+            known[state.hazard] = score(BurnState(state.hazard))
+        return known[state.hazard]
 
-    return choose
-
-
-def random_cells(generator: np.random.Generator) -> Policy:
-    """Clear random legal cells."""
-
-    def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        draws = generator.random((len(env.states), env.cells))
-        return np.array([best_legal(own, state) for own, state in zip(draws, env.states, strict=True)])
-
-    return choose
+    return lookup
 
 
 def baselines(seed: int = 0) -> dict[str, Policy]:
     """Return every baseline by name; the seed is for random cells."""
-    return {
-        "random": random_cells(np.random.Generator(np.random.PCG64(seed))),
-        "burn probability": static(burn_probability),
-        "DomiRank": static(domirank),
-        "betweenness": static(tree_betweenness),
-        "static downstream value": static(downstream_value),
-        "adaptive downstream value": adaptive(downstream_value),
+    generator = np.random.Generator(np.random.PCG64(seed))
+    scores: dict[str, Score] = {
+        "random": lambda state: generator.random(len(state.cleared)),
+        "burn probability": at_start(burn_probability),
+        "DomiRank": at_start(domirank),
+        "betweenness": at_start(tree_betweenness),
+        "static downstream value": at_start(downstream_value),
+        "adaptive downstream value": downstream_value,
     }
+    return {name: best_by(score) for name, score in scores.items()}
 
 
 def build_network(config: QNetworkConfig) -> QNetwork:
@@ -128,7 +114,7 @@ def build_symmetry(tile_cells: int) -> GridSymmetry:
 def greedy(network: QNetwork, device: torch.device, symmetry: GridSymmetry | None) -> Policy:
     """Choose the legal cell of the largest value, with a symmetry its mean over all eight."""
 
-    def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
+    def choose(env: VectorFuelBreakEnvironment) -> Int64Array:
         return np.asarray(action_values(network, env, device, symmetry).argmax(axis=1))
 
     return choose
@@ -141,24 +127,22 @@ def action_values(
     """Return (lanes, cells) values of the current states, -inf for illegal cells."""
     observation = torch.from_numpy(env.observe()).to(device)
     legal = torch.from_numpy(env.action_masks()).to(device)
-    if symmetry is None:
-        return np.asarray(network(observation, legal).cpu().numpy())
-    return np.asarray(symmetric_values(network, symmetry, observation, legal).cpu().numpy())
+    values = symmetric_values(network, symmetry, observation, legal) if symmetry else network(observation, legal)
+    return np.asarray(values.cpu().numpy())
 
 
 def downstream_values(env: VectorFuelBreakEnvironment) -> Float64Array:
     """Return the (lanes, cells) downstream value, 0 for illegal cells."""
-    values = np.stack([exposure.downstream for exposure in env.exposures]).astype(np.float64)
-    return np.asarray(values * env.action_masks())
+    return np.asarray(env.exposure.downstream * env.action_masks(), dtype=np.float64)
 
 
-def noisy_choice(values: Float64Array, legal: BoolArray, noise: float, generator: torch.Generator) -> NDArray[np.int64]:
+def noisy_choice(values: Float64Array, legal: BoolArray, noise: float, generator: torch.Generator) -> Int64Array:
     """Choose each lane's best legal cell, with log-normal noise on the values."""
     factors = np.exp(noise * torch.randn(values.shape, generator=generator, dtype=torch.float64).numpy())
     return np.asarray(np.where(legal, values * factors, -np.inf).argmax(axis=1))
 
 
-def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch.Generator) -> NDArray[np.int64]:
+def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch.Generator) -> Int64Array:
     """Draw a legal cell for each lane in proportion to its value, uniformly where all are 0."""
     weights = np.where(legal, values, 0.0)
     weights = np.where(weights.sum(axis=1, keepdims=True) > 0, weights, legal)
@@ -182,46 +166,41 @@ def place(
     return env.cleared
 
 
-def reduction_percent(hazard: Hazard, cleared: BoolArray) -> float:
-    """Return the reduction of the burned area in percent if (cells,) are cleared."""
-    return 100 * (1 - BurnState(hazard, cleared).burned_cells / hazard.start_burned_cells)
-
-
 def spaced(available: int, count: int) -> list[int]:
     """Return at most `count` evenly spaced numbers below `available`."""
     chosen: list[int] = np.unique(np.linspace(0, available - 1, min(count, available)).round().astype(int)).tolist()
     return chosen
 
 
-class Judge:
-    """Tiles with their fires, which are the same for every policy and computed once."""
+def judging_environment(tiles: Sequence[Tile], config: FuelBreakConfig) -> VectorFuelBreakEnvironment:
+    """Return an environment whose rewards are by judging fires, the same for every policy and drawn once."""
+    return VectorFuelBreakEnvironment(tiles, config, "judging", kept=len(tiles))
 
-    def __init__(
-        self,
-        tiles: Sequence[Tile],
-        config: FuelBreakConfig,
-        safe_point: Callable[[], None] = lambda: None,
-        lanes: int = 16,
-    ) -> None:
-        own = replace(config, cached_episodes=len(tiles), cached_states=1)
-        self.tiles = tuple(tiles)
-        self._env = VectorFuelBreakEnvironment(tiles, own)
-        self._judging = FireSimulator(tiles, own, "judging")
-        self._safe_point, self._lanes = safe_point, lanes
 
-    def reductions(self, policy: Policy, scenario_seeds: Sequence[int] = (0,)) -> Float64Array:
-        """Return the (tiles,) reductions of the burned area in percent, means over scenario seeds."""
-        results = np.zeros((len(scenario_seeds), len(self.tiles)))
-        parts = [(row, first) for row in range(len(results)) for first in range(0, len(self.tiles), self._lanes)]
-        with Progress("placing breaks", "step", len(parts) * self._env.config.budget_cells) as shown:
+def reductions(
+    policy: Policy,
+    env: VectorFuelBreakEnvironment,
+    scenario_seeds: Sequence[int] = (0,),
+    lanes: int = 16,
+    safe_point: Callable[[], None] = lambda: None,
+) -> Float64Array:
+    """Return the (tiles,) areas saved by a policy's breaks, in percent by the environment's reward fires.
 
-            def on_step() -> None:
-                self._safe_point()
-                shown.update()
+    They are means over scenario seeds. The tiles are played `lanes` at a time.
+    """
+    saved = np.zeros((len(scenario_seeds), len(env.tiles)))
+    parts = [
+        (row, range(len(env.tiles))[first : first + lanes])
+        for row in range(len(saved))
+        for first in range(0, len(env.tiles), lanes)
+    ]
+    with Progress("placing breaks", "step", len(parts) * env.config.budget_cells) as shown:
 
-            for row, first in parts:
-                lanes, seed = range(len(self.tiles))[first : first + self._lanes], scenario_seeds[row]
-                placed = place(policy, self._env, lanes, seed, on_step)
-                hazards = (self._judging.hazard(tile, seed) for tile in lanes)
-                results[row, lanes] = [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
-        return np.asarray(results.mean(axis=0))
+        def on_step() -> None:
+            safe_point()
+            shown.update()
+
+        for row, part in parts:
+            place(policy, env, part, scenario_seeds[row], on_step)
+            saved[row, part] = env.reductions
+    return np.asarray(saved.mean(axis=0))

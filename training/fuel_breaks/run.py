@@ -75,18 +75,18 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     remember_landscape(run.path, landscape)
     network = build_network(config.network).to(device)
 
-    def take_over(checkpoint: Checkpoint) -> tuple[int, int]:
+    def take_over(checkpoint: Checkpoint) -> tuple[dict[str, float], int]:
         best, progress = checkpoint.state["networks"]["best"], checkpoint.state["progress"]
         if problem := misfit(best, network.state_dict()):
             raise CheckpointError(problem)
         network.load_state_dict(best)
-        return int(progress["best_generation"]), int(progress["episodes"])
+        return progress["scores"], int(progress["episodes"])
 
-    generation, episodes = run.newest_generation(settings_hash(config), take_over)
+    scores, episodes = run.newest_generation(settings_hash(config), take_over)
     symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
-    policy = greedy(network.eval(), device, symmetry)
+    policy, generation = greedy(network.eval(), device, symmetry), int(scores["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{episodes:,}")
-    return SavedAgent(run, config, splits, policy, generation, episodes, caveats(config, generation))
+    return SavedAgent(run, config, splits, policy, generation, episodes, caveats(config, scores))
 
 
 def standing(reduction: float, others: Mapping[str, float]) -> str:
@@ -98,7 +98,7 @@ def standing(reduction: float, others: Mapping[str, float]) -> str:
     )
 
 
-def caveats(config: FuelBreakRunConfig, best_generation: int) -> list[str]:
+def caveats(config: FuelBreakRunConfig, scores: Mapping[str, float]) -> list[str]:
     """Return what a reader must know about the results of the best network."""
-    untrained = [] if best_generation else [PRIOR if config.network.downstream_prior else UNTRAINED]
+    untrained = [] if scores["best_generation"] else [PRIOR if config.network.downstream_prior else UNTRAINED]
     return [GENERATED] * (config.landscape is None) + untrained

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import FireSimulator
 from training.fuel_breaks.config import FuelBreakShowArguments
 from training.fuel_breaks.pictures import draw_breaks, draw_burn_probability, draw_fire, draw_learning
-from training.fuel_breaks.policies import baselines, place, reduction_percent
+from training.fuel_breaks.policies import baselines, judging_environment, place
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
 from utils.errors import ConfigError
 
@@ -39,11 +37,11 @@ def run_show(arguments: FuelBreakShowArguments) -> Path:
 def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path) -> None:
     env, landscape = agent.config.env, tile.landscape
     config = replace(env, scenarios=replace(env.scenarios, judging_ignitions_per_wind=_IGNITIONS_PER_WIND))
-    judging = FireSimulator([tile], config, "judging").hazard(0, seed)
-    vector, placements = VectorFuelBreakEnvironment([tile], env), {}
+    vector, placements = judging_environment([tile], config), {}
+    judging = vector.rewarding(0, seed)
     for policy_name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
         cleared = place(policy, vector, [0], seed)[0]
-        placements[policy_name] = cleared, reduction_percent(judging, cleared)
+        placements[policy_name] = cleared, float(vector.reductions[0])
         logger.info("%-28s %6.2f %%", policy_name, placements[policy_name][1])
     fires = f"{len(judging.ignition_cells)} fires of {judging.duration_minutes:.0f} minutes that no policy saw"
     fires_note = "; ".join([fires, *agent.notes])

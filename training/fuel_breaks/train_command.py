@@ -22,6 +22,7 @@ from utils.progress import Progress
 from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
+RIVALS = {"untrained": "the untrained network", "adaptive_downstream_value": "adaptive downstream value"}
 
 
 def run_train(
@@ -41,13 +42,13 @@ def run_train(
         spent = trainer.seconds["total"]
         if not is_resumed:
             trainer.begin()
+            text = "network of %s parameters; on %d validation tiles the untrained network reduces the burned area by "
+            text += "%.2f %%, adaptive downstream value by %.2f %%"
             logger.info(
-                "network of %s parameters; on %d validation tiles the untrained network reduces the burned area by "
-                "%.2f %%, the adaptive downstream value by %.2f %%",
+                text,
                 f"{trainer.parameters:,}",
                 len(trainer.validation.tiles),
-                trainer.best_score,
-                trainer.heuristic_score,
+                *(trainer.scores[name] for name in RIVALS),
             )
         get_profiler().log_memory("baseline")
         trainer.seconds["total"] = spent + clock() - started
@@ -56,27 +57,24 @@ def run_train(
 
 
 def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
-    config, run = session.settings, session.run
+    config, run, limit = session.settings, session.run, session.settings.minutes * 60
+
+    def done() -> int:
+        return int(trainer.seconds["total"]) if limit else trainer.episodes
+
+    def detail() -> str:
+        return f"{trainer.episodes:,} episodes, {trainer.generation} generations"
 
     def records() -> Iterator[dict[str, Any]]:
-        limit = config.minutes * 60
-
-        def done() -> int:
-            return int(trainer.seconds["total"]) if limit else trainer.episodes
-
-        def detail() -> str:
-            return f"{trainer.episodes:,} episodes, {trainer.generation} generations"
-
         unit, total = ("second", int(limit)) if limit else ("episode", config.episodes)
         with Progress("training", unit, total, done=done(), detail=detail) as shown:
-            # An episode beyond the limit is of a generation that was begun; the first one is trained in any case.
+            # A generation that was begun is played to its end, and the first one is trained in any case.
             while not trainer.generation or not (0 < config.episodes <= trainer.episodes or trainer.is_out_of_time):
                 yield trainer.run_generation(lambda: shown.update(done() - shown.done))
 
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
-        notes = caveats(config, trainer.best_generation)
-        draw_learning(run.records(), run.path / "learning.png", "; ".join(notes))
+        draw_learning(run.records(), run.path / "learning.png", "; ".join(caveats(config, trainer.scores)))
         freed = trainer.cleanup_memory()  # a figure and its pixels refer to each other
         logger.debug("clean-up after generation %d gave back %.1f MB", trainer.generation, freed)
 
@@ -84,7 +82,7 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
 
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
-    profiler, notes = get_profiler(), caveats(config, trainer.best_generation)
+    profiler, scores, notes = get_profiler(), trainer.scores, caveats(config, trainer.scores)
     draw_charts([memory_chart(profiler.phases())], run.path / "memory.png")
     summary = {
         "generations": trainer.generation,
@@ -92,42 +90,28 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "updates": trainer.updates,
         "minutes": trainer.seconds["total"] / 60,
         "parameters": trainer.parameters,
-        "validation": {
-            "tiles": len(trainer.validation.tiles),
-            "best": trainer.best_score,
-            "best_generation": trainer.best_generation,
-            "untrained": trainer.untrained_score,
-            "adaptive_downstream_value": trainer.heuristic_score,
-        },
+        "validation": {**scores, "tiles": len(trainer.validation.tiles)},
         "notes": notes,
         "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.measures["rss_mb"] for snapshot in profiler.visits(GENERATION)],
         "rss_mb_trend_per_generation": profiler.trend(GENERATION).get("rss_mb"),
-        "generated_landscape": config.landscape is None,
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),
     }
     run.write_summary(summary)
-    last = run.records()[-1]["validation"]
-    logger.info(
-        "trained network: %.2f %% on validation tiles, %s\nbest network: %.2f %%, of generation %d; judge it on test "
-        "tiles with: python main.py fuel-breaks evaluate --runs-dir %s --run %s",
-        last["agent"],
-        _standing(last),
-        trainer.best_score,
-        trainer.best_generation,
-        run.path.parent,
-        run.name,
-    )
-    for note in notes:
-        logger.info("note: %s", note)
+    lines = [
+        f"trained network: {scores['agent']:.2f} % on validation tiles, {_standing(scores)}",
+        f"best network: {scores['best']:.2f} %, of generation {scores['best_generation']}; judge it on test tiles with "
+        f"python main.py fuel-breaks evaluate --runs-dir {run.path.parent} --run {run.name}",
+        *(f"note: {note}" for note in notes),
+    ]
+    logger.info("%s", "\n".join(lines))
     return summary
 
 
 def _standing(validation: Mapping[str, float]) -> str:
-    rivals = {"untrained": "the untrained network", "adaptive_downstream_value": "adaptive downstream value"}
-    return standing(validation["agent"], {name: validation[key] for key, name in rivals.items()})
+    return standing(validation["agent"], {label: validation[name] for name, label in RIVALS.items()})
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
@@ -145,8 +129,8 @@ def status_lines(record: Mapping[str, Any]) -> str:
         f"{validation['best_generation']}), adaptive downstream value {validation['adaptive_downstream_value']:.2f} %",
         "Learning": f"loss {record['loss']:.4g}, return {record['return_percent']:.2f} %, epsilon "
         f"{record['epsilon']:.3f}; environment step {1000 * record['seconds']['environment_step']:.1f} ms",
-        "Buffers": f"replay {buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} bytes; "
-        f"fires of its states {buffers['store_bytes']:,} bytes), {histories}",
+        "Buffers": f"replay {buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} "
+        f"bytes), {histories}",
         "Memory": f"resident {memory['rss_mb']:,.0f} MB, GPU {memory['gpu_allocated_mb']:,.0f} MB allocated, "
         f"{memory['gpu_reserved_mb']:,.0f} MB reserved; clean-ups gave back {checks}",
     }
