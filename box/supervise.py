@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from utils.cloud.settings import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
 from utils.runs.run_lock import wait_for_lost_owner
+from utils.runs.run_log import CONFIG, SUMMARY, files_of_runs, standings
 
 logger = logging.getLogger("box")
 PROGRAM = Path(__file__).parents[1] / "main.py"
@@ -33,13 +33,13 @@ MAX_FAILURES = 5
 """Consecutive failures, without a generation between them, after which it gives up."""
 FIRST_WAIT, LONGEST_WAIT = 10.0, 300.0
 """Seconds before the first retry, doubled for each one after it."""
-KINDS = {
-    r"[^/]+/config\.json": ((), "summary.json"),
-    r"[^/]+/walk_forward\.json": (("walk-forward",), "report.html"),
-    r"[^/]+/sweep_plan\.json": (("sweep",), "sweep.html"),
-    r"fuel-breaks/[^/]+/config\.json": (("fuel-breaks", "train"), "summary.json"),
-}
-"""By the file with which a kind of run begins, its command and the file that ends it."""
+KINDS = (
+    ("", CONFIG, SUMMARY, ()),
+    ("", "walk_forward.json", "report.html", ("walk-forward",)),
+    ("", "sweep_plan.json", "sweep.html", ("sweep",)),
+    ("fuel-breaks/", CONFIG, SUMMARY, ("fuel-breaks", "train")),
+)
+"""Kinds of runs: their folder, the file with which one begins, the one that ends it, and the command."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,16 @@ def newest_run(files: Mapping[str, float]) -> Found | None:
     """
     begun: list[tuple[float, Found]] = []
     alone: list[tuple[float, Found]] = []
-    for name in files:
-        folder, run = name.rpartition("/")[0], name.split("/")[-2:][0]
-        for pattern, (command, last) in KINDS.items():
-            if re.fullmatch(pattern, name):
-                own = [key for key in files if key.startswith(f"{folder}/")]
-                progress = max(files[key] for key in own if key == name or key.endswith("metrics.jsonl"))
-                found = Found([*command, f"--resume={run}"], f"{folder}/{last}" in files)
-                (begun if len(own) > 1 else alone).append((progress, found))
+    for folder, begin, end, command in KINDS:
+        below = {name.removeprefix(folder): time for name, time in files.items() if name.startswith(folder)}
+        for one in standings(below, begin, end):
+            found = Found([*command, f"--resume={one.name}"], not one.is_unfinished)
+            (begun if one.is_accepted else alone).append((one.progressed, found))
     by_time = itemgetter(0)
     newest, hopeful = max(begun, key=by_time, default=None), max(alone, key=by_time, default=None)
     if hopeful is not None and (newest is None or (newest[1].has_ended and newest[0] < hopeful[0])):
         return hopeful[1]
     return None if newest is None else newest[1]
-
-
-def files_of_runs(runs: Path) -> dict[str, float]:
-    """Return the settings, metrics and results below a folder of runs, with their times."""
-    paths = [path for depth in ("*/", "*/*/") for end in ("json*", "html") for path in runs.glob(f"{depth}*.{end}")]
-    return {path.relative_to(runs).as_posix(): path.stat().st_mtime for path in paths}
 
 
 def to_resume(runs: Path) -> list[str] | None:

@@ -14,10 +14,11 @@ from unittest import mock
 import pytest
 
 from benchmarks.faults.harness import SMALL_RUN, flags, outcome, run_beside, whole_run
-from box.supervise import Found, files_of_runs, newest_run
+from box.supervise import Found, newest_run
 from tests.box.emulated import Box
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.run_lock import STALE_SECONDS
+from utils.runs.run_log import files_of_runs
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 GENERATIONS = 3

@@ -23,7 +23,7 @@ mkdir -p runs/one && touch runs/one/config.json
 case $code in
   saved*) mkdir -p runs/one/checkpoints/generation-$(wc -l < words); exit 1;;
   killed) kill -9 $$;;
-  wait) touch waiting; trap 'kill $!; exit 143' TERM; sleep 60 & wait $!;;
+  wait) trap 'kill $!; exit 143' TERM; sleep 60 & touch waiting; wait $!;;
   *) exit "$code";;
 esac
 """

@@ -284,19 +284,6 @@ def test_what_a_killed_upload_left_in_a_volume_goes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_is_told_in_one_line(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("utils.runs.run_log._line", full)
-        assert run(tiny, "--run", "one") == 1
-    shown = capsys.readouterr().err
-    assert "No space left on device" in shown and "Traceback" not in shown
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_readmes_commands(
     tmp_path: Path, bucket: FaultProxy, monkeypatch: pytest.MonkeyPatch, command: str
@@ -316,8 +303,3 @@ def test_the_readmes_commands(
         small = ["--generations", "2"]
     assert main([*arguments, *small]) == 0
     assert len(list(Path("runs").glob("*/summary.json"))) == 1
-
-
-def test_the_page_of_the_cloud_shows_both_providers() -> None:
-    assert {command.split()[0] for command in COMMANDS} == {"CLOUD_PROVIDER=gcs", "CLOUD_PROVIDER=local"}
-    assert any("--resume" in command for command in COMMANDS)

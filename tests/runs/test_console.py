@@ -159,10 +159,6 @@ def test_wrapped_text_keeps_its_words_and_its_label(text: str, width: int) -> No
     assert all(part.startswith(" " * 14) for part in lines[1:])
 
 
-def test_rows_of_a_table_stay_whole() -> None:
-    assert wrapped(TABLE, 20) == TABLE
-
-
 def handled(level: int, text: str, columns: int | None, monkeypatch: pytest.MonkeyPatch, **environ: str) -> str:
     """Return what the console shows of a message, on a terminal of so many columns or in a pipe."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: columns is not None, raising=False)

@@ -252,10 +252,3 @@ def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, caps
     assert main(resume) == 0
     ends = [(records(tiny, name)[-1], parameters(tiny, name, 2)) for name in ("parts", "whole")]
     assert ends[0] == ends[1]
-
-
-def test_the_tiny_data_is_split_as_configured() -> None:
-    """The oracle of the tests above: without a record the splits move when the file grows."""
-    long, short = market(panel(0)), market(panel(0)[:DAYS])
-    assert long.splits != short.splits and TINY_DATA.train_fraction == 0.5
-    assert len(panel_frame(panel(0))) == (DAYS + 3) * (COLUMNS + 1)

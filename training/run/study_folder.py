@@ -25,7 +25,7 @@ from utils.jobs.table import LOGS
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, SUMMARY, listed, new_folder
+from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY, files_of_runs, listed, new_folder, standings
 
 Plan = TypeVar("Plan")
 logger = logging.getLogger(__name__)
@@ -102,18 +102,9 @@ class StudyKind:
 
     def _newest(self, runs_dir: Path, store: ObjectStore | None) -> str:
         """Return the name of the study that progressed last on this disk, else of the last one stored."""
-        studies = {
-            plan.parent.name: max(
-                file.stat().st_mtime_ns for file in (plan, *plan.parent.glob(f"{self.runs}/{METRICS}"))
-            )
-            for plan in runs_dir.glob(f"*/{self.plan}")
-        }
-        if studies:
-            return max(studies, key=lambda name: studies[name])
-        stored = {} if store is None else store.list("")
-        plans = [(stored[name], name.split("/")[0]) for name in stored if name.split("/")[1:] == [self.plan]]
-        if plans:
-            return max(plans)[1]
+        for files in (files_of_runs(runs_dir), {} if store is None else store.list("")):
+            if studies := standings(files, self.plan):
+                return max(studies, key=lambda study: study.progressed).name
         where = f"{runs_dir}{'' if store is None else ' or in the cloud'}"
         raise ConfigError(f"expected a {self.name} to resume in {where}, got none; start one without --resume")
 

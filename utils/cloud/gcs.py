@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 import google.auth.exceptions
 import requests
 import urllib3.exceptions
-from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed, RetryError
+from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.cloud import storage  # type: ignore[import-untyped]
 from google.cloud.storage.exceptions import DataCorruption  # type: ignore[import-untyped]
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
@@ -34,8 +34,8 @@ _TRANSIENT = (
     RetryError,
     google.auth.exceptions.TransportError,
 )
-_UPLOAD_ANEW = {400, 409, 410}
-"""Codes for a checksum that does not match and for a resumable session that the server has lost."""
+_UPLOAD_ANEW = {400, 409, 410, 412}
+"""Codes for a checksum that does not match, a resumable session that the server has lost, an object that exists now."""
 _ADVICE = {
     401: ": the credentials are not accepted; check GOOGLE_APPLICATION_CREDENTIALS",
     403: ": the credentials may not do this; grant their account Storage Object Admin on the bucket",
@@ -88,21 +88,17 @@ class GcsStore(ObjectStore):
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
         is_resumable = size > SINGLE_REQUEST_BYTES
         options = self._in_parts if is_resumable else self._once
-        blob = self._bucket.blob(name, chunk_size=CHUNK_BYTES)
-        expected = 0 if if_absent else None
+        blob, expected = self._bucket.blob(name, chunk_size=CHUNK_BYTES), 0 if if_absent else None
         try:
             blob.upload_from_file(file, size=size, if_generation_match=expected, checksum="crc32c", **options)
-        except PreconditionFailed:
-            raise FileExistsError from None
-        except GoogleAPICallError as error:
-            if error.code in _UPLOAD_ANEW or (is_resumable and error.code == http.client.NOT_FOUND):
+        except (GoogleAPICallError, ValueError) as error:
+            # The client raises a ValueError if the server kept another part of the file than it was sent, but some of
+            # its errors of credentials are one, too.
+            code = getattr(error, "code", None)
+            is_lost = code in _UPLOAD_ANEW or (is_resumable and code == http.client.NOT_FOUND)
+            if is_lost or not isinstance(error, GoogleAPICallError | google.auth.exceptions.GoogleAuthError):
                 raise UnavailableError(_words(error)) from None
             raise
-        except google.auth.exceptions.GoogleAuthError:  # some are a ValueError, too
-            raise
-        except ValueError:
-            # The client raises it if the server kept another part of the file than it was sent.
-            raise UnavailableError("a resumable upload lost its place") from None
         return _content(blob)
 
     def _content(self, name: str) -> Content | None:

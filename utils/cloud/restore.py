@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import math
-import re
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -25,27 +23,16 @@ from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.ending import undone_if_refused
 from utils.runs.run_lock import LOCK, RunLock
-from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY
+from utils.runs.run_log import CHECKPOINTS, CONFIG, standings
 
 log = logging.getLogger(__name__)
-_COMPLETE = re.compile(rf"{CHECKPOINTS}/generation-[0-9]+/{re.escape(checkpoint.MANIFEST)}")
 
 
 def newest_run(store: ObjectStore) -> str:
-    """Return the unfinished run that began or completed a generation last, else the last one that ended.
-
-    One with settings alone, whose data were never accepted, comes after the other unfinished ones. Raises ConfigError
-    if the store has none.
-    """
-    found, marked = store.list(""), dict[str, tuple[bool, float]]()
-    for name, stored in found.items():
-        run, _, path = name.partition("/")
-        is_begun = "/" not in path and path.endswith(".json") and path != SUMMARY and f"{run}/{CONFIG}" in found
-        if is_begun or _COMPLETE.fullmatch(path):
-            marked[run] = max(marked.get(run, (False, 0.0)), (path != CONFIG, stored))
-    if not marked:
+    """Return the run to resume, as `Standing` orders them; ConfigError if the store has none."""
+    if not (found := standings(store.list(""))):
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
-    return max(marked, key=lambda run: (found.get(f"{run}/{SUMMARY}", -math.inf) < marked[run][1], *marked[run]))
+    return max(found).name
 
 
 @contextlib.contextmanager

@@ -3,12 +3,10 @@
 import contextlib
 import errno
 import io
-import random
 import shutil
 import stat
 import tempfile
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import google_crc32c
+from google.api_core.exceptions import RetryError
+from google.api_core.retry import Retry
 
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError, UnavailableError
 from utils.runs.durable import TEMPORARY, make_directory, new_file
@@ -58,28 +58,21 @@ class ObjectStore(ABC):
         """Return whether the store can be reached; raise ConfigError if it does not exist or denies access."""
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
-        """Store an object and verify its checksum; with `if_absent`, ConflictError if other content has the name."""
+        """Store an object and verify its checksum; with `if_absent`, ConflictError if other content has the name.
+
+        With `if_absent`, what is there already is not sent again.
+        """
         full_name, content = self._full_name(name), checksum(_rewound(source))
 
         def attempt() -> None:
-            try:
-                stored = self._put(full_name, _rewound(source), content[0], if_absent)
-            except FileExistsError:
-                # Perhaps an earlier attempt succeeded and its answer was lost.
-                if self._content(full_name) != content:
-                    raise ConflictError(
-                        f"{name} exists with other content; does another run write under the same name?"
-                    ) from None
-                return
+            stored = self._content(full_name) if if_absent else None
+            stored = stored or self._put(full_name, _rewound(source), content[0], if_absent)
+            if stored != content and if_absent:
+                raise ConflictError(f"{name} exists with other content; does another run write under the same name?")
             if stored != content:
                 raise UnavailableError("what is stored differs from what was sent")
 
         self._retry(f"store {name}", attempt)
-
-    def holds(self, name: str, source: Source) -> bool:
-        """Return whether the object exists with this content."""
-        full_name, content = self._full_name(name), checksum(_rewound(source))
-        return self._retry(f"look at {name}", lambda: self._content(full_name) == content)
 
     def get(self, name: str, target: Path, limit: int = MAX_BYTES) -> None:
         """Fetch an object into a file of at most `limit` bytes. MissingError; DamagedError if it is larger."""
@@ -120,7 +113,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
-        """Store a file and return what is stored then; with `if_absent`, FileExistsError if the object exists."""
+        """Store a file and return what is stored then; with `if_absent`, a transient error if the object exists."""
 
     @abstractmethod
     def _content(self, name: str) -> Content | None:
@@ -142,25 +135,27 @@ class ObjectStore(ABC):
 
     def _retry(self, what: str, attempt: Callable[[], Result], seconds: float | None = None) -> Result:
         """Return the result of the first attempt that succeeds; UnavailableError when it gives up."""
-        started = time.monotonic()
-        deadline = started + (seconds or self.policy.deadline_s)
-        wait, attempts = self.policy.first_wait_s, 0
-        while True:
-            attempts += 1
+
+        def translated() -> Result:
             try:
                 self._require_not_cancelled()
                 return attempt()
             except Exception as caught:
-                is_translated = not isinstance(caught, CloudError)
-                error = self._translated(caught) if is_translated else caught
+                error = caught if isinstance(caught, CloudError) else self._translated(caught)
             # Raised outside the except block: a chained cause may quote a session's address, which is a key to it.
-            if not isinstance(error, UnavailableError):
-                raise type(error)(f"cannot {what}: {error}") if is_translated else error
-            pause = wait * random.uniform(0.5, 1.0)
-            if time.monotonic() + pause > deadline or self._cancelled.wait(pause):
-                passed = time.monotonic() - started
-                raise UnavailableError(f"cannot {what}: {error} (gave up after {attempts} attempts, {passed:.1f} s)")
-            wait = min(2 * wait, self.policy.longest_wait_s)
+            raise type(error)(f"cannot {what}: {error}")
+
+        retry = Retry(
+            lambda error: isinstance(error, UnavailableError) and not self._cancelled.is_set(),
+            initial=self.policy.first_wait_s,
+            maximum=self.policy.longest_wait_s,
+            timeout=seconds or self.policy.deadline_s,
+        )
+        try:
+            return retry(translated)()
+        except RetryError as error:
+            last = error.cause
+        raise UnavailableError(f"{last} (gave up after {seconds or self.policy.deadline_s:.0f} s)")
 
     def _require_not_cancelled(self) -> None:
         if self._cancelled.is_set():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utils.cloud.store import ObjectStore, is_safe
-from utils.errors import CloudError, ConfigError, StopRequested
+from utils.errors import CloudError, ConfigError, ConflictError, StopRequested
 from utils.progress import Progress
 from utils.runs.checkpoint import MANIFEST, generation_name, generation_of, list_checkpoints
 from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY
@@ -66,10 +66,6 @@ class CloudSync:
         """
         with self._changed:
             self._prunes |= prune
-            for gone in [path for path in (*self._pending, *self._failed) if not path.exists()]:
-                log.info("%s is not uploaded: it has been removed", gone.name)
-                self._pending.pop(gone, None)
-                self._failed.pop(gone, None)
             self._pending |= {path: object() for path in paths if path.exists()}
             self._changed.notify_all()
 
@@ -82,7 +78,7 @@ class CloudSync:
         """Return the names of failed and pending uploads, with the reason."""
         with self._changed:
             reasons = dict.fromkeys(self._pending, "not uploaded in time") | self._failed
-            return [f"{self._name(path)} ({reason})" for path, reason in reasons.items()]
+            return [f"{self._name(path)} ({reason})" for path, reason in reasons.items() if path.exists()]
 
     def drain(self, seconds: float, safe_point: Callable[[], None] = lambda: None) -> str:
         """Wait up to `seconds`, with a progress bar, for all uploads, failed ones tried once more; return the status.
@@ -171,17 +167,15 @@ class CloudSync:
             # All are opened first: retention may remove them meanwhile.
             files = {file.name: stack.enter_context(file.open("rb")) for file in sorted(path.iterdir())}
             manifest = files.pop(MANIFEST)
-            stored = self._store.list(f"{base}/")
-            if f"{base}/{MANIFEST}" in stored:
-                if self._store.holds(f"{base}/{MANIFEST}", manifest):
-                    return
+            try:
+                for name, file in {**files, MANIFEST: manifest}.items():
+                    self._store.put(f"{base}/{name}", file, if_absent=True)
+            except ConflictError:
                 # The run was resumed from an earlier generation; without its manifest the old one is incomplete.
                 log.warning("%s in the cloud is replaced by a later one of the same generation", base)
                 self._store.delete(f"{base}/{MANIFEST}")
-            for name, file in files.items():
-                if f"{base}/{name}" not in stored or not self._store.holds(f"{base}/{name}", file):
+                for name, file in {**files, MANIFEST: manifest}.items():
                     self._store.put(f"{base}/{name}", file)
-            self._store.put(f"{base}/{MANIFEST}", manifest, if_absent=True)
         try:
             self._prune()
         except CloudError as error:  # the next time

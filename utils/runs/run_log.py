@@ -7,7 +7,9 @@ import json
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -173,22 +175,51 @@ def listed(names: Sequence[str]) -> str:
 
 
 def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
-    """Return the last written run with a record or a checkpoint; ConfigError if there is none.
+    """Return the run that recorded a generation last; ConfigError if there is none.
 
     Args:
-        to_resume: those that have ended come last; one in its first generation counts as well, but one with settings
-            alone, whose data were never accepted, after the other unfinished ones.
+        to_resume: one without a generation counts, and those that have ended come last, after those with settings
+            alone, whose data were never accepted.
     """
-    written = []
-    for run in _run_folders(runs_dir):
-        times = [path.stat().st_mtime_ns for pattern in (METRICS, f"{CHECKPOINTS}/*") for path in run.glob(pattern)]
-        is_accepted = bool(times) or len(list(run.glob("*.json"))) > 1  # with the record of its data
-        if to_resume:
-            times.append((run / CONFIG).stat().st_mtime_ns)
-        written += [(to_resume and RunLog(run).end() is None, is_accepted, max(times), run.name)] if times else []
-    if not written:
+    found = standings(files_of_runs(runs_dir))
+    if not to_resume:
+        found = [replace(one, is_unfinished=True) for one in found if (runs_dir / one.name / METRICS).is_file()]
+    if not found:
         raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
-    return max(written)[-1]
+    return max(found).name
+
+
+@dataclass(frozen=True, order=True)
+class Standing:
+    """How far a run or study came; the greatest is the one to resume."""
+
+    is_unfinished: bool
+    is_accepted: bool
+    """It has more than its settings, whose data may never have been accepted."""
+    progressed: float
+    """When it began or recorded its last generation."""
+    name: str
+
+
+def standings(files: Mapping[str, float], begin: str = CONFIG, end: str = SUMMARY) -> list[Standing]:
+    """Return the runs that the file `begin` begins and `end` ends, given times by path below the folder of runs."""
+    by_run: dict[str, dict[str, float]] = defaultdict(dict)
+    for path, when in files.items():
+        run, _, name = path.partition("/")
+        by_run[run][name] = when
+    found = []
+    for run, own in by_run.items():
+        if begin in own:
+            progressed = max(when for name, when in own.items() if name == begin or name.endswith(METRICS))
+            is_accepted = any(name != begin and name.endswith((".json", METRICS)) for name in own)
+            found.append(Standing(own.get(end, -math.inf) < progressed, is_accepted, progressed, run))
+    return found
+
+
+def files_of_runs(runs: Path) -> dict[str, float]:
+    """Return the settings, metrics and results below a folder of runs, with their times."""
+    paths = [path for depth in ("*/", "*/*/") for end in ("json*", "html") for path in runs.glob(f"{depth}*.{end}")]
+    return {path.relative_to(runs).as_posix(): path.stat().st_mtime for path in paths}
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
