@@ -81,13 +81,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "craft",
     [
-        *(tensors(part, other_shape) for part in ("population", "champion", "replay")),
-        tensors("population", other_type),
-        *(tensors(part, nan) for part in ("population", "champion", "replay")),
-        tensors("population", no_tensor),
-        *(missing(part) for part in ("population", "champion", "random")),
-        *(text("progress", content) for content in ("[" * 100_000, "[]", "null", '{"generation": "2"}')),
-        text("champion", '{"rules": {"stake_percent": -1}}'),
+        *(tensors(part, other_shape) for part in ("population", "champion")),
+        *(tensors("population", change) for change in (other_type, no_tensor)),
+        tensors("replay", nan),
+        missing("random"),
+        *(text("progress", content) for content in ("[" * 100_000, '{"generation": "2"}')),
     ],
 )
 def test_a_resumed_run_uses_the_generation_before(
@@ -107,7 +105,7 @@ def test_a_resumed_run_uses_the_generation_before(
 
 @pytest.mark.parametrize(
     "craft",
-    [*(tensors("champion", change) for change in (other_shape, nan, no_tensor)), missing("champion")],
+    [*(tensors("champion", change) for change in (other_shape, nan)), missing("champion")],
 )
 def test_an_opened_run_uses_the_generation_before(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]

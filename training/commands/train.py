@@ -19,7 +19,7 @@ from training.evaluation.charts import equity_chart, fitness_chart, learning_cha
 from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.page.write import write_page
-from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
+from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import market_lines, opening_line, result_block, status_block
@@ -39,8 +39,8 @@ from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
-FILES = (MARKET, INHERITED_NETWORKS, INHERITED)
-"""Written before the first generation; the inheritance comes last, once it is complete."""
+FILES = (MARKET, f"{INHERITED}/*")
+"""Patterns of what is written before the first generation."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "data of survivors only flatter every result"
 
@@ -87,10 +87,9 @@ def run_training(
         if parent is not None:
             inherit(parent, session.run.path, market)
         trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
-        inherited = Inheritance.of(session.run.path)
-        if not session.restore(trainer) and inherited is not None:
-            logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
-            inherited.give(trainer, session.run.path)
+        if not session.restore(trainer) and (inherited := inheritance(session.run.path)) is not None:
+            logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
+            bequeath(inherited, trainer)
         get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)

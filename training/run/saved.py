@@ -14,12 +14,12 @@ from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
-from training.run.extension import Inheritance
+from training.run.extension import INHERITED
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
-from utils.runs.checkpoint import Checkpoint
+from utils.runs.checkpoint import Checkpoint, list_checkpoints, read_manifest
 from utils.runs.run_log import RunLog, latest_run
 from utils.runs.state_tree import misfit
 
@@ -58,8 +58,7 @@ class SavedRun:
     @property
     def extends(self) -> str:
         """Return the name of the run that it extends; empty for random initialisation."""
-        inherited = Inheritance.of(self.path)
-        return inherited.run if inherited else ""
+        return next((read_manifest(path).run_id for path in list_checkpoints(self.path / INHERITED).values()), "")
 
 
 def open_saved_run(

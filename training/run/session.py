@@ -156,11 +156,11 @@ class Session(Generic[Settings]):
                 if self._sync is not None:
                     logger.info("%s", self._sync.status())
 
-    def _upload(self, *names: str) -> None:
+    def _upload(self, *patterns: str) -> None:
         """Upload files of the run, with its metrics, log and TensorBoard events so far."""
         if self._sync is not None:
-            paths = (self.run.path / name for name in (*names, METRICS, LOG))
-            self._sync.submit(*paths, *self.run.path.glob(f"{EVENTS}/*"))
+            patterns = (*patterns, METRICS, LOG, f"{EVENTS}/*")
+            self._sync.submit(*(path for pattern in patterns for path in self.run.path.glob(pattern)))
 
     def _upload_checkpoint(self, path: Path) -> None:
         """Upload a verified checkpoint, and prune the store as the disk is."""
@@ -185,7 +185,7 @@ def open_session(
     Args:
         explicit: dotted names of the settings that the user gave, which a resumed run takes over or refuses.
         store: store to which the run is uploaded.
-        files: names of files, written before the first generation, to upload too.
+        files: patterns of files and checkpoints, written before the first generation, to upload too.
         results: names of files, written at the end, to upload too.
 
     Raises:

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors
 
@@ -53,23 +53,16 @@ _UNUSABLE = (
 """Errors of parsers, and of a trainer that takes over a state of another form."""
 
 
-class FileRecord(TypedDict):
-    """Size in bytes and sha256 (hex) of a file."""
-
-    size: int
-    sha256: str
-
-
 @dataclass(frozen=True)
 class Manifest:
-    """The content of `manifest.json`; `created` is UTC (ISO 8601)."""
+    """The content of `manifest.json`: `created` in UTC (ISO 8601), and `size` and `sha256` (hex) of each file."""
 
     schema: int
     run_id: str
     config_hash: str
     generation: int
     created: str
-    files: dict[str, FileRecord]
+    files: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str,
     path = root / generation_name(generation)
     try:
         with new_directory(path) as temporary:
-            files: dict[str, FileRecord] = {}
+            files: dict[str, dict[str, Any]] = {}
             for key, (tensors, rest) in state.items():
                 # Serialising to bytes first takes ten times as long while training runs.
                 safetensors.torch.save_file(tensors, temporary / f"{key}.safetensors")
@@ -126,7 +119,7 @@ def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str,
                     fsync(written)
                     with written.open("rb") as file:
                         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                    files[written.name] = FileRecord(size=written.stat().st_size, sha256=sha256)
+                    files[written.name] = {"size": written.stat().st_size, "sha256": sha256}
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifest = Manifest(SCHEMA, run_id, config_hash, generation, created, files)
             (temporary / MANIFEST).write_bytes(_sealed(vars(manifest)))
@@ -208,9 +201,7 @@ def read_manifest(path: Path) -> Manifest:
             body["schema"] == SCHEMA,
             f"expected a checkpoint of schema {SCHEMA}, got {body['schema']!r}; use the version that wrote it",
         )
-        files = {
-            name: FileRecord(size=int(item["size"]), sha256=item["sha256"]) for name, item in body["files"].items()
-        }
+        files = {name: {"size": int(item["size"]), "sha256": item["sha256"]} for name, item in body["files"].items()}
         manifest = Manifest(**{**body, "files": files})
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{MANIFEST} is not one: {error}") from error

@@ -18,13 +18,14 @@ from utils.runs.run_log import METRICS
 @contextlib.contextmanager
 def locked(folder: Path, *, is_new: bool) -> Iterator[None]:
     """Hold the lock of a run or study; a new one that the block refuses is removed, so that its name stays free."""
-    with contextlib.ExitStack() as stack:
+    undone = undone_if_refused(folder, partial(_clear, folder)) if is_new else contextlib.nullcontext()
+    try:
+        with RunLock(folder), undone:
+            yield
+    finally:
         if is_new:
-            stack.callback(_remove_if_empty, folder)
-        stack.enter_context(RunLock(folder))
-        if is_new:
-            stack.enter_context(undone_if_refused(folder, partial(_clear, folder)))
-        yield
+            with contextlib.suppress(OSError):  # it holds a run
+                folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -47,11 +48,6 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(item, ignore_errors=True)
         elif item.name != LOCK:
             item.unlink(missing_ok=True)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # it holds a run
-        folder.rmdir()
 
 
 @contextlib.contextmanager
