@@ -116,7 +116,7 @@ class Evidence:
         worth = " and ".join(f"{_share(own)} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
         orders = f"{100 * trust.orders:.0f}% of the orders are the agents', the rest holds the market"
         orders = {0.0: "it holds the market", 1.0: "all orders are the agents'"}.get(trust.orders, orders)
-        return f"trusted for {worth}: {orders}"
+        return f"trusted for {worth}{':' if trust.orders == self.trust else ', but'} {orders}"
 
     @property
     def finding(self) -> str:

@@ -12,6 +12,7 @@ Array = npt.NDArray[np.float64]
 
 TRADING_DAYS_PER_YEAR = 252
 YEAR_ROOT = math.sqrt(TRADING_DAYS_PER_YEAR)
+TAIL_SHARE = 0.05
 NO_RISK = 1e-12  # a smaller deviation of daily returns is rounding
 
 
@@ -52,6 +53,17 @@ def max_drawdown_percent(equity: npt.ArrayLike) -> Array:
     peaks = np.maximum.accumulate(curve, axis=-1)
     below = 1.0 - curve / np.where(peaks > 0, peaks, 1.0)
     return np.asarray(100.0 * np.max(np.where(peaks == 0, 0.0, below), axis=-1, initial=0.0))
+
+
+def expected_shortfall_percent(equity: npt.ArrayLike) -> Array:
+    """Return the mean loss of the worst 5% of days (Acerbi & Tasche 2002), shape (...), percent; a gain is negative."""
+    returns = daily_returns(equity)
+    worst = TAIL_SHARE * returns.shape[-1]
+    last = math.ceil(worst)
+    tail = np.sort(np.partition(returns, last - 1, axis=-1)[..., :last], axis=-1)
+    # A gap is sorted to the end, and stays a gap.
+    gap = np.where(np.isnan(returns).any(axis=-1), np.nan, 0.0)
+    return np.asarray(gap - 100.0 * (tail * np.clip(worst - np.arange(last), 0.0, 1.0)).sum(axis=-1) / worst)
 
 
 def calmar(equity: npt.ArrayLike) -> Array:

@@ -26,6 +26,7 @@ ALL: list[Metric] = [
     metrics.sortino,
     metrics.max_drawdown_percent,
     metrics.calmar,
+    metrics.expected_shortfall_percent,
 ]
 
 
@@ -61,6 +62,15 @@ def oracle_calmar(curve: list[float]) -> float:
     return yearly / drawdown if drawdown > 1e-12 else 0.0
 
 
+def oracle_shortfall(curve: list[float]) -> float:
+    """Minus the integral of the quantile function up to 5%, over 5%; each day is a step of its width."""
+    left, total = 0.05, 0.0
+    for move in sorted(returns_of(curve)):
+        width = min(left, 1 / (len(curve) - 1))
+        left, total = left - width, total - width * move
+    return 100 * total / 0.05
+
+
 @pytest.mark.parametrize(
     ("metric", "oracle"),
     [
@@ -70,6 +80,7 @@ def oracle_calmar(curve: list[float]) -> float:
         (metrics.sortino, oracle_sortino),
         (metrics.max_drawdown_percent, oracle_drawdown),
         (metrics.calmar, oracle_calmar),
+        (metrics.expected_shortfall_percent, oracle_shortfall),
     ],
 )
 @given(curve=curves)
@@ -107,6 +118,9 @@ def test_known_answers() -> None:
     curve = [100.0, 110.0, 99.0, 108.9]  # +10 %, -10 %, +10 %
     assert metrics.total_return_percent(curve) == pytest.approx(8.9)
     assert metrics.max_drawdown_percent(curve) == pytest.approx(10.0)
+    assert metrics.expected_shortfall_percent(curve) == pytest.approx(10.0)
+    falls = [-0.01 * day for day in range(1, 41)]  # the worst two of forty days are 5% of them
+    assert metrics.expected_shortfall_percent(np.cumprod([1, *(1 + fall for fall in falls)])) == pytest.approx(39.5)
     assert metrics.sharpe(curve) == pytest.approx(math.sqrt(252) * (0.1 / 3) / math.sqrt(0.04 / 3))
     assert metrics.sortino(curve) == pytest.approx(math.sqrt(252) * (0.1 / 3) / math.sqrt(0.01 / 3))
 

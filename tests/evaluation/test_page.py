@@ -444,10 +444,12 @@ def mixed(one: str, other: str, share: float) -> str:
         ),
     ],
 )
-def test_evidence_and_what_is_bet_are_told_before_the_verdict(evidence: Evidence, orders: float, said: str) -> None:
+def test_evidence_and_what_is_bet_are_told_in_one_line(evidence: Evidence, orders: float, said: str) -> None:
     trust = Trust(orders, 0.25, torch.zeros(1))
-    (sentence,) = Page(html_report.render(small(evidence=[evidence], trust=[trust]))).of_class("sentence")
-    assert sentence.startswith("Training days show ") and said in sentence
+    one = small(evidence=[evidence], trust=[trust])
+    (sentence,) = Page(html_report.render(one)).of_class("evidence")
+    assert sentence.startswith("Training days show ") and said.strip() in sentence
+    assert one.sentence == f"{sentence} {one.verdict.sentence}"
 
 
 def test_evidence_of_several_champions_is_told_together() -> None:

@@ -111,10 +111,46 @@ def test_who_earned_significantly_less_than_equal_weight_is_worse() -> None:
     assert found.over_equal_weight.interval[1] < 0 and "; worse than equal weight (-" in found.sentence
 
 
+def test_who_is_worse_than_random_is_told_so() -> None:
+    """In both parts of the profit, by the tests that would call the opposite skill."""
+    rng = np.random.default_rng(3)
+    random, shifted = 0.1 * rng.standard_normal((2, DRAWS, DAYS))
+    noise = 0.01 * rng.standard_normal((3, DAYS))
+    for selection, timing, words in (
+        (-1.0, -1.0, "Worse than random in selection (-252.0) and timing (-252.0); "),
+        (-1.0, 0.0, "Worse than random in selection (-252.0), no significant skill in timing; "),
+        (1.0, -1.0, "Skill in selection (+252.0), worse than random in timing (-252.0); "),
+        (1.0, 0.0, "Skill in selection (+252.0), not in timing; "),
+        (0.0, 0.0, "No significant skill in selection or timing; "),
+    ):
+        same_day = random - random.mean(axis=0)
+        moved = shifted - shifted.mean(axis=0) - timing + 0.3 * noise[0] - (0.3 * noise[0]).mean()
+        champion = noise[1] - noise[1].mean() + selection
+        found = verdict(champion, same_day, champion, shifted=Shifted(moved, np.ones(DAYS)))
+        assert found.sentence.startswith(words)
+
+
+def test_at_equal_weights_exposure_and_volatility_a_diluted_champion_is_level() -> None:
+    """A third of equal weight's own positions earns less, takes less risk, and is no worse at the same of either."""
+    rng = np.random.default_rng(4)
+    market = 0.05 + rng.standard_normal(DAYS)
+    found = verdict(market / 3, rng.standard_normal((DRAWS, DAYS)), market, exposure_ratio=3.0)
+    assert found.over_equal_weight.mean == pytest.approx(-2 / 3 * 252 * market.mean())
+    assert {name: test.mean for name, test in found.scaled.items()} == pytest.approx(
+        {"exposure": 0.0, "volatility": 0.0}, abs=1e-9
+    )
+    levered = verdict(2 * market, rng.standard_normal((DRAWS, DAYS)), market, exposure_ratio=1.0)
+    assert levered.scaled["exposure"].mean == pytest.approx(252 * market.mean())
+    assert levered.scaled["volatility"].mean == pytest.approx(0.0, abs=1e-9)
+    names = [name for name, _, _ in levered.rows]
+    assert names[-2:] == ["over equal weight, at its exposure", "over equal weight, at its volatility"]
+
+
 @pytest.mark.parametrize("trials", [1, 50])
 def test_who_never_trades_is_not_better(trials: int) -> None:
     none = np.zeros((DRAWS, DAYS))
     idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), baselines={"rule": none[0]})
+    assert not idle.scaled, "nothing can be scaled"
     assert not idle.has_skill and not idle.is_better_than_equal_weight
     assert idle.sentence.startswith(
         "No significant skill in selection or timing; not significantly different from equal weight (+0.0)"
@@ -186,7 +222,7 @@ def test_plans_without_skill_are_not_praised_for_timing(kind: str) -> None:
         scores = [one.timing.mean / one.timing.standard_error for one in found if one.timing is not None]
         assert statistics.fmean(scores) > 2 / math.sqrt(len(scores)), "the plan's mean size is known only at the end"
     if kind == "late":
-        praised = statistics.fmean(one.timing_known_p_value <= 0.025 for one in found)
+        praised = statistics.fmean(one.timing_known is not None and one.timing_known.p_value <= 0.025 for one in found)
         assert praised > 0.06, "a rising market pays who invests late"
 
 

@@ -141,6 +141,8 @@ def log_evaluation(evaluation: Evaluation) -> None:
             overfitting.expected_best_ratio,
             f", expected of the best of {overfitting.trials:,} trials without skill" if evaluation.trials > 1 else "",
         )
+    if overfitting.minimum_track_record_days is not None:
+        logger.info("minimum track record: %s", overfitting.track_record)
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
     for text in (overfitting.note, *biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
         logger.info("%s", text)
@@ -202,6 +204,7 @@ def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
         "timing": found.timing,
         "exposure": found.exposure,
         "over_equal_weight": found.over_equal_weight,
+        **{f"over_equal_weight_at_its_{name}": test for name, test in found.scaled.items()},
         "over_best_rival": best and best.test,
     }
     return {
@@ -225,7 +228,7 @@ def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
         "rivals": best.among if best else 0,
         "trials": found.trials,
         "picker_chance": found.rank_p_value,
-        "timing_chance": found.timing_known_p_value,
+        "timing_chance": found.timing_known.p_value if found.timing_known else 1.0,
         "share_of_pickers_beaten": found.share_of_random_beaten,
         "percent_a_year": {
             name: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}

@@ -21,7 +21,15 @@ from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, beta, explained_share, information_coefficients, summed_up
 from utils import metrics
 from utils.config.trader import Config
-from utils.statistics import EDGES, bootstrap_intervals, deflated_ratio, expected_best_sharpe, mean_test
+from utils.statistics import (
+    EDGES,
+    bootstrap_intervals,
+    deflated_ratio,
+    expected_best_sharpe,
+    mean_test,
+    minimum_track_record,
+    ratio_moments,
+)
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
@@ -45,6 +53,7 @@ CURVE_MEASURES = {
     "sortino": metrics.sortino,
     "calmar": metrics.calmar,
     "max_drawdown": metrics.max_drawdown_percent,
+    "expected_shortfall": metrics.expected_shortfall_percent,
 }
 _BAND = (5, 95)
 _BOOTSTRAP_SEED = 1994
@@ -82,6 +91,7 @@ METRICS: dict[str, Metric] = {
     "sortino": Metric("Sortino", "a year", 2, "As Sharpe, over the root mean square of the losing days."),
     "calmar": Metric("Calmar", "ratio", 2, "Compound yearly return over the maximum drawdown."),
     "max_drawdown": Metric("Max drawdown", "%", 1, "Deepest fall of equity below its earlier peak."),
+    "expected_shortfall": Metric("Expected shortfall", "% a day", 2, "Mean loss of the worst 5% of days."),
     "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold per year, over twice the mean equity."),
     "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
     "beta": Metric("Beta", "ratio", 2, "Regression coefficient of daily returns on those of equal weight."),
@@ -119,7 +129,21 @@ class Overfitting:
     sweep that the run belongs to, 1 on days on which nothing was chosen."""
     expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
+    days: int
+    """Judged."""
+    minimum_track_record_days: int | None
+    """After which a Sharpe ratio as the champion's is above zero at 95%; None where it is not above zero."""
     note: str
+
+    @property
+    def track_record(self) -> str:
+        """Return the minimum track record in words."""
+        if self.minimum_track_record_days is None:
+            return f"the Sharpe ratio is not above zero on the {self.days:,} days judged"
+        return (
+            f"a Sharpe ratio like the champion's is above zero at 95% after {self.minimum_track_record_days:,} days; "
+            f"{self.days:,} days were judged"
+        )
 
 
 @dataclass(frozen=True)
@@ -171,11 +195,13 @@ class Evaluation:
         # The best baseline is sought among policies that do not know what is planted.
         no_baselines = (CHAMPION, BEST_AGENT, CLOSED_FORM, RANDOM, EQUAL, HOLD, RULE, ORACLE)
         others = [name for name in profit if name not in no_baselines]
+        exposure = {name: float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL)}
         return verdict(
             profit[CHAMPION][0],
             profit[RANDOM],
             profit[EQUAL][0],
             trials=self.trials,
+            exposure_ratio=exposure[EQUAL] / exposure[CHAMPION] if exposure[CHAMPION] else math.inf,
             shifted=Shifted(played.shifted.daily_profit, played.known_share),
             baselines={name: profit[name][0] for name in others},
         )
@@ -245,8 +271,10 @@ class Evaluation:
         """
         champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (CHAMPION, EQUAL))
         best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
-        deflated = deflated_ratio(champion - equal, best)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, self._note)
+        deflated, moments = deflated_ratio(champion - equal, best), ratio_moments(champion)
+        needed = None if moments is None else minimum_track_record(moments[0], 0.0, *moments[1:])
+        needed = None if needed is None else math.ceil(needed)
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, len(champion), needed, self._note)
 
     @property
     def _note(self) -> str:

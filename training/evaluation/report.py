@@ -157,7 +157,7 @@ def _judged(path: Path) -> Judged | None:
     try:
         if path.name == RESULTS and values:
             generation, verdict, row = values["champion_generation"], values["verdict"], values["policies"][CHAMPION]
-            measures = {key: Estimate(**row[key]) for key in METRICS}
+            measures = {key: Estimate(**row[key]) for key in METRICS if key in row}
         elif champion := values.get("champion"):
             generation, verdict = champion["generation"], champion["verdict"]["validation"]
             row = champion["validation"][CHAMPION]

@@ -1,5 +1,6 @@
 """The verdict on a champion: skill in selection or timing, against equal weight, and against the best baseline."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -53,14 +54,18 @@ class Verdict:
     """The champion's daily profits less the mean of the random selections with orders on the same days."""
     rank_p_value: float
     """Second test of selection: the champion's rank among the random selections."""
+    rank_p_value_below: float
+    """The same from below, that it is worse than they are."""
     share_of_random_beaten: float
     timing: MeanTest | None
     """Mean of the same-day random selections less that of the shifted ones; None where timing is not judged."""
-    timing_known_p_value: float
+    timing_known: MeanTest | None
     """Second test of timing, which uses only the exposure that was known beforehand."""
     exposure: MeanTest | None
     """The shifted random selections' mean profits: what the market paid for being invested that much."""
     over_equal_weight: MeanTest
+    scaled: Mapping[str, MeanTest]
+    """The same with the champion's profit scaled to equal weight's "exposure" and "volatility", by these names."""
     best_baseline: BestBaseline | None
     trials: int
 
@@ -72,7 +77,8 @@ class Verdict:
     @property
     def timing_p_value(self) -> float:
         """Return the larger p-value of both tests of timing; 1 where timing is not judged."""
-        return 1.0 if self.timing is None else max(self.timing.p_value, self.timing_known_p_value)
+        tests = [test.p_value for test in (self.timing, self.timing_known) if test is not None]
+        return max(tests, default=1.0)
 
     @property
     def has_selection(self) -> bool:
@@ -97,14 +103,24 @@ class Verdict:
         return self.has_skill and self.is_better_than_equal_weight
 
     @property
+    def _skill(self) -> str:
+        """Return in words which parts of the profit are significant, and which way."""
+        is_worse = self.selection.interval[1] < 0 and self.rank_p_value_below <= TAIL
+        parts = [("selection", self.selection, self.has_selection, is_worse)]
+        if self.timing is not None and self.timing_known is not None:
+            is_worse = max(self.timing.interval[1], self.timing_known.interval[1]) < 0
+            parts.append(("timing", self.timing, self.has_timing, is_worse))
+        gains = " and ".join(f"{name} ({test.mean:+.1f})" for name, test, is_gain, _ in parts if is_gain)
+        losses = " and ".join(f"{name} ({test.mean:+.1f})" for name, test, _, is_loss in parts if is_loss)
+        missing = " or ".join(name for name, _, is_gain, is_loss in parts if not is_gain and not is_loss)
+        said = [f"skill in {gains}"] * bool(gains) + [f"worse than random in {losses}"] * bool(losses)
+        said += [("not in " if said == [f"skill in {gains}"] else "no significant skill in ") + missing] * bool(missing)
+        return ", ".join(said).capitalize()
+
+    @property
     def sentence(self) -> str:
-        found = [("selection", self.selection, self.has_selection)]
-        found += [("timing", self.timing, self.has_timing)] if self.timing is not None else []
-        shown = [f"{name} ({test.mean:+.1f})" for name, test, is_shown in found if is_shown]
-        missing = " or ".join(name for name, _, is_shown in found if not is_shown)
-        skill = f"Skill in {' and '.join(shown)}" if shown else f"No significant skill in {missing}"
-        skill += f", not in {missing}" if shown and missing else ""
-        said = [skill, f"{outcome(self.over_equal_weight)} equal weight ({self.over_equal_weight.mean:+.1f})"]
+        """Return the verdict in words that follow the intervals, whichever way they point."""
+        said = [self._skill, f"{outcome(self.over_equal_weight)} equal weight ({self.over_equal_weight.mean:+.1f})"]
         if self.best_baseline is not None:
             name, test, among = self.best_baseline
             which = f"best of {among} baselines" if among > 1 else "its baseline"
@@ -125,6 +141,7 @@ class Verdict:
         if self.exposure is not None:
             rows.append(("exposure: shifted random", self.exposure, None))
         rows.append(("over equal weight", self.over_equal_weight, self.over_equal_weight.p_value))
+        rows += [(f"over equal weight, at its {name}", test, test.p_value) for name, test in self.scaled.items()]
         if self.best_baseline is not None:
             name, test, _ = self.best_baseline
             rows.append((f"over {name}", test, test.p_value))
@@ -137,6 +154,7 @@ def verdict(
     equal_weight: Array,
     *,
     trials: int = 1,
+    exposure_ratio: float = math.inf,
     shifted: Shifted | None = None,
     baselines: Mapping[str, Array] | None = None,
 ) -> Verdict:
@@ -168,28 +186,40 @@ def verdict(
         champion, equal_weight: (days,) profits in percent of the initial capital, in order of time, no day twice.
         random: (count, days) profits of the same-day random selections.
         trials: policies evaluated on these days before this one was chosen; 1 if nothing was chosen on them.
+        exposure_ratio: equal weight's exposure over the champion's; infinite where it has none.
         baselines: (days,) profits by name; the one that earned most is named.
     """
     totals, earned, same_day = random.sum(axis=1), float(champion.sum()), random.mean(axis=0)
     looks = trials if shifted is None else 2 * trials
-    timing, known_p_value, exposure = None, 1.0, None
+    timing = timing_known = exposure = None
     if shifted is not None:
         moved = shifted.profits.mean(axis=0)
         timing, exposure = (yearly(mean_test(daily, looks)) for daily in (same_day - moved, moved))
-        known_p_value = mean_test(same_day - shifted.known_share * moved, looks).p_value
+        timing_known = mean_test(same_day - shifted.known_share * moved, looks)
     best = None
     if baselines:
         name = max(baselines, key=lambda name: float(baselines[name].sum()))
         test = yearly(mean_test(champion - baselines[name], trials * len(baselines)))
         best = BestBaseline(name, test, len(baselines))
+    deviation = float(champion.std())
+    ratios = {
+        "exposure": exposure_ratio,
+        "volatility": float(equal_weight.std()) / deviation if deviation else math.inf,
+    }
     return Verdict(
         selection=yearly(mean_test(champion - same_day, looks)),
         rank_p_value=rank_p_value(earned, totals, looks),
+        rank_p_value_below=rank_p_value(-earned, -totals, looks),
         share_of_random_beaten=float((totals < earned).mean()),
         timing=timing,
-        timing_known_p_value=known_p_value,
+        timing_known=timing_known,
         exposure=exposure,
         over_equal_weight=yearly(mean_test(champion - equal_weight, trials)),
+        scaled={
+            name: yearly(mean_test(ratio * champion - equal_weight, trials))
+            for name, ratio in ratios.items()
+            if math.isfinite(ratio)
+        },
         best_baseline=best,
         trials=trials,
     )
