@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from training.run.study_folder import StudyKind
 from utils.config.settings import flatten, from_dict, hint, read_toml, require, settings_of, to_dict
 from utils.config.trader import Config
-from utils.errors import ConfigError
+from utils.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -24,8 +24,6 @@ VARIABLE = (
     *("env.inaction_penalty", "env.loss_multiplier", "env.zero_trades_penalty"),
 )
 """Settings that may vary: they affect learning and trading but not days, prices or costs, so that profits compare."""
-_KEYS = ("low", "high", "log", "step", "choices")
-
 
 Space = Mapping[str, "BaseDistribution"]
 """Optuna's distribution of each setting that varies, by its dotted name."""
@@ -77,46 +75,35 @@ def space_of(tables: Mapping[str, Mapping[str, Any]], source: str) -> Space:
 
 
 def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if name not in VARIABLE:
         what = "a setting that a sweep may vary (see --help)" if name in settings_of(Config) else "a known setting"
         shown = name or next(iter(table))
         raise ConfigError(f"expected {what} in {source}, got {shown!r}{hint(shown, VARIABLE, '; see sweep --help')}")
-    where = f"{name} in {source}"
-    for key in table:
-        require(key in _KEYS, f"low and high (with log or step), or choices, for {where}", key)
-    if "choices" not in table:
-        return _range(table, name, where)
-    values = table["choices"]
-    require(len(table) == 1, f"either choices or a range for {where}", "both")
-    require(isinstance(values, list), f"a list of choices for {where}", values)
-    choices = [_checked(value, name, where) for value in values]
-    require(len(set(choices)) == len(choices) > 1, f"two or more different choices for {where}", values)
-    return CategoricalDistribution(choices)
 
+    def checked(value: Any) -> Any:
+        """Return a value that the setting may have, as its type. Raises ConfigError."""
+        return flatten(to_dict(from_dict({name: value}, Config, {name: f"{name} in {source}"})))[name]
 
-def _checked(value: Any, name: str, where: str) -> Any:
-    """Return a value that the setting may have, as its type; ConfigError, which names it `where`, for another one."""
-    return flatten(to_dict(from_dict({name: value}, Config, {name: where})))[name]
-
-
-def _range(table: Mapping[str, Any], name: str, where: str) -> BaseDistribution:
-    from optuna.distributions import FloatDistribution, IntDistribution
-
-    require({"low", "high"} <= table.keys(), f"low and high, or choices, for {where}", ", ".join(table))
-    low, high = (_checked(table[end], name, where) for end in ("low", "high"))
-    require(low < high, f"low < high for {where}", (low, high))
-    step, is_log = table.get("step"), table.get("log", False)
-    require(isinstance(is_log, bool), f"true or false for log of {where}", is_log)
-    if is_log:
-        require(step is None and low > 0, f"a low above 0 and no step with log for {where}", dict(table))
-    if step is not None:
-        is_valid = type(step) in (int, type(low)) and math.isfinite(step)
-        require(is_valid, f"a finite number, of the kind of low and high, for step of {where}", step)
-        step = type(low)(step)
-        times = (high - low) / step if step > 0 else 0.5
-        require(math.isclose(times, round(times)), f"a step above 0 that divides high - low for {where}", step)
-    if isinstance(low, int):
-        return IntDistribution(low, high, log=is_log, step=step or 1)
-    return FloatDistribution(low, high, log=is_log, step=step)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as that about a step that does not divide the range
+            found: BaseDistribution
+            if isinstance(table.get("choices"), list):
+                found = CategoricalDistribution(
+                    **{**table, "choices": tuple(dict.fromkeys(map(checked, table["choices"])))}
+                )
+            else:
+                ends = {end: checked(table[end]) for end in ("low", "high")}
+                kind = IntDistribution if isinstance(ends["low"], int) else FloatDistribution
+                found = kind(**{**table, **ends})
+            if not found.single():
+                return found
+            reason = "that is one value"
+    except (ArithmeticError, LookupError, TypeError, ValueError, Warning) as error:
+        reason = first_line(error)
+    raise ConfigError(
+        f"expected low and high, with log = true or a step, or two or more choices, for {name} in {source}, "
+        f"got {dict(table)}: {reason}"
+    )
