@@ -27,7 +27,7 @@ import psutil
 from utils.memory.census import Heap, large_object_table
 from utils.memory.clean_up import gpu_memory, thawed_heap
 from utils.memory.guard import MB, peak_rss_mb
-from utils.memory.leaks import LEAST_VISITS, OWNERS, RECENT_VISITS, Cause, Growth, follow, is_growing, name_leaks
+from utils.memory.leaks import LEAST_VISITS, RECENT_VISITS, Growth, follow, is_growing, name_leaks
 from utils.memory.living import count_living, forget_living
 from utils.tables import cell, table
 
@@ -66,7 +66,7 @@ class MemoryProfiler:
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
-        self._growth: dict[str, dict[Cause, Growth]] = {}
+        self._growth: dict[str, dict[str, Growth]] = {}
         """By label, of what its censuses counted after the warm-up."""
         self._allocations = tracemalloc.Snapshot((), 1)
 
@@ -137,11 +137,10 @@ class MemoryProfiler:
 
         Where there are none but memory grows, whatever the censuses name.
         """
-        owners: dict[Cause, Growth] = {}
+        owners: dict[str, Growth] = {}
         for snapshot in [s for s in (self.baseline, *self.visits(label)) if s is not None][-OWNER_STEPS - 1 :]:
             names = ("figures", *count_living())
-            counts = {Cause(name.replace("_", " "), OWNERS): int(snapshot.measures[name]) for name in names}
-            owners = follow(owners, counts)
+            owners = follow(owners, {name.replace("_", " "): int(snapshot.measures[name]) for name in names})
         if found := name_leaks(owners, OWNER_STEPS):
             return found
         return [leak for known in self._growth for leak in self.find_leaks(known)] if self.is_growing(label) else []

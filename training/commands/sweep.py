@@ -24,7 +24,7 @@ from training.sweep.study import FIRST_LOOK, Run, new_study, play_round, require
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.kinds import RUNS
-from utils.config.settings import settings_to_resume, with_settings
+from utils.config.settings import with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.cluster import import_ray
@@ -56,9 +56,9 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
     if arguments.cluster is not None:
         import_ray()  # fails here, before anything begins
     store = open_cloud()
-    is_reached = store is not None and store.check()
-    path, plan, config = _open(arguments, explicit, store if is_reached else None)
-    with KIND.hold(path, config, store if is_reached else None):
+    reached = store if store is not None and store.check() else None
+    path, plan, config = _open(arguments, explicit, reached)
+    with KIND.hold(path, config, reached):
         setup_logging(path, verbose=config.verbose)
         splits = remember_market(path, load_market(config)[0]).splits
         _introduce(path, plan, config)
@@ -74,8 +74,8 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
                 complete = [trial.values[0] for trial in study.trials if trial.state.name == "COMPLETE"]
                 so_far = f"; best so far {max(complete):+.2f} %" if complete else ""
                 logger.info("%d of %d trials have ended%s", len(study.trials), plan.trials, so_far)
-                if store is not None and is_reached:
-                    keep_files(store, path, (KIND.plan, MARKET))
+                if reached is not None:
+                    keep_files(reached, path, (KIND.plan, MARKET))
             _publish(path, plan, config, study)
         if store is not None:
             keep_files(store, path, (KIND.plan, MARKET, RESULTS, BEST, PAGE))
@@ -85,23 +85,17 @@ def _open(
     arguments: SweepArguments, explicit: frozenset[str], store: ObjectStore | None
 ) -> tuple[Path, SweepPlan, Config]:
     """Return the folder of a new sweep or of the one to resume, with the plan and the settings that hold for it."""
-    config = arguments.settings
-    if config.resume is None:
-        if arguments.space is None:
-            raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
-        plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
-        return KIND.begin(config, plan), plan, config
-    path = KIND.find(config, store)
-    plan, began = KIND.read(path, SweepPlan)
-    asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else plan.space)
-    KIND.require_same(path, plan, asked, SweepArguments)
-    now = settings_to_resume(began, config, explicit)
-    if now.generations != began.generations:
+    if arguments.settings.resume is None and arguments.space is None:
+        raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
+    asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else {})
+    path, plan, config = KIND.open(arguments.settings, asked, SweepArguments, explicit, store)
+    began = KIND.read(path, SweepPlan)[1].generations
+    if config.generations != began:
         raise ConfigError(
-            f"expected generations = {began.generations}, with which the sweep began, got {now.generations}; leave it "
-            "out: only trials trained for as many generations compare"
+            f"expected generations = {began}, with which the sweep began, got {config.generations}; leave it out: only "
+            "trials trained for as many generations compare"
         )
-    return path, plan, now
+    return path, plan, config
 
 
 def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:

@@ -25,8 +25,6 @@ from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, open_study, store_of_folds
 from utils.cloud.settings import open_cloud
-from utils.cloud.store import ObjectStore
-from utils.config.settings import settings_to_resume
 from utils.config.trader import Config
 from utils.jobs.cluster import import_ray
 from utils.jobs.job import Job, require_all
@@ -61,14 +59,15 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
     store = open_cloud()
     if arguments.cluster is not None:
         import_ray()  # a missing package is reported before anything begins
-    is_reached = store is not None and store.check()
-    path, plan, config = _open(arguments, explicit, store if is_reached else None)
-    with KIND.hold(path, config, store if is_reached else None):
+    reached = store if store is not None and store.check() else None
+    asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
+    path, plan, config = KIND.open(arguments.settings, asked, WalkForwardArguments, explicit, reached)
+    with KIND.hold(path, config, reached):
         setup_logging(path, verbose=config.verbose)
         choose_threads(config.threads)
         splits = _remembered_folds(path, plan, config)
-        if store is not None and is_reached:
-            keep_files(store, path, (KIND.plan, MARKET))
+        if reached is not None:
+            keep_files(reached, path, (KIND.plan, MARKET))
         _train_folds(path, splits, config, explicit, arguments, is_kept=store is not None)
         evaluation = entered(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
@@ -76,20 +75,6 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         if store is not None:
             keep_files(store, path, (KIND.plan, MARKET, *RESULTS))
     return evaluation
-
-
-def _open(
-    arguments: WalkForwardArguments, explicit: frozenset[str], store: ObjectStore | None
-) -> tuple[Path, FoldPlan, Config]:
-    """Return the folder of a new test or of the one to resume, with its plan and settings."""
-    asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
-    config = arguments.settings
-    if config.resume is None:
-        return KIND.begin(config, asked), asked, config
-    path = KIND.find(config, store)
-    plan, began = KIND.read(path, FoldPlan)
-    KIND.require_same(path, plan, asked, WalkForwardArguments)
-    return path, plan, settings_to_resume(began, config, explicit)
 
 
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from training.run.market import MARKET
 from utils.cloud.restore import claimed, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import LATEST, from_dict, hint, to_dict
+from utils.config.settings import LATEST, from_dict, hint, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs.executor import open_executor
@@ -41,10 +41,30 @@ class StudyKind:
     runs: str
     """Pattern of its runs' names."""
 
-    def begin(self, config: Config, plan: Any) -> Path:
-        """Create the folder of a new study, with its plan. Raises ConfigError if its name is taken."""
-        contents = {"plan": asdict(plan), "settings": to_dict(config)}
-        return new_folder(config.runs_dir, config.run, self.plan, contents)
+    def open(
+        self, config: Config, asked: Plan, defaults: type, explicit: frozenset[str], store: ObjectStore | None
+    ) -> tuple[Path, Plan, Config]:
+        """Create the folder of a new study, or find the one to resume; return it with its plan and settings.
+
+        Args:
+            asked: plan of a new study. Parts other than the `defaults` must be those that a resumed one began with.
+
+        Raises:
+            ConfigError: the name is taken, there is no such study, or it began otherwise.
+        """
+        if config.resume is None:
+            contents = {"plan": asdict(asked), "settings": to_dict(config)}  # type: ignore[call-overload]
+            return new_folder(config.runs_dir, config.run, self.plan, contents), asked, config
+        path = self.find(config, store)
+        plan, began = self.read(path, type(asked))
+        for name, value in vars(plan).items():
+            new = getattr(asked, name)
+            if new and new not in (value, getattr(defaults, name)):
+                raise ConfigError(
+                    f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {new}; leave it out, "
+                    f"or start a new {self.name} without --resume"
+                )
+        return path, plan, settings_to_resume(began, config, explicit)
 
     @contextlib.contextmanager
     def hold(self, path: Path, config: Config, store: ObjectStore | None) -> Iterator[None]:
@@ -90,15 +110,6 @@ class StudyKind:
             return plan(**contents["plan"]), from_dict(contents["settings"], Config)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"expected the plan of a {self.name} in {path / self.plan}, got: {error}") from None
-
-    def require_same(self, path: Path, began: object, asked: object, defaults: type) -> None:
-        """Raise ConfigError for a part of the new plan that is neither a default nor as the study began."""
-        for name, value in vars(began).items():
-            if getattr(asked, name) not in (value, getattr(defaults, name)):
-                raise ConfigError(
-                    f"expected --{name.replace('_', '-')} {value}, with which {path} began, got "
-                    f"{getattr(asked, name)}; leave it out, or start a new {self.name} without --resume"
-                )
 
     def _newest(self, runs_dir: Path, store: ObjectStore | None) -> str:
         """Return the name of the study that progressed last on this disk, else of the last one stored."""

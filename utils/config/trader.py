@@ -40,7 +40,7 @@ class DataConfig:
     """Share of the days, from the first, that training may read."""
     validation_fraction: kinds.InnerShare = 0.15
     """Share of the days after training that are for validation; the rest is the holdout."""
-    input_clip: kinds.PositiveFloat = 8.0
+    input_clip: Annotated[float, Field(gt=0, le=10**6)] = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
     max_bad_row_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Largest share of rows with a non-positive or infinite price that a file may have."""
@@ -60,9 +60,9 @@ class SyntheticConfig:
     """Days of the market."""
     stocks: kinds.PositiveInt = 40
     """Stocks of the market."""
-    daily_noise: kinds.PositiveFloat = 0.014
+    daily_noise: Annotated[float, Field(gt=0, le=0.1)] = 0.014
     """Standard deviation of the unpredictable part of a daily log return."""
-    drift_std: kinds.NonNegativeFloat = 0.004
+    drift_std: Annotated[float, Field(ge=0, le=0.1)] = 0.004
     """Standard deviation of the predictable part: a stock's latent daily drift. Momentum only."""
     drift_half_life_days: kinds.PositiveFloat = 10.0
     """Half-life of the latent drift (an autoregressive process of order one). Momentum only."""

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import compress
-from types import CoroutineType, FrameType, FunctionType, GeneratorType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,9 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from utils.memory.guard import MB
-from utils.memory.leaks import GRAPH, HOLDINGS, LIBRARY, OWNERS, TYPE, Cause
+from utils.memory.leaks import FIGURES, GRAPH, TYPE
 from utils.tables import table
 
-CHUNK_OBJECTS = 20_000
 MIN_BLOB_BYTES = 2**16
 MAX_GRAPH_NODES = 200_000
 MAX_HOLDERS = 6
@@ -39,8 +38,6 @@ _PLACES: dict[type, Callable[[Any], str]] = {
     ModuleType: lambda module: f"module {module.__name__}",
     FunctionType: lambda function: f"function {function.__module__}.{function.__qualname__}",
     type: lambda kind: f"class {type_name(kind)}",
-    GeneratorType: lambda generator: f"local variable of {generator.__qualname__}",
-    CoroutineType: lambda coroutine: f"local variable of {coroutine.__qualname__}",
     FrameType: lambda frame: f"frame of {frame.f_code.co_qualname}, kept by a traceback",
 }
 """Holders that are places in the source, and their descriptions."""
@@ -59,31 +56,25 @@ class Heap:
     """The objects alive now, uncollected garbage included. It keeps them alive: drop it as soon as it is read."""
 
     def __init__(self, ignored: type | None = None) -> None:
-        """Find all objects except those of exactly the type `ignored`; takes 1 s for 500,000 of them."""
+        """Find all objects except those of exactly the type `ignored`; takes half a second for 500,000 of them."""
         # No inner scope may use `self`: its cell would be among the objects, and so keep them alive.
         tracked = [item for item in gc.get_objects() if type(item) is not Heap and type(item) is not ignored]
-        self.kinds = {id(kind): kind for kind in map(type, tracked)}
-        self.references: Counter[int] = Counter()
-        """References by the identity of the type that they refer to."""
         self.untracked = untracked = dict[int, Any]()
         """Arrays, byte strings and simple dicts and tuples: found through the objects that the collector tracks."""
         wanted = set(map(id, (bytes, bytearray, dict, tuple))) | _with_subclasses(np.ndarray)
-        for start in range(0, len(tracked), CHUNK_OBJECTS):
-            holders = tracked[start : start + CHUNK_OBJECTS]
+        holders = tracked
+        while holders:
             # A heap has millions of references: work per reference runs in the interpreter's own loops.
-            while holders:
-                found = gc.get_referents(*holders)
-                kinds = list(map(type, found))
-                keys = list(map(id, kinds))
-                self.references.update(keys)
-                self.kinds.update(zip(keys, kinds, strict=True))
-                chosen = compress(found, map(wanted.__contains__, keys))
-                large = (item for item in chosen if type(item) is not bytes or len(item) >= MIN_BLOB_BYTES)
-                new = {id(item): item for item in large if id(item) not in untracked and not gc.is_tracked(item)}
-                untracked.update(new)
-                holders = list(new.values())
+            found = gc.get_referents(*holders)
+            chosen = compress(found, map(wanted.__contains__, map(id, map(type, found))))
+            large = (item for item in chosen if type(item) is not bytes or len(item) >= MIN_BLOB_BYTES)
+            new = {id(item): item for item in large if id(item) not in untracked and not gc.is_tracked(item)}
+            untracked.update(new)
+            holders = list(new.values())
         self.objects = [*tracked, *untracked.values()]
-        self.by_type = Counter(map(id, map(type, self.objects)))
+        kinds = list(map(type, self.objects))
+        self.by_type = Counter(map(id, kinds))
+        self.kinds = {id(kind): kind for kind in kinds}
         self.tensors = self.of_types(_with_subclasses(torch.Tensor))
         self.arrays = self.of_types(_with_subclasses(np.ndarray))
 
@@ -99,27 +90,15 @@ class Heap:
         sizes = {"lists": self.by_type[id(list)], "dicts": self.by_type[id(dict)], "objects": len(self.objects)}
         return {**found, **sizes, "graph_nodes": count_graph_nodes(self.tensors)}
 
-    def causes(self, living: Mapping[str, int]) -> dict[Cause, int]:
-        """Count all that may leak and is more than the least growth; `living` are objects by tracked label."""
-        found = Counter({Cause(label.replace("_", " "), OWNERS): count for label, count in living.items()})
-        found[Cause("retained graph", GRAPH)] = count_graph_nodes(self.tensors)
-        found[Cause("tensors", HOLDINGS)] = len(self.tensors)
-        found[Cause("arrays", HOLDINGS)] = len(self.arrays)
+    def causes(self, living: Mapping[str, int]) -> Counter[str]:
+        """Count by kind all that may leak; `living` are objects by tracked label."""
+        found = Counter({label.replace("_", " "): count for label, count in living.items()})
+        found |= {GRAPH: count_graph_nodes(self.tensors), "tensors": len(self.tensors), "arrays": len(self.arrays)}
         for key, kind in self.kinds.items():
             if not issubclass(kind, UNCOUNTED):
-                # Numbers and strings are not tracked: references to them are counted instead.
-                is_counted = key in self.by_type
-                found[_cause(type_name(kind), is_counted)] += (self.by_type if is_counted else self.references)[key]
-        return {cause: count for cause, count in found.items() if count >= cause.least}
-
-
-def _cause(name: str, is_counted: bool) -> Cause:
-    if name == FIGURE_TYPE:
-        return Cause("figures", OWNERS)
-    is_library = "." not in name or name.partition(".")[0] in sys.stdlib_module_names
-    # A history that gains a row per visit is no leak unless it holds tensors or arrays.
-    rank, least = (LIBRARY, 1000) if not is_counted else (LIBRARY, 50) if is_library else (HOLDINGS, 10)
-    return Cause(f"{TYPE} {name}", rank, least)
+                name = type_name(kind)
+                found[FIGURES if name == FIGURE_TYPE else TYPE + name] += self.by_type[key]
+        return found
 
 
 def type_name(kind: type) -> str:

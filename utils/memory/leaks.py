@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import median
@@ -13,17 +14,8 @@ RECENT_VISITS, LEAST_VISITS = 10, 5
 LEAK_MB = 5.0
 """Slower growth than this by visit is no leak."""
 _Z = 1.96  # quantile of the normal distribution for a one-sided test at 2.5%
-TYPE = "python objects of type"
-OWNERS, GRAPH, HOLDINGS, LIBRARY = range(4)
-"""Ranks of causes: growth of a lower rank explains that of the higher ones."""
-
-
-class Cause(NamedTuple):
-    """Something that can be counted and so can leak."""
-
-    kind: str
-    rank: int
-    least: int = 1  # growth at every visit that is reported
+GRAPH, FIGURES, TYPE = "retained graph", "figures", "python objects of type "
+_RANKS = {GRAPH: 1, "tensors": 2, "arrays": 2}
 
 
 class Growth(NamedTuple):
@@ -43,21 +35,34 @@ class Growth(NamedTuple):
         return f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
 
 
-def follow(before: Mapping[Cause, Growth], counts: Mapping[Cause, int]) -> dict[Cause, Growth]:
-    """Return the growth up to this visit; a cause that was not there before counted 0, except at the first visit."""
-    found = {}
-    for cause, now in counts.items():
-        last = before.get(cause, Growth(cause.kind, 0, 0, 0 if before else now))
-        is_more = now - last.now >= cause.least
-        found[cause] = Growth(cause.kind, *((last.first, last.visits + 1) if is_more else (now, 0)), now)
-    return found
+def rank_of(kind: str) -> tuple[int, int]:
+    """Return the rank of a kind, growth of which explains that of higher ranks, and the least growth by visit.
+
+    Owners, such as environments and figures, have rank 0.
+    """
+    if not kind.startswith(TYPE):
+        return _RANKS.get(kind, 0), 1
+    name = kind.removeprefix(TYPE)
+    is_library = "." not in name or name.partition(".")[0] in sys.stdlib_module_names
+    # A history that gains a row per visit is no leak unless it holds tensors or arrays.
+    return (3, 50) if is_library else (2, 10)
 
 
-def name_leaks(growth: Mapping[Cause, Growth], least_visits: int) -> list[Growth]:
+def follow(before: Mapping[str, Growth], counts: Mapping[str, int]) -> dict[str, Growth]:
+    """Return the growth up to this visit; a kind that was not there before counted 0, except at the first visit."""
+    grown = {}
+    for kind, now in counts.items():
+        last = before.get(kind, Growth(kind, 0, 0, 0 if before else now))
+        is_more = now - last.now >= rank_of(kind)[1]
+        grown[kind] = Growth(kind, *((last.first, last.visits + 1) if is_more else (now, 0)), now)
+    return grown
+
+
+def name_leaks(growth: Mapping[str, Growth], least_visits: int) -> list[Growth]:
     """Return what grew at this many visits and has the lowest rank, which explains the others; types come last."""
-    growing = {cause: found for cause, found in growth.items() if found.visits >= least_visits}
-    lowest = min((cause.rank for cause in growing), default=OWNERS)
-    leaks = [found for cause, found in growing.items() if cause.rank == lowest]
+    growing = [one for one in growth.values() if one.visits >= least_visits]
+    lowest = min((rank_of(one.kind)[0] for one in growing), default=0)
+    leaks = [one for one in growing if rank_of(one.kind)[0] == lowest]
     return sorted(leaks, key=lambda leak: (leak.kind.startswith(TYPE), -leak.per_visit))[:MAX_NAMED]
 
 
