@@ -99,7 +99,8 @@ class ReportArguments:
 
     runs: Annotated[tuple[kinds.FolderName, ...], kinds.Mark.POSITIONAL] = ()
     """Names of the runs, of which the first one is drawn boldly; default: the newest run."""
-    run: Annotated[kinds.FolderName, "Name of a run, which comes first."] = None
+    run: kinds.FolderName = None
+    """Name of a run, which comes first."""
     output: Path | None = None
     """HTML file to write; default: report.html in the folder of all runs."""
     runs_dir: kinds.RunsFolder = kinds.RUNS

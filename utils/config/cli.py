@@ -25,7 +25,6 @@ from utils.config.settings import (
     hint,
     read_toml,
     require_known,
-    setting_help,
     settings_of,
     to_dict,
 )
@@ -220,10 +219,9 @@ def _number(text: str, kind: Any) -> Any:
 
 def _help_texts(command: Command) -> dict[str, str]:
     """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
-    known, defaults, texts = settings_of(command.arguments), command.defaults, {}
-    docstrings = {owner: setting_help(owner) for owner in {setting.owner for setting in known.values()}}
-    for name, setting in known.items():
-        text, default = docstrings[setting.owner][setting.path[-1]], defaults.get(name, setting.field.default)
+    defaults, texts = command.defaults, {}
+    for name, setting in settings_of(command.arguments).items():
+        text, default = setting.help, defaults.get(name, setting.field.default)
         facts = [setting.limits] if setting.limits else []
         if default is not None and not setting.field.is_required() and "default:" not in text:
             facts.append(f"default: {default}")

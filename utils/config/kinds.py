@@ -1,7 +1,4 @@
-"""Types of settings, each with the limits of its values, which check, message and help share.
-
-A string among the annotations is the help of a setting without a docstring of its own.
-"""
+"""Types of settings, each with the limits of its values, which check, message and help share."""
 
 from __future__ import annotations
 
@@ -70,46 +67,54 @@ Device = Annotated[
     str,
     rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
     rule("cpu or auto on a machine without CUDA", lambda name: "cuda" not in name or has_cuda(), of_machine=True),
-    "Device of tensor operations; `auto` is CUDA where there is one.",
+    Field(description="Device of tensor operations; `auto` is CUDA where there is one."),
     Mark.FREE,
 ]
-Verbose = Annotated[bool, "Show every message of the run's log on the console.", Mark.FREE]
+Verbose = Annotated[bool, Field(description="Show every message of the run's log on the console."), Mark.FREE]
 Threads = Annotated[
     int,
-    Field(ge=0, le=1024),
-    "CPU threads of tensor operations; 0: torch's default, one per physical core.",
+    Field(ge=0, le=1024, description="CPU threads of tensor operations; 0: torch's default, one per physical core."),
     Mark.FREE,
 ]
-RunName = Annotated[FolderName, "Name of the run's folder; default: a new one by date and time.", Mark.FREE]
-SavedRunName = Annotated[FolderName, "Name of the run; default: the newest one."]
+RunName = Annotated[
+    FolderName, Field(description="Name of the run's folder; default: a new one by date and time."), Mark.FREE
+]
+SavedRunName = Annotated[FolderName, Field(description="Name of the run; default: the newest one.")]
 ResumedRunName = Annotated[
     FolderName,
-    "Continue the named run, or the newest one if no name is given.",
+    Field(description="Continue the named run, or the newest one if no name is given."),
     Mark.NEWEST_IF_BARE,
     Mark.FREE,
 ]
 VOLUME = Path(os.environ.get("BOX_VOLUME", ""))
 """Where a box mounts its volume, which outlives the machine; the image says so."""
 RUNS = VOLUME / "runs"
-RunsFolder = Annotated[Path, "Folder of all runs.", Mark.FREE]
+RunsFolder = Annotated[Path, Field(description="Folder of all runs."), Mark.FREE]
 MemoryLimit = Annotated[
     NonNegativeFloat,
-    "Resident memory (MiB) at which the run stops itself; 0: 90% of what machine and cgroup allow.",
+    Field(description="Resident memory (MiB) at which the run stops itself; 0: 90% of what machine and cgroup allow."),
     Mark.FREE,
 ]
 Jobs = Annotated[
     int | None,
-    Field(ge=1),
-    "Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU.",
+    Field(
+        ge=1,
+        description="Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU.",
+    ),
     Mark.FREE,
 ]
 ClusterAddress = Annotated[
     str | None,
-    "Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on "
-    "this machine.",
+    Field(
+        description="Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` "
+        "for a new one on this machine."
+    ),
     Mark.FREE,
 ]
 SettingsFile = Annotated[
     Path | None,
-    "TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags override it.",
+    Field(
+        description="TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags override "
+        "it."
+    ),
 ]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import hashlib
-import inspect
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import reduce
-from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
@@ -34,7 +31,8 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def checked_dataclass(kind: type[Built]) -> type[Built]:
     """Make a frozen dataclass that checks types and limits when built: pydantic.ValidationError for a wrong value."""
-    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", defer_build=True)
+    # Not built late: that would read the fields again, and no longer find the docstrings.
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", use_attribute_docstrings=True)
     return dataclass(frozen=True, config=config)(kind)  # type: ignore[return-value]
 
 
@@ -60,8 +58,13 @@ class Setting:
         return next(one for one in get_args(kind) if one is not NoneType) if isinstance(kind, UnionType) else kind
 
     @property
+    def help(self) -> str:
+        """The docstring below it, or else the help of its type."""
+        return " ".join(str(self.field.description).split())
+
+    @property
     def notes(self) -> list[Any]:
-        """Its annotations: limits, marks, and help in place of a docstring."""
+        """Its annotations: limits and marks."""
         return self.field.metadata
 
     @property
@@ -122,18 +125,6 @@ def settings_of(kind: Any, path: tuple[str, ...] = ()) -> dict[str, Setting]:
             setting = Setting((*path, name), kind, field)
             settings[setting.name] = setting
     return settings
-
-
-def setting_help(kind: Any) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass by name, or else the help of their types."""
-    fields = kind.__pydantic_fields__.items()
-    texts = {name: note for name, field in fields for note in field.metadata if isinstance(note, str)}
-    (source,) = ast.parse(inspect.getsource(kind)).body
-    for item, after in pairwise(source.body):  # type: ignore[attr-defined]
-        match item, after:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                texts[name] = " ".join(text.split())
-    return texts
 
 
 def require(holds: object, rule: str, value: object) -> None:
