@@ -114,7 +114,7 @@ ClusterAddress = Annotated[
 SettingsFile = Annotated[
     Path | None,
     Field(
-        description="TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags override "
-        "it."
+        description="TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags "
+        "override it."
     ),
 ]
