@@ -31,6 +31,12 @@ COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGE_MOVE = 0.5
 LARGEST_RATIO = 5.0
 """Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
+SMALLEST_PRICE = 1e-30
+"""Prices below it are errors, and what is computed of them overflows."""
+EARLIEST = (date(1900, 1, 1) - date(1970, 1, 1)).days
+"""First day that counts as one, since 1970-01-01."""
+BAD_TICKER = "that is not printable, holds a comma, quote or semicolon, or begins with = + or @"
+"""What a ticker may not be: it would add orders to a broker's file, or formulas to a spreadsheet."""
 PART_ROWS = 1 << 19
 """Rows that are held at once."""
 _HEAD, _SHOWN = 4096, 60
@@ -111,6 +117,15 @@ class LongBars:
             raise DataError(f"expected a date in every row, got {undated} rows without one; drop them")
         if unnamed:
             raise DataError(f"expected a ticker in every row, got {unnamed} rows without one; drop them")
+        if bad := [ticker for ticker in sorted(tickers) if is_bad_ticker(ticker)]:
+            raise DataError(f"expected no ticker {BAD_TICKER}, got {bad[0][:_SHOWN]!r}; rename it")
+        spelled = {ticker.casefold(): ticker for ticker in tickers}
+        if twins := sorted(ticker for ticker in tickers if spelled[ticker.casefold()] != ticker):
+            other = spelled[twins[0].casefold()]
+            raise DataError(
+                f"expected one spelling of each ticker, got {twins[0]!r} and {other!r}; "
+                "`python main.py prepare` makes them one"
+            )
         return np.unique(np.concatenate(days)), sorted(tickers)
 
     def parts(self) -> Iterator[Part]:
@@ -128,6 +143,18 @@ def has_wrong_digit(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     """Return which bars of (4, rows) prices have one that is more than five times another one."""
     with np.errstate(all="ignore"):  # a missing or infinite price is a fault of its own
         return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
+
+
+def is_bad_ticker(text: str) -> bool:
+    """Return whether a ticker is one `BAD_TICKER`; spaces around it are not printable either."""
+    return (
+        not text.isprintable() or text != text.strip() or bool(set(',";') & set(text)) or text.startswith(tuple("=+@"))
+    )
+
+
+def latest_day() -> int:
+    """Return tomorrow, the last day that a bar can have anywhere now, since 1970-01-01."""
+    return date.today().toordinal() + 1 - _EPOCH
 
 
 def most_like(name: str, known: Iterable[str]) -> str | None:

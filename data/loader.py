@@ -13,7 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from data.bars import COLUMNS, LARGE_MOVE, LARGEST_RATIO, VOLUME, LongBars, Part, has_wrong_digit, most_like
+from data.bars import (
+    COLUMNS,
+    EARLIEST,
+    LARGE_MOVE,
+    LARGEST_RATIO,
+    SMALLEST_PRICE,
+    VOLUME,
+    LongBars,
+    Part,
+    has_wrong_digit,
+    latest_day,
+    most_like,
+)
 from data.features import (
     CLOSE,
     HIGH,
@@ -29,6 +41,7 @@ from data.features import (
 )
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError
+from utils.memory.guard import MB, free_memory_mb
 from utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,6 +57,9 @@ _SHOWN = 60
 _BLOCK = 64
 """Columns whose indicators are computed at once."""
 _COUNTED = ("masked", "empty", "widened", "large_moves", "gaps")
+_BYTES_PER_BAR = 4 * NUM_FEATURES
+_ABSURD_SHARE = 0.01
+"""Share of a ticker's days with moves beyond 50% above which it seems to be no price: 0.2% is the most among stocks."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +73,15 @@ class DataQuality:
     large_moves: int
     gaps: int
 
+    @property
+    def repairs(self) -> int:
+        """Number of rows that are not used as they are, or perhaps should not be."""
+        return self.masked + self.widened + self.large_moves
+
     def line(self) -> str:
         """Return the counts as one line of a log."""
         return (
-            f"Rows: {self.rows} read; {self.masked} masked (a price missing, infinite, not positive or "
+            f"Rows: {self.rows} read; {self.masked} masked (a price missing, infinite, below {SMALLEST_PRICE:g} or "
             f"{LARGEST_RATIO:g} times another one of its bar); "
             f"{self.empty} empty; {self.widened} with high/low widened to enclose open and close; "
             f"{self.large_moves} daily moves beyond 50% counted and kept; {self.gaps} days missing inside a history"
@@ -134,6 +155,12 @@ class StockDataLoader:
             bars = LongBars.of_frame(self._frame, self._columns)
         days, self.tickers = bars.axes()
         self.dates = days.astype("datetime64[D]")
+        if self._frame is None and days.size and (days[0] < EARLIEST or days[-1] > latest_day()):
+            raise DataError(
+                f"expected days from 1900 to tomorrow, got {self.dates[0]} to {self.dates[-1]}; mend the dates of "
+                f"{self.path}"
+            )
+        require_memory(len(days), len(self.tickers))
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         close, counts = self._read(bars, days)
         _check_share(counts["masked"], counts["empty"], bars.rows, self.config.max_bad_row_share)
@@ -146,7 +173,7 @@ class StockDataLoader:
         if self.volume is not None:
             _require_volume(self.volume[:, self.investable_columns], traded[:, self.investable_columns])
         logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
-        logger.debug(self.quality.line())
+        logger.log(logging.INFO if self.quality.repairs else logging.DEBUG, self.quality.line())
         if self._frame is None and traded[-1, traded.any(axis=0)].all():
             logger.debug("No ticker stops early: probably survivors only, so results are flattered")
         return self.data_array, self.compute_normalization_stats()
@@ -200,7 +227,7 @@ class StockDataLoader:
         """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""
         with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
             single = part.prices.astype(np.float32)
-        usable = np.asarray((np.isfinite(single) & (single > 0)).all(axis=0)) & ~has_wrong_digit(single)
+        usable = np.asarray((np.isfinite(single) & (single >= SMALLEST_PRICE)).all(axis=0)) & ~has_wrong_digit(single)
         empty = np.isnan(single).all(axis=0)
         day, column, prices = day[usable], column[usable], part.prices[:, usable]
         top, bottom = prices[[OPEN, CLOSE]].max(axis=0), prices[[OPEN, CLOSE]].min(axis=0)
@@ -217,6 +244,7 @@ class StockDataLoader:
     def _add_indicators(self, closes: Float64Array, counts: Counter[str]) -> None:
         """Compute the indicators on each ticker's own bars, and count large moves and gaps."""
         columns, days = closes.shape
+        absurd = []
         with Progress("load", "stock", columns) as shown:
             for first in range(0, columns, _BLOCK):
                 several = closes[first : first + _BLOCK]
@@ -225,10 +253,26 @@ class StockDataLoader:
                     traded = np.flatnonzero(np.isfinite(close))
                     close = close[traded]
                     block[traded, column] = indicators(close)
-                    counts["large_moves"] += int((np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum())
+                    moves = int((np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum())
+                    counts["large_moves"] += moves
+                    if moves > max(_ABSURD_SHARE * len(close), 2):
+                        absurd.append(f"{self.tickers[first + column]} on {moves:,} of {len(close):,} days")
                     counts["gaps"] += int((np.diff(traded) - 1).sum())
                 self.data_array[:, first : first + _BLOCK, len(PRICES) :] = block
                 shown.update(len(several))
+        if absurd:
+            named = ", ".join(absurd[:3]) + (f" and {len(absurd) - 3:,} more" if len(absurd) > 3 else "")
+            logger.warning("Moves beyond 50%%: %s: is this a price? Results on such data mean nothing", named)
+
+
+def require_memory(days: int, tickers: int) -> None:
+    """Raise `DataError` if the features of so many bars do not fit into the memory that is free."""
+    needed_mb, free_mb = days * tickers * _BYTES_PER_BAR / MB, free_memory_mb()
+    if needed_mb > free_mb:
+        raise DataError(
+            f"expected data that fit into {free_mb:,.0f} MB of free memory, got {days:,} days x {tickers:,} tickers x "
+            f"{_BYTES_PER_BAR} bytes = {needed_mb:,.0f} MB; give fewer days or tickers"
+        )
 
 
 def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:

@@ -26,6 +26,8 @@ class Market:
     input_clip: float
     volume: NDArray[np.float32] | None = None
     """(days, columns) shares traded, NaN where unknown; None unless requested."""
+    repairs: str = ""
+    """Counts of rows that were masked or repaired, and of moves beyond 50%; empty without any."""
 
     @property
     def close(self) -> NDArray[np.float32]:
@@ -54,4 +56,5 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
         stats=loader.compute_normalization_stats(splits.train.last),
         input_clip=config.input_clip,
         volume=loader.volume,
+        repairs=loader.quality.line() if loader.quality.repairs else "",
     )

@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,9 +31,13 @@ from data.raw.text import Int32Array, is_day, is_number, numbers, resolve_days
 from utils.errors import first_line
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
-_HEAD_LINES = 50
+_HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
 """Fields of text in memory at once."""
+_FEW_ROWS, _MOST = 5, 0.9
+"""Rows and share of rows from which on columns are judged by their values."""
+_VOLUME_MOVE, _BAR_RANGE = 0.1, 0.3
+"""Median move that only volume has, and distance from the others that a price of one bar hardly has."""
 _INDEX = "__index_level_0__"
 """Name that pandas gives to the column of an index without a name."""
 _DATES = frozenset({"date", "datetime", "timestamp", "day", "time", "t", plain(_INDEX)})
@@ -75,8 +79,14 @@ def _open_csv(path: Path) -> Layout:
 
 def _lines(path: Path) -> TextIO:
     with path.open("rb") as file:
-        is_wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
-    return path.open(encoding="utf-16" if is_wide else "utf-8-sig", errors="replace")
+        head = file.read(_HEAD_BYTES)
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        head.decode(encoding)
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 4:  # else a letter is cut in two
+            encoding = "cp1252"
+    return path.open(encoding=encoding, errors="replace")
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -153,7 +163,32 @@ def read_file(
     rows = pd.concat(blocks, ignore_index=True)
     day_of, unsettled = resolve_days(list(days))
     rows["day"] = day_of[rows["day"]]
+    if layout.panel and layout.has_closes_only:
+        _refuse_what_is_no_close(rows, list(tickers))
     return rows, unsettled
+
+
+def _refuse_what_is_no_close(rows: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise `UnusableFileError` where columns that would be closes of tickers are the bars of one, or its volume."""
+    closes = rows.drop_duplicates(["day", "ticker"]).pivot(index="day", columns="ticker", values="close")
+    closes = closes.where(closes > 0).set_axis([names[code] for code in closes], axis=1)
+    moves = np.log(closes).diff().abs().median()
+    is_volume = (closes.isna() | (closes == closes.round())).all() & (moves > _VOLUME_MOVE)
+    if is_volume.any() and len(closes) >= _FEW_ROWS:
+        name = is_volume.idxmax()
+        raise UnusableFileError(
+            f"column '{name}' moves by {moves[name]:.0%} on the median day, as volume does; expected closes of "
+            "tickers, or a header open, high, low, close, volume"
+        )
+    level = closes.median(axis=1)
+    near = closes.loc[:, ((closes.T / level).T.sub(1).abs() < _BAR_RANGE).mean() > _MOST].dropna()
+    top, bottom = near.eq(near.max(axis=1), axis=0).all(), near.eq(near.min(axis=1), axis=0).all()
+    is_bar = len(near) >= _FEW_ROWS and near.shape[1] >= 4 and 4 <= closes.shape[1] <= 6
+    if is_bar and top.any() and bottom.any() and top.idxmax() != bottom.idxmax():
+        raise UnusableFileError(
+            f"column '{top.idxmax()}' is always the highest and '{bottom.idxmax()}' the lowest of "
+            f"{', '.join(closes.columns)}: these seem to be one ticker's bars; name them open, high, low and close"
+        )
 
 
 def _csv_cells(path: Path, layout: Layout, dropped: Counter[str]) -> Iterator[pd.DataFrame]:
@@ -238,7 +273,7 @@ def _rows(
 ) -> pd.DataFrame:
     columns = {role: cells[place] for role, place in fields.items() if role not in ("date", "ticker")}
     values = {
-        role: column.to_numpy() if column.dtype == np.float64 else numbers(column.tolist(), separator)
+        role: column.to_numpy() if column.dtype == np.float64 else numbers(column.tolist(), separator, role == "volume")
         for role, column in columns.items()
     }
     defaults = dict.fromkeys(PRICES, values["close"]) | {"volume": np.full(len(day), np.nan)}

@@ -1,9 +1,11 @@
 """Layout of a file of bars, recognised by column names and the first row, for every vendor."""
 
 import ast
-import re
+import tomllib
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from data.raw.text import is_day, is_number
 
@@ -12,26 +14,22 @@ VALUES = [*PRICES, "volume"]
 EVENTS = ["split", "dividend"]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 
-# Column names by role, lower case, letters and digits only; the first match in a header counts.
-_NAMES = {
-    "date": ("date", "datetime", "timestamp", "tradedate", "tradingdate", "dtyyyymmdd", "day", "time"),
-    "ticker": ("ticker", "symbol", "tic", "stock", "name"),
-    "open": ("open", "openprice", "1open"),
-    "high": ("high", "highprice", "2high"),
-    "low": ("low", "lowprice", "3low"),
-    "close": ("close", "closeprice", "closelast", "4close", "last", "price"),
-    "adjusted": ("adjclose", "adjustedclose", "adjcloseprice", "5adjustedclose"),
-    "volume": ("volume", "vol", "5volume", "6volume"),
-    "split": ("stocksplits", "stocksplit", "splits", "split", "splitfactor", "splitratio", "splitcoefficient"),
-    "dividend": ("dividends", "dividend", "divcash", "exdividend", "dividendamount", "cashdividend"),
-}
 # Alpaca's one-letter columns; accepted only together, as T and C are tickers too.
 _SHORT = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
 _ALSO_IN_PANELS = frozenset({"capitalgains", "repaired"})
-_CLOSES = frozenset({"close", "closeprice", "closelast", "4close", *_NAMES["adjusted"]})
-"""Names that are no ticker; `last` and `price` may be one."""
 _YFINANCE = "stocksplits"
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
+
+
+def plain(title: str) -> str:
+    """Return a title in lower case, letters and digits only, without accents."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", title.casefold())))
+
+
+_TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
+_NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
+_CLOSES = frozenset({*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"})
+"""Names that are no ticker; `last` and `price` may be one."""
 
 
 class UnusableFileError(Exception):
@@ -72,11 +70,6 @@ class Layout:
     def has_closes_only(self) -> bool:
         """There is no open, high or low."""
         return "close" in self.roles and not self.roles & {"open", "high", "low"}
-
-
-def plain(title: str) -> str:
-    """Return a title in lower case, letters and digits only."""
-    return re.sub(r"[^a-z0-9]", "", title.casefold())
 
 
 def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:

@@ -13,13 +13,22 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data.bars import LARGEST_RATIO, has_wrong_digit, most_like
+from data.bars import (
+    BAD_TICKER,
+    EARLIEST,
+    LARGEST_RATIO,
+    SMALLEST_PRICE,
+    has_wrong_digit,
+    is_bad_ticker,
+    latest_day,
+    most_like,
+)
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.append import benchmark_file, merged_with, read_prepared, with_old_bars
 from data.raw.files import PARQUET_SUFFIXES, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
 from data.raw.survey import Survey, survey_of
-from data.raw.text import EPOCH, NO_DAY, date_of
+from data.raw.text import NO_DAY, date_of
 from utils.errors import DataError
 from utils.progress import progress
 from utils.runs.durable import make_directory, new_file
@@ -28,6 +37,11 @@ CSV_SUFFIXES = (".csv", ".txt", ".tsv")
 _LISTED = 20
 _NAMED = 3
 """Bars that a note names."""
+_FILE = re.compile(
+    r"(?:historicaldata_|daily_(?:adjusted_)?)?(.+?)(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
+    re.IGNORECASE,
+)
+"""What Nasdaq, Alpha Vantage, Investing.com and browsers add to a ticker in a file's name."""
 # Stooq calls a stock AAPL.US, its files aapl.us.txt and aapl_us_d.csv.
 _STOOQ_FILE = re.compile(r"(.+)_us_d|(.+)\.us|(\^.+)_d", re.IGNORECASE)
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
@@ -120,7 +134,7 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     summary.files_read, names = len(parts), _plain_tickers(list(tickers), summary)
     if old is not None:
         parts, names = merged_with(old, parts, names)
-    rows = _merge(parts, names, summary.dropped)
+    rows = _merge(parts, _one_spelling(names, summary), summary.dropped)
     is_yfinance = any(layout.is_yfinance for layout in files.values())
     rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
@@ -195,7 +209,8 @@ def _read_file(
     path: Path, layout: Layout, tickers: dict[str, int], summary: PrepareSummary
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return one file's usable rows, scaled to their adjusted close, and events that are still to be applied."""
-    name = path.stem
+    named = _FILE.fullmatch(path.stem)
+    name = named[1].strip() if named else path.stem
     if stooq := _STOOQ_FILE.fullmatch(name):
         name = next(part for part in stooq.groups() if part).upper()
     rows, unsettled = read_file(path, layout, name, tickers, summary.dropped)
@@ -223,10 +238,13 @@ def _usable(
         prices = rows[PRICES].to_numpy().astype(np.float32).T
     large_ratio = f"price {LARGEST_RATIO:g} times another one of its bar"
     faults = {
-        "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
+        "date not understood": rows["day"] == NO_DAY,
+        "date before 1900": rows["day"] < EARLIEST,
+        "date after tomorrow": rows["day"] > latest_day(),
         "no ticker": rows["ticker"] == tickers.get("", -1),
+        f"ticker {BAD_TICKER}": rows["ticker"].isin([code for name, code in tickers.items() if is_bad_ticker(name)]),
         "price missing or not a number": np.isnan(prices).any(axis=0),
-        "price infinite or not positive": ~((prices > 0) & (prices < np.inf)).all(axis=0),
+        "price infinite or not positive": ~((prices >= SMALLEST_PRICE) & (prices < np.inf)).all(axis=0),
         large_ratio: has_wrong_digit(prices),
     }
     first = np.select(list(faults.values()), range(len(faults)), default=len(faults))
@@ -252,6 +270,16 @@ def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
         return names
     summary.notes.append(f"tickers like {stocks[0]} written without .US")
     return [name.removesuffix(".US") for name in names]
+
+
+def _one_spelling(names: Sequence[str], summary: PrepareSummary) -> list[str]:
+    """Return the tickers, those that differ in case only in one spelling, the one with most capitals."""
+    spelled: dict[str, str] = {}
+    for name in sorted(names):
+        spelled.setdefault(name.casefold(), name)
+        if spelled[name.casefold()] != name:
+            summary.notes.append(f"{name} and {spelled[name.casefold()]} are one ticker, {spelled[name.casefold()]}")
+    return [spelled[name.casefold()] for name in names]
 
 
 def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter[str]) -> pd.DataFrame:

@@ -21,6 +21,7 @@ _MONTH_FIRST, _DAY_FIRST = ("%m-%d-%Y", "%m-%d-%y"), ("%d-%m-%Y", "%d-%m-%y")
 _UNIX = r"^(\d{9,10}|\d{12,13})(?:\.0)?$"
 _UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
 _DAY_SECONDS = 86_400
+_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 
 
@@ -32,6 +33,7 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
     date settles it the month comes first, and one such date is returned as well.
     """
     text = pd.Series(texts, dtype=object)
+    text = text.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
     plain = text.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
     plain = plain.str.replace(r"([A-Za-z]{3})[A-Za-z]*", r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
     numeric = plain.str.extract(r"^(\d\d?)-(\d\d?)-\d+$").astype(np.float64)
@@ -75,12 +77,17 @@ def days_of_seconds(seconds: npt.NDArray[np.int64]) -> Int32Array:
     return days.astype(np.int32)
 
 
-def numbers(texts: Sequence[str], separator: str) -> Float64Array:
-    """Return the values (texts,) of a column in a file with this field separator, NaN for any other text."""
+def numbers(texts: Sequence[str], separator: str, is_volume: bool = False) -> Float64Array:
+    """Return the values (texts,) of a column in a file with this field separator, NaN for any other text.
+
+    Volume may be written as 1.5M (thousands K, millions M, billions B).
+    """
     try:
         return np.array([float(text) for text in texts])
     except ValueError:
-        return np.array([_number(text, separator) for text in texts])
+        units = [_UNITS.get(text.strip()[-1:].upper(), 1.0) if is_volume else 1.0 for text in texts]
+        plain = [text.strip()[:-1] if unit > 1 else text for text, unit in zip(texts, units, strict=True)]
+        return np.array([unit * _number(text, separator) for text, unit in zip(plain, units, strict=True)])
 
 
 def is_number(text: str, separator: str) -> bool:

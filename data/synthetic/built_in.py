@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.features import NormalizationStats
-from data.loader import StockDataLoader
+from data.loader import StockDataLoader, require_memory
 from data.market import Market, build_market
 from data.synthetic.law import Float64Array, PlantedKind
 from data.synthetic.planted import oracle_scores, planted_kind, rule_scores, rule_sizes
@@ -49,6 +49,7 @@ class SyntheticMarket:
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
     law = planted_kind(config.kind)
+    require_memory(config.days, config.stocks)
     # A stream per purpose: noise and bars do not change with the drift's draws.
     for_noise, for_drift, for_bars, for_common, for_volatility = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(5)

@@ -342,6 +342,8 @@ class Evaluation:
                 "A stock that stops trading is sold at its last price, which flatters policies that hold failing "
                 "stocks. --env.delisting-loss takes a loss, 30% in Shumway 1997."
             )
+        if self.market.repairs:
+            biases["Repaired data"] = f"{self.market.repairs}."
         if is_whole[self.market.investable_columns].all() and not is_whole.all():
             biases["Chosen in hindsight"] = (
                 "The stocks that may be bought have bars on all days, and others do not. A list made today of stocks "

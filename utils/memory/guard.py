@@ -56,6 +56,12 @@ def memory_limit_mb(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path
     return min([psutil.virtual_memory().total, *limits]) / MB
 
 
+def free_memory_mb() -> float:
+    """Return the MiB that this process can still take: what the machine has free, or its limit less what it has."""
+    left = memory_limit_mb() - psutil.Process().memory_info().rss / MB
+    return min(psutil.virtual_memory().available / MB, left)
+
+
 def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, MiB."""
     # getrusage begins with the peak of the process that started this one; VmHWM does not.
