@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from utils import progress as module
+from utils.jobs.job import Finished
+from utils.jobs.table import JobTable
 from utils.progress import LINE_SECONDS, Progress, Reporter, progress
 from utils.runs.console import ConsoleHandler
 
@@ -109,6 +111,23 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
     assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
 
 
+def test_the_bar_of_jobs_says_what_they_do(clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", screen)
+    with JobTable(2, tmp_path, lambda name: f"generation 3 of {len(name)}") as jobs:
+        jobs.update("fold-1", "running")
+        module.REPORTER.check()
+        assert "fold-1 0:00 generation 3 of 6" in screen.getvalue()
+        jobs.update("fold-1", "lost: exit code 1")
+        jobs.update("fold-1", "running")
+        jobs.add(Finished("fold-1", result=1))
+        jobs.update("fold-2", "running")
+        screen.truncate(0)
+        module.REPORTER.check()
+        assert "1/2" in screen.getvalue() and "fold-2" in screen.getvalue() and "fold-1" not in screen.getvalue()
+
+
 def test_sizes_and_details_are_shown(clock: Clock) -> None:
     with Progress("restore", "byte", 5_000_000, scales=True) as shown:
         clock.now += 10
@@ -124,8 +143,8 @@ def test_sizes_and_details_are_shown(clock: Clock) -> None:
 
 
 def test_only_this_module_draws_bars() -> None:
-    """One mechanism, so that no work is silent in a pipe; the table of jobs draws its rows above one."""
+    """One mechanism, so that no work is silent in a pipe."""
     folders = ("data", "environment", "models", "training", "utils")
     files = [path for folder in folders for path in (Path(__file__).parents[1] / folder).rglob("*.py")]
     using = {path.name for path in files if "tqdm" in path.read_text()}
-    assert using == {"progress.py", "console.py", "table.py"}
+    assert using == {"progress.py", "console.py"}

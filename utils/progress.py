@@ -35,7 +35,7 @@ class Progress:
 
         Args:
             scales: numbers are shown as 1.5M.
-            detail: says more about what is being done, where there is no bar.
+            detail: says more about what is being done.
         """
         self.label, self.unit, self.total, self.done = label, unit, total, done
         self._scales, self._detail = scales, detail
@@ -53,8 +53,7 @@ class Progress:
             disable=None,
             delay=DELAY_SECONDS,
         )
-        if self.bar.disable:  # no terminal
-            REPORTER.begin(self)
+        REPORTER.begin(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,6 +66,11 @@ class Progress:
         if total is not None:
             self.bar.total = self.total = total
         self.bar.update(units)
+
+    def refresh(self) -> None:
+        """Show on the bar of a terminal what is being done."""
+        if more := self._detail():
+            self.bar.set_postfix_str(more)
 
     def __str__(self) -> str:
         """Return the work, the units done and an estimate of the time left."""
@@ -121,10 +125,13 @@ class Reporter:
         self._last = self.clock()
 
     def check(self) -> None:
-        """Log the work under way if it is time to."""
-        if self._open and self.clock() - self._last >= LINE_SECONDS:
+        """Refresh the bars of a terminal; in a pipe log the work under way if it is time to."""
+        drawn, silent = ([one for one in self._open if bool(one.bar.disable) == is_off] for is_off in (False, True))
+        for work in drawn:
+            work.refresh()
+        if silent and self.clock() - self._last >= LINE_SECONDS:
             self.quiet()
-            logger.info("%s", "; ".join(map(str, list(self._open))))
+            logger.info("%s", "; ".join(map(str, silent)))
 
     def _watch(self) -> None:
         while True:

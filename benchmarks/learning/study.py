@@ -133,7 +133,7 @@ def run_study(
         else:
             yield found
     work = [Job(name, partial(_alone, job.task)) for name, job in todo.items()]
-    with JobTable(len(work), folder_of(path) if executor.is_apart else None, is_drawn=executor.is_apart) as table:
+    with JobTable(len(work), folder_of(path) if executor.is_apart else None) as table:
         for end in executor.run(work, table.update):
             table.add(end)
             if end.error is None:

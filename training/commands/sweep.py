@@ -65,7 +65,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
         jobs = arguments.jobs, arguments.cluster
         with (
             open_study(*jobs, config, path, is_shared=store is None) as executor,
-            JobTable(None, path, is_drawn=executor.is_apart) as table,
+            JobTable(None, path) as table,
         ):
             study, space = new_study(), plan.distributions
             train = partial(_train_all, path, config, explicit, splits, executor, table)

@@ -122,7 +122,7 @@ def _train_folds(
 
     with (
         open_study(arguments.jobs, arguments.cluster, config, path, is_shared=not is_kept) as executor,
-        JobTable(len(jobs), path, is_drawn=executor.is_apart, progress=progress) as table,
+        JobTable(len(jobs), path, progress) as table,
     ):
         for end in executor.run(jobs, table.update):
             setup_logging(path, verbose=config.verbose)

@@ -1,17 +1,13 @@
-"""Progress of jobs: a table below the terminal's messages, a log line per change, and a file of outcomes."""
+"""Progress of jobs: a bar or a line that names those running, a log line per change, and a file of outcomes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from utils.errors import ProgramError
 from utils.jobs.job import Finished
@@ -20,55 +16,33 @@ from utils.progress import Progress
 logger = logging.getLogger(__name__)
 LOGS, ENDS = "jobs", "jobs.jsonl"
 """The folder of the jobs' log files, and the file of their outcomes."""
-_REDRAW_SECONDS = 1.0
-_NAME_WIDTH = 50
 
 
 class JobTable:
-    """A table of jobs that run in other processes; use it in a `with` block.
+    """The jobs that run and have ended; use it in a `with` block."""
 
-    On a terminal, one line per running job and one for the total are redrawn every second.
-    """
-
-    def __init__(
-        self,
-        total: int | None,
-        folder: Path | None,
-        *,
-        is_drawn: bool,
-        progress: Callable[[str], str] = lambda _: "",
-    ) -> None:
+    def __init__(self, total: int | None, folder: Path | None, progress: Callable[[str], str] = lambda _: "") -> None:
         """Take the number of jobs, the folder for the file of outcomes, and what gives a job's progress by its name."""
         self.ends: list[Finished] = []
         self._total, self._folder, self._progress = total, folder, progress
-        self._hidden = None if is_drawn else True
-        self._all = Progress("jobs", "job", total, detail=self._running)
-        self._rows: dict[str, tuple[tqdm[Any], float]] = {}
-        """Of running jobs, with their start times (time.monotonic())."""
-        self._changing, self._closed = threading.Lock(), threading.Event()
+        self._bar = Progress("jobs", "job", total, detail=self._running)
+        self._since: dict[str, float] = {}
+        """Start times of running jobs (time.monotonic())."""
 
     def __enter__(self) -> JobTable:
-        self._all.__enter__()
-        if self._hidden is None and not self._all.bar.disable:
-            threading.Thread(target=self._redraw, name="table of jobs", daemon=True).start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        with self._changing:
-            for line, _since in self._rows.values():
-                line.close()
-            self._all.__exit__()
+        self._bar.__exit__()
 
     def update(self, name: str, state: str) -> None:
-        """Show that a job is running, or that its worker was lost and it is queued again."""
-        with self._changing:
-            if state == "running":
-                logger.info("%s: running", name)
-                line: tqdm[Any] = tqdm(bar_format="{desc}", disable=self._hidden, leave=False)
-                self._rows[name] = (line, time.monotonic())
-            else:
-                self._rows.pop(name)[0].close()
+        """Note that a job is running, or that its worker was lost and it is queued again."""
+        if state == "running":
+            logger.info("%s: running", name)
+            self._since[name] = time.monotonic()
+        else:
+            self._since.pop(name)
 
     def add(self, end: Finished) -> None:
         """Show the outcome of a job, and append it to the file."""
@@ -83,25 +57,14 @@ class JobTable:
             record = {"name": end.name, "exit_code": end.exit_code, "seconds": end.seconds, "error": end.error}
             with (self._folder / ENDS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-        with self._changing:
-            if end.name in self._rows:
-                self._rows.pop(end.name)[0].close()
-            self._all.update()
-
-    def _redraw(self) -> None:
-        while not self._closed.wait(_REDRAW_SECONDS):
-            with self._changing:
-                for name, (line, since) in self._rows.items():
-                    minutes, seconds = divmod(int(time.monotonic() - since), 60)
-                    line.set_description_str(
-                        f"{name[:_NAME_WIDTH]:<12} {minutes:3d}:{seconds:02d} {self._progress_of(name)}"
-                    )
-                self._all.bar.refresh()
+        self._since.pop(end.name, None)
+        self._bar.update()
 
     def _running(self) -> str:
-        return ", ".join(f"{name} {self._progress_of(name)}".strip() for name in list(self._rows))
-
-    def _progress_of(self, name: str) -> str:
-        with contextlib.suppress(OSError, ProgramError):  # its folder is still being created
-            return self._progress(name)
-        return ""
+        texts = []
+        for name, since in list(self._since.items()):
+            minutes, seconds = divmod(int(time.monotonic() - since), 60)
+            texts.append(f"{name} {minutes}:{seconds:02d}")
+            with contextlib.suppress(OSError, ProgramError):  # its folder is still being created
+                texts[-1] = f"{texts[-1]} {self._progress(name)}".strip()
+        return ", ".join(texts)
