@@ -6,18 +6,13 @@ import errno
 import hashlib
 import itertools
 import json
-import logging
 import multiprocessing
 import multiprocessing.process
 import os
-import pickle
-import random
 import shutil
 import signal
 import struct
-import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -164,53 +159,6 @@ def test_a_state_without_a_form_is_refused_and_leaves_nothing(tmp_path: Path, st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_state_that_contains_itself_is_refused(tmp_path: Path) -> None:
-    part: dict[str, Any] = {}
-    part["self"] = part
-    with pytest.raises(CheckpointError, match="cannot save the state"):
-        save(tmp_path, 1, {"a": part})
-
-
-def flip_bit(data: bytearray, rng: random.Random) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def truncate(data: bytearray, rng: random.Random) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def zero_page(data: bytearray, rng: random.Random) -> None:
-    start = rng.randrange(0, len(data), 4096)
-    stop = min(start + 4096, len(data))
-    data[start:stop] = bytes(stop - start)
-
-
-@pytest.mark.parametrize("damage", [flip_bit, truncate, zero_page])
-def test_damage_anywhere_is_detected_and_the_generation_before_is_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytearray, random.Random], None]
-) -> None:
-    save(tmp_path, 1)
-    whole = save(tmp_path, 2)
-    rng = random.Random(damage.__name__)
-    for name in sorted(os.listdir(whole)) * 2:
-        original = (whole / name).read_bytes()
-        data = bytearray(original)
-        while data == original:
-            damage(data, rng)
-        (whole / name).write_bytes(data)
-        with pytest.raises(CheckpointError):
-            verify_checkpoint(whole)
-        caplog.clear()
-        latest = load_latest(tmp_path)
-        assert latest is not None and latest.generation == 1
-        assert bits(latest.state) == bits(small_state(1))
-        assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        assert "generation-000002 is not used" in caplog.text
-        (whole / name).write_bytes(original)
-    latest = load_latest(tmp_path)
-    assert latest is not None and latest.generation == 2
-
-
 def test_no_bit_of_the_manifest_is_free_to_change(tmp_path: Path) -> None:
     path = save(tmp_path, 1, {"a": {}})
     original = (path / "manifest.json").read_bytes()
@@ -310,29 +258,6 @@ def test_nothing_longer_than_the_manifest_says_is_read(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-class Bomb:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
-@pytest.mark.parametrize("name", ["replay.safetensors", "replay.json", "manifest.json"])
-def test_a_pickle_is_refused_and_never_run(tmp_path: Path, name: str) -> None:
-    path, mark = save(tmp_path, 1), tmp_path / "exploded"
-    bomb = pickle.dumps(Bomb(mark))
-    (path / name).write_bytes(bomb)
-    if name != "manifest.json":
-        reseal(path, lambda body: body["files"].update({name: record_of(bomb)}))
-    with pytest.raises(CheckpointError):
-        load_checkpoint(path)
-    assert load_latest(tmp_path) is None
-    assert not mark.exists()
-    pickle.loads(bomb)
-    assert mark.exists(), "the bomb was a dud"
-
-
 def test_latest_goes_by_generation_number_and_by_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for generation in (10, 9, 1_000_000):
         save(tmp_path, generation)
@@ -390,59 +315,6 @@ def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
         writer.submit(2, small_state(2), ())
     latest = load_latest(tmp_path)
     assert latest is not None and latest.generation == 1
-
-
-class Calls:
-    """Records writes, fsyncs and renames with the paths that they concern."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen: list[tuple[str, str]] = []
-        for name in ("fsync", "rename"):
-            monkeypatch.setattr(os, name, self.recorder(name, getattr(os, name)))
-        monkeypatch.setattr(Path, "write_bytes", self.recorder("write", Path.write_bytes))
-        save_file = safetensors.torch.save_file
-
-        def save_recorded(tensors: dict[str, torch.Tensor], path: Path) -> None:
-            self.seen.append(("write", str(path)))
-            save_file(tensors, path)
-
-        monkeypatch.setattr(safetensors.torch, "save_file", save_recorded)
-
-    def recorder(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def record(target: Any, *rest: Any) -> Any:
-            path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
-            self.seen.append((name, path))
-            return call(target, *rest)
-
-        return record
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
-@pytest.mark.parametrize("replacing", [False, True])
-def test_files_are_durable_before_the_rename_and_directories_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: bool
-) -> None:
-    root = tmp_path / "new" / "checkpoints"
-    if replacing:
-        save(root, 1)
-    calls = Calls(monkeypatch)
-    path = save(root, 1)
-    monkeypatch.undo()
-
-    renames = [place for place, (name, source) in enumerate(calls.seen) if name == "rename" and "/.tmp-" in source]
-    assert len(renames) == 1
-    published = renames[0]
-    temporary = calls.seen[published][1]
-    before, after = calls.seen[:published], calls.seen[published + 1 :]
-    for name in os.listdir(path):
-        touched = [call for call, target in before if target == f"{temporary}/{name}"]
-        assert touched == ["write"] * (len(touched) - 1) + ["fsync"] and len(touched) >= 2
-    targets = [target for call, target in before if call == "fsync" and target.startswith(temporary)]
-    assert targets[-2:] == [f"{temporary}/manifest.json", temporary], "the manifest, then the directory, come last"
-    assert after[0] == ("fsync", str(root))
-    assert [call for call, target in calls.seen if call == "write" and not target.startswith(temporary)] == []
-    if not replacing:
-        assert calls.seen[:2] == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "new"))]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -523,34 +395,6 @@ def test_a_death_while_pruning_leaves_only_whole_checkpoints(tmp_path: Path) -> 
         verify_checkpoint(path)
     remove_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["generation-000002", "generation-000003"]
-
-
-def save_for_ever(root: Path, progress: Connection) -> None:
-    for generation in itertools.count(1):
-        save(root, generation)
-        prune_checkpoints(root, 2)
-        progress.send(generation)
-
-
-def test_a_kill_at_any_moment_loses_no_generation_that_was_saved(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    for repetition in range(6):
-        root = tmp_path / str(repetition)
-        receiver, sender = PROCESSES.Pipe(duplex=False)
-        process = start(save_for_ever, root, sender)
-        saved = [receiver.recv() for _ in range(rng.randrange(1, 8))]
-        time.sleep(rng.uniform(0, 0.02))
-        process.kill()
-        process.join()
-        while receiver.poll():
-            saved.append(receiver.recv())
-        remove_leftovers(root)
-        assert all(name.startswith("generation-") for name in os.listdir(root))
-        latest = load_latest(root)
-        assert latest is not None and latest.generation >= saved[-1]
-        assert bits(latest.state) == bits(small_state(latest.generation))
-        for path in list_checkpoints(root).values():
-            verify_checkpoint(path)
 
 
 def test_only_directories_of_this_kind_are_leftovers(tmp_path: Path) -> None:

@@ -129,31 +129,6 @@ def test_a_safe_point_raises_what_happened() -> None:
         SafePoint(MemoryGuard(1.0))()
 
 
-def settings_are_there(folder: Path) -> bool:
-    return (folder / "market.json").exists()
-
-
-def a_checkpoint_is_there(folder: Path) -> bool:
-    return bool(list_checkpoints(folder / "checkpoints"))
-
-
-@pytest.mark.parametrize("is_time", [settings_are_there, a_checkpoint_is_there])
-def test_a_killed_run_resumes_exactly(tiny: Path, whole: Whole, is_time: Callable[[Path], bool]) -> None:
-    """kill -9 in the first generation, or as soon as the first checkpoint is there, wherever the run then is."""
-    command = [sys.executable, str(ROOT / "main.py"), "--config", str(tiny), "--profile", "quick", "--run", "killed"]
-    command += ["--runs-dir", str(tiny.parent / "runs"), *LENGTH]
-    folder = tiny.parent / "runs" / "killed"
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not is_time(folder):
-            time.sleep(0.01)
-        process.kill()
-    assert (folder / "lock").exists()
-    assert run(tiny, "--resume", *LENGTH) == 0
-    whole.assert_like(tiny, "killed")
-    left = [path.name for path in (folder / "checkpoints").iterdir()]
-    assert all(name.startswith("generation-") for name in left)
-
-
 def test_the_memory_limit_stops_the_run_with_its_state_saved(
     tiny: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
