@@ -25,10 +25,10 @@ def every_other() -> Iterator[None]:
     """Write checkpoints after even generations only; their background work falls into the generation after."""
     submit = CheckpointWriter.submit
 
-    def submit_even(self: CheckpointWriter, generation: int, state: Mapping[str, Any], always_keep: set[int]) -> None:
+    def submit_even(self: CheckpointWriter, generation: int, state: Mapping[str, Any]) -> None:
         self.wait()
         if generation % 2 == 0:
-            submit(self, generation, state, always_keep)
+            submit(self, generation, state)
 
     with mock.patch.object(CheckpointWriter, "submit", submit_even):
         yield

@@ -292,7 +292,7 @@ def test_the_generation_just_written_outlives_damaged_later_ones(tmp_path: Path)
     for generation in (4, 5):
         damage_file(list_checkpoints(tmp_path)[generation])
     with CheckpointWriter(tmp_path, run_id="run", config_hash="hash", keep=1) as writer:
-        writer.submit(3, small_state(3), ())
+        writer.submit(3, small_state(3))
     assert list(list_checkpoints(tmp_path)) == [3, 5]
     latest = load_latest(tmp_path)
     assert latest is not None and latest.generation == 3
@@ -312,7 +312,7 @@ def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
         pytest.raises(CheckpointError),
         CheckpointWriter(tmp_path, run_id="run", config_hash="hash", keep=1) as writer,
     ):
-        writer.submit(2, small_state(2), ())
+        writer.submit(2, small_state(2))
     latest = load_latest(tmp_path)
     assert latest is not None and latest.generation == 1
 

@@ -204,10 +204,10 @@ def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:
     with CheckpointWriter(tmp_path, run_id="r", config_hash="h", keep=2) as writer:
         for generation in range(1, 6):
             tensor += 1
-            writer.submit(generation, {"part": {"tensor": tensor, "list": [tensor, 3]}}, {1})
+            writer.submit(generation, {"part": {"tensor": tensor, "list": [tensor, 3]}})
             tensor.mul_(1.0)
     saved = list_checkpoints(tmp_path)
-    assert list(saved) == [1, 4, 5]
+    assert list(saved) == [4, 5]
     for generation, path in saved.items():
         assert load_checkpoint(path).state["part"]["tensor"].unique().tolist() == [generation]
 
@@ -218,8 +218,8 @@ def test_what_fails_in_the_writer_is_raised(tmp_path: Path) -> None:
         pytest.raises(CheckpointError),
         CheckpointWriter(tmp_path / "file", run_id="r", config_hash="h", keep=2) as writer,
     ):
-        writer.submit(1, {"part": {"x": 1}}, set())
-        writer.submit(2, {"part": {"x": 1}}, set())
+        writer.submit(1, {"part": {"x": 1}})
+        writer.submit(2, {"part": {"x": 1}})
 
 
 def test_a_disk_that_is_full_stops_the_run_and_names_the_command(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -126,14 +126,12 @@ class Session(Generic[Settings]):
         trainer: Trainer,
         records: Iterable[dict[str, Any]],
         report: Callable[[dict[str, Any], float], None],
-        champion: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Train to the end: record, save and report each generation.
 
         Args:
             records: iterator that trains a generation per record.
             report: shows a record, given the seconds that the checkpoint took from training.
-            champion: generations whose checkpoints are kept besides the newest.
         """
         with (
             frozen_heap(),
@@ -151,7 +149,7 @@ class Session(Generic[Settings]):
                 get_profiler().log_memory(GENERATION)
                 self.run.append(record)
                 started = time.perf_counter()
-                writer.submit(trainer.generation, trainer.state_dict(), champion())
+                writer.submit(trainer.generation, trainer.state_dict())
                 report(record, time.perf_counter() - started)
                 if self._sync is not None:
                     logger.info("%s", self._sync.status())

@@ -266,10 +266,10 @@ class CheckpointWriter:
         finally:
             self._pool.shutdown()
 
-    def submit(self, generation: int, state: Mapping[str, Any], always_keep: Collection[int]) -> None:
+    def submit(self, generation: int, state: Mapping[str, Any]) -> None:
         """Copy the state and write it in the background; older checkpoints are pruned once it is verified."""
         self.wait()
-        self._pending = self._pool.submit(self._write, generation, encode_state(state), always_keep)
+        self._pending = self._pool.submit(self._write, generation, encode_state(state))
 
     def wait(self) -> None:
         """Wait until everything submitted is on disk."""
@@ -277,10 +277,10 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def _write(self, generation: int, state: Encoded, always_keep: Collection[int]) -> None:
+    def _write(self, generation: int, state: Encoded) -> None:
         path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
         verify_checkpoint(path)
-        prune_checkpoints(self._root, self._keep, {generation, *always_keep})
+        prune_checkpoints(self._root, self._keep, {generation})
         self._on_written(path)
 
 
