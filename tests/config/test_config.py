@@ -26,7 +26,6 @@ from utils.config.settings import (
     checked_dataclass,
     flatten,
     from_dict,
-    hint,
     settings_hash,
     settings_of,
     settings_to_resume,
@@ -170,18 +169,6 @@ def test_help_says_each_default_once(capsys: pytest.CaptureFixture[str]) -> None
             parse(*command.split(), "--help")
         entries = re.split(r"(?m)^  (?=-)", capsys.readouterr().out)
         assert all(entry.count("default:") <= 1 for entry in entries)
-
-
-def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse("prepare", "-h")
-    assert caught.value.code == 0
-    assert "SOURCE" in capsys.readouterr().out
-
-
-def test_every_setting_has_a_flag() -> None:
-    flags = [f"--{name.replace('_', '-')}" for name in (*flatten(to_dict(Config())), "config", "extend")]
-    assert all_flags("train") >= {*flags}
 
 
 def test_no_words_train_with_the_quick_profile() -> None:
@@ -435,11 +422,3 @@ def test_a_resumed_run_takes_free_settings_and_moved_files_only() -> None:
         with pytest.raises(ConfigError, match=f"expected {name} = .*with which the run began"):
             settings_to_resume(saved, other, frozenset({name}))
         assert settings_to_resume(saved, other, frozenset()) == saved
-
-
-@given(st.lists(st.text("abcd.-", min_size=1), min_size=1, unique=True))
-def test_a_valid_name_is_its_own_nearest(names: list[str]) -> None:
-    last_parts = {name.lstrip("-").rsplit(".", 1)[-1] for name in names}
-    for name in names:
-        if len(last_parts) == len(names):
-            assert hint(name, names) == f"; the nearest is {name!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,14 +16,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from tests.memory.thing import Environment, Thing
 from utils import memory_profiler
 from utils.memory.guard import MB, peak_rss_mb
-from utils.memory.leaks import TYPE, Growth, follow, name_leaks
 from utils.memory.living import count_living, counted
 from utils.memory_profiler import MemoryProfiler, get_profiler
 
@@ -154,41 +150,6 @@ def test_a_leak_that_begins_late_or_ends_is_judged_by_the_latest_visits(profiler
     assert [leak.kind for leak in profiler.find_leaks("evolve")] == ["tensors"]
     visit_times(profiler, lambda *_: None, 1, kept)
     assert profiler.find_leaks("evolve") == []
-
-
-def test_two_causes_of_the_same_rank_are_both_named(profiler: MemoryProfiler) -> None:
-    def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-        leak_tensors(profiler, kept, visit)
-        leak_arrays(profiler, kept, visit)
-
-    visit_times(profiler, step, 6, [])
-    assert sorted(leak.kind for leak in profiler.find_leaks("evolve")) == ["arrays", "tensors"]
-
-
-def test_visits_without_a_census_are_no_evidence(profiler: MemoryProfiler) -> None:
-    kept: list[Any] = []
-    for visit in range(8):
-        leak_tensors(profiler, kept, visit)
-        profiler.log_memory("evolve")
-    assert profiler.find_leaks("evolve") == []
-    assert profiler.find_leaks("never seen") == []
-
-
-@given(
-    start=st.integers(0, 1000),
-    steps=st.lists(st.integers(-3, 80), min_size=3, max_size=8),
-    kind=st.sampled_from([("tensors", 1), ("environments", 1), (f"{TYPE}models.x.Y", 10), (f"{TYPE}list", 50)]),
-)
-def test_a_leak_grows_enough_at_every_visit(start: int, steps: list[int], kind: tuple[str, int]) -> None:
-    growth, counts = dict[str, Growth](), np.cumsum([start, *steps]).tolist()
-    for count in counts:
-        growth = follow(growth, {kind[0]: count})
-    grown = list(itertools.takewhile(lambda step: step >= kind[1], reversed(steps)))
-    leaks = name_leaks(growth, 3)
-    assert bool(leaks) == (len(grown) >= 3)
-    if leaks:
-        assert leaks[0].per_visit == pytest.approx(sum(grown) / len(grown))
-        assert (leaks[0].now, leaks[0].visits) == (counts[-1], len(grown))
 
 
 @pytest.fixture

@@ -245,7 +245,6 @@ def test_without_optuna_it_says_how_to_install_it(
 
 
 def test_a_test_that_cannot_act_is_told(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    main(words(folder, "whole"))
     runs = ("--runs-dir", str(tmp_path), "--trials", "1")
     for seeds, is_told in (("4", True), ("5", False)):
         main(words(folder, f"told-{seeds}", *runs, "--seeds", seeds))
