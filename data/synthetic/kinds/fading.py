@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtr
+import scipy  # its parts are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import (
     Float64Array,
@@ -258,7 +258,7 @@ class News:
         inherited = self.first_drift * fading_sum(log_phi, sessions) * np.exp(log_phi * ages)
         within = self.first_drift * np.array([fading_sum(log_phi, left) for left in range(sessions)])
         for gain, tilt in ((inherited, 0.0), (within, std)):
-            up, down = (float(ndtr(sign * tilt - self.limit)) for sign in (1.0, -1.0))
+            up, down = (float(scipy.special.ndtr(sign * tilt - self.limit)) for sign in (1.0, -1.0))
             total += 2.0 * float(np.log1p(up * np.expm1(gain) + down * np.expm1(-gain)).sum())
         return np.full(config.stocks, total)
 
@@ -272,7 +272,9 @@ class News:
         drift = np.zeros(returns.shape)
         for day in range(1, len(returns)):
             surprise = np.nan_to_num(returns[day] - drift[day - 1])
-            up, down = (ndtr((sign * share * surprise - self.limit * std) / spread) for sign in (1.0, -1.0))
+            up, down = (
+                scipy.special.ndtr((sign * share * surprise - self.limit * std) / spread) for sign in (1.0, -1.0)
+            )
             shock = space.gain * surprise + self.first_drift * (up - down)
             drift[day] = space.persistence * drift[day - 1] + shock
         return drift * fading_sum(self.log_persistence, holding_days)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy  # its parts are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_return, register
 from utils.config.trader import SyntheticConfig
@@ -102,7 +102,7 @@ def updated(trends: Float64Array, returns: Float64Array) -> Float64Array:
     return kept * trends + loading * returns
 
 
-def _interpolation(trends: Float64Array) -> csr_array:
+def _interpolation(trends: Float64Array) -> scipy.sparse.csr_array:
     """Return (n, points): its product with values on the grid is those at (2, n) trends, cubic between the points.
 
     Linear interpolation would add to the variance of the trends with each session.
@@ -114,7 +114,7 @@ def _interpolation(trends: Float64Array) -> csr_array:
     rows, columns = (index[:, None] + np.arange(4) for index in first)
     points = rows[:, :, None] * len(_AXIS) + columns[:, None, :]
     starts = 16 * np.arange(trends.shape[1] + 1)
-    return csr_array((weights.ravel(), points.ravel(), starts), shape=(trends.shape[1], _GRID.shape[1]))
+    return scipy.sparse.csr_array((weights.ravel(), points.ravel(), starts), shape=(trends.shape[1], _GRID.shape[1]))
 
 
 def _cubic_weights(place: Float64Array) -> Float64Array:
@@ -128,17 +128,17 @@ def _next_trends(law: TrendDrift, noise: float) -> Float64Array:
     return updated(_GRID, law.next_drift(_GRID) + law.pull + noise)
 
 
-def _transition(law: TrendDrift, noise_mean: float = 0.0) -> csr_array:
+def _transition(law: TrendDrift, noise_mean: float = 0.0) -> scipy.sparse.csr_array:
     """Return (points, points): the law of the next day's trends, the day's noise having this mean."""
     chances = _WEIGHTS / _WEIGHTS.sum()
     steps = [p * _interpolation(_next_trends(law, noise_mean + node)) for p, node in zip(chances, _NODES, strict=True)]
-    return csr_array(sum(steps[1:], steps[0]))
+    return scipy.sparse.csr_array(sum(steps[1:], steps[0]))
 
 
 @lru_cache(maxsize=8)
 def _stationary(law: TrendDrift) -> Float64Array:
     """Return the (points,) chances of the trends on a day of no particular date."""
-    back = csr_array(_transition(law).T)
+    back = scipy.sparse.csr_array(_transition(law).T)
     chances: Float64Array = (np.arange(_GRID.shape[1]) == _GRID.shape[1] // 2).astype(np.float64)
     for _ in range(_HISTORY):
         chances = back @ chances

@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtr
+import scipy  # its parts are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import Float64Array, PlantedKind, autoregression, log_persistence, register
 from utils.config.trader import SyntheticConfig
@@ -47,7 +47,7 @@ def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     std, total = config.daily_noise, config.daily_noise**2 * sessions
     for fall in range(1 - _HISTORY, sessions + 1):  # The sessions are 1, 2, ...
         # Under the measure of the growth, a day's noise has the mean of its variance.
-        chance = SPIKE_CHANCE * float(ndtr(_FALL - std * (fall >= 1)))
+        chance = SPIKE_CHANCE * float(scipy.special.ndtr(_FALL - std * (fall >= 1)))
         share, (low, high) = _left(sessions, fall + SPIKE_SESSIONS), SPIKE_SIZES
         if share != 0.0:
             growth = (math.exp(share * high) - math.exp(share * low)) / (share * (high - low))
@@ -83,7 +83,11 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     for day in range(1, len(returns)):
         # A day without a return tells nothing, and what was due may have come.
         move = np.nan_to_num(returns[day]) - math.expm1(SPIKE_LOG_PHI) * excess[day - 1]
-        with_jump = due[day - 1] * (ndtr((move - low) / std) - ndtr((move - high) / std)) / (high - low)
+        with_jump = (
+            due[day - 1]
+            * (scipy.special.ndtr((move - low) / std) - scipy.special.ndtr((move - high) / std))
+            / (high - low)
+        )
         without = (1.0 - due[day - 1]) * np.exp(-0.5 * (move / std) ** 2) / (std * math.sqrt(2.0 * math.pi))
         came = np.divide(with_jump, with_jump + without, out=np.zeros(len(move)), where=with_jump > 0)
         excess[day] = math.exp(SPIKE_LOG_PHI) * excess[day - 1]
