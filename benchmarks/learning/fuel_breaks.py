@@ -1,7 +1,7 @@
-"""Results of the fuel-break network on test tiles, over seeds, and the growth of its memory.
+"""Results of the fuel-break network on test tiles, over seeds.
 
 `python -m benchmarks.learning.fuel_breaks [--landscape FILE.npz] [--seeds 3] [--minutes 15] [--json FILE]
-[--jobs N] [--cluster ADDRESS] [--runs-dir FOLDER] [--memory-episodes 1200] [SETTINGS]`. Minutes are the processor's, on
+[--jobs N] [--cluster ADDRESS] [--runs-dir FOLDER] [SETTINGS]`. Minutes are the processor's, on
 one thread. Other words are settings of `main.py fuel-breaks train`. Nothing is chosen on the test tiles.
 """
 
@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.learning.study import (
     Experiment,
@@ -39,8 +37,6 @@ from utils.config.settings import settings_hash
 from utils.runs.console import setup_logging
 
 logger = logging.getLogger("benchmarks.learning.fuel_breaks")
-_WARM_UP_EPISODES = 60
-_MEMORY_GENERATION = 64
 
 
 def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
@@ -67,33 +63,12 @@ def compare(records: Sequence[Record]) -> Record:
     }
 
 
-def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
-    """Return the growth of resident memory, MiB per 100 episodes, past the 60th and the 600th episode.
-
-    Theil-Sen slopes with their 95% intervals, over generations of 64 episodes, with few validation tiles.
-    """
-    small = replace(
-        config, run="memory", minutes=0.0, episodes=episodes, generation_episodes=_MEMORY_GENERATION, validation_tiles=4
-    )
-    own = run_train(FuelBreakTrainArguments(small), frozenset())["rss_mb_per_generation"]
-    played = _MEMORY_GENERATION * (1 + np.arange(len(own)))
-    growth = {}
-    for first in (_WARM_UP_EPISODES, 600):
-        later = [(mb, int(count)) for mb, count in zip(own, played, strict=True) if count > first]
-        if len(later) >= 3:
-            slope, _, low, high = stats.theilslopes(*zip(*later, strict=True))
-            growth[f"mb_per_100_episodes_past_{first}"] = [100 * float(value) for value in (slope, low, high)]
-    at_60 = own[int(np.searchsorted(played, _WARM_UP_EPISODES))]
-    return {"episodes": int(played[-1]), **growth, "mb_at_60_episodes": at_60, "mb_at_the_end": own[-1]}
-
-
 def main() -> None:
     """Train, compare, log and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scenario-seeds", type=int, default=3, help="sets of fires that a tile is judged by")
     add_executor_flags(parser)
-    parser.add_argument("--memory-episodes", type=int, default=0, help="episodes played to measure memory; 0: none")
     parser.add_argument("--json", type=Path, help="file of results, a line each seed; what it holds is not done again")
     arguments, words = parser.parse_known_args()
     setup_logging()
@@ -107,13 +82,8 @@ def main() -> None:
         )
         for own in seeds
     ]
-    results: dict[str, Any] = {}
-    if jobs:
-        with ending(parser), study_executor(arguments, folder_of(arguments.json)) as executor:
-            results["learning"] = compare(list(run_study(jobs, arguments.json, executor)))
-    if arguments.memory_episodes:
-        results["memory"] = memory_growth(config, arguments.memory_episodes)
-    logger.info("%s", json.dumps(results, indent=2))
+    with ending(parser), study_executor(arguments, folder_of(arguments.json)) as executor:
+        logger.info("%s", json.dumps(compare(list(run_study(jobs, arguments.json, executor))), indent=2))
 
 
 if __name__ == "__main__":

@@ -86,23 +86,6 @@ def test_placements_are_legal_and_spend_the_budget(name: str) -> None:
     assert not (cleared & ~np.stack([tile.landscape.burnable.ravel() for tile in small_tiles()[:4]])).any()
 
 
-def test_a_static_rule_takes_the_best_of_the_first_look() -> None:
-    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
-    cleared = place(best_by(at_start(burn_probability)), env, [1], 0)[0]
-    scores = burn_probability(BurnState(env.planning(1, 0)))
-    assert scores[cleared].min() >= np.where(cleared, -np.inf, scores).max()
-
-
-def test_an_adaptive_rule_looks_again() -> None:
-    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
-    policy = best_by(downstream_value)
-    env.reset([1], [0])
-    while not env.terminated.all():
-        scores = downstream_value(BurnState(env.states[0].hazard, env.cleared[0]))
-        assert policy(env)[0] == np.where(env.action_masks()[0], scores, -np.inf).argmax()
-        env.step(policy(env))
-
-
 def test_evaluation_is_repeatable_and_the_same_for_all() -> None:
     tiles, config = small_tiles()[:3], small_config()
     alone = evaluate(best_by(at_start(downstream_value)), tiles, [0, 1], config)

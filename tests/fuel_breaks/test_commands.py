@@ -19,13 +19,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 
-from benchmarks.learning.fuel_breaks import compare, memory_growth
+from benchmarks.learning.fuel_breaks import compare
 from data.fuel_breaks.landscape import generated_landscape
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from main import main
 from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.run_cases import TINY, run_config
-from training.commands.table import COMMANDS
 from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
@@ -33,8 +32,6 @@ from training.fuel_breaks.evaluate_command import paired_lead
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import GENERATED, PRIOR, UNTRAINED, caveats, standing
 from training.fuel_breaks.train_command import run_train
-from utils.config.cli import parse_command
-from utils.config.settings import flatten, from_dict, settings_hash, to_dict
 from utils.progress import Reporter
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "fuel_breaks.md").read_text(encoding="utf-8")
@@ -289,41 +286,6 @@ def test_mistakes_on_a_run(trained_folder: Path, caplog: pytest.LogCaptureFixtur
     assert "got another; give --landscape" in caplog.text
 
 
-def test_settings_come_from_flags_over_the_file(folder: Path) -> None:
-    words = ["fuel-breaks", "--config", "tiny.toml", "--lanes", "8", "--env.moisture.dead-1h-percent", "6"]
-    command = parse_command(words, COMMANDS)
-    settings: Any = command.arguments
-    assert command.name == "fuel-breaks train"
-    assert (settings.settings.learning.lanes, settings.settings.env.moisture.dead_1h_percent) == (8, 6.0)
-    assert settings.settings.env.budget_cells == 3 and "env.moisture.dead_1h_percent" in command.explicit
-
-
-@pytest.mark.parametrize("command", ["train", "evaluate", "show"])
-def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["fuel-breaks", command, "--help"])
-    assert left.value.code == 0
-    shown = capsys.readouterr().out
-    assert f"main.py fuel-breaks {command}" in shown and "--run" in shown
-    assert not re.search(r"--settings", shown)
-
-
-def test_the_hash_counts_what_shapes_results() -> None:
-    base = FuelBreakRunConfig()
-
-    def changed(**values: Any) -> FuelBreakRunConfig:
-        return from_dict({**flatten(to_dict(base)), **values}, FuelBreakRunConfig)
-
-    def hash_of(**values: Any) -> str:
-        return settings_hash(changed(**values))
-
-    for same in ({"minutes": 3.0}, {"runs_dir": "x"}, {"device": "cpu"}):
-        assert hash_of(**same) == hash_of()
-    for other in ({"seed": 3}, {"learning.lanes": 32}, {"env.budget_cells": 9}, {"landscape": "a/b.npz"}):
-        assert hash_of(**other) != hash_of()
-    assert hash_of(landscape="a/b.npz") == hash_of(landscape="c/b.npz")
-
-
 def test_paired_leads_by_hand() -> None:
     generator = np.random.default_rng(0)
     other = generator.normal(20, 5, 40)
@@ -346,43 +308,3 @@ def test_benchmark_compares_means_over_seeds() -> None:
     assert result["network_by_seed"] == [5.0, 7.0] and result["tiles"] == 3
     assert result["reduction_percent"] == {"network": 6.0, "random": 2.0}
     assert result["lead"]["random"]["mean"] == 4.0
-
-
-def test_benchmark_measures_the_growth_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[FuelBreakRunConfig] = []
-
-    def run_train(arguments: FuelBreakTrainArguments, explicit: frozenset[str]) -> dict[str, Any]:
-        asked.append(arguments.settings)
-        # The first generation of 64 episodes takes 90 MB, each later one 0.32 MB.
-        return {"rss_mb_per_generation": [10.0, *(100 + 0.32 * np.arange(6))]}
-
-    monkeypatch.setattr("benchmarks.learning.fuel_breaks.run_train", run_train)
-    growth = memory_growth(FuelBreakRunConfig(), 448)
-    assert (asked[0].episodes, asked[0].minutes, asked[0].generation_episodes) == (448, 0, 64)
-    assert growth["episodes"] == 448 and growth["mb_at_60_episodes"] == 10
-    assert growth["mb_per_100_episodes_past_60"][0] == pytest.approx(0.5)
-    assert "mb_per_100_episodes_past_600" not in growth
-
-
-def test_a_run_stopped_in_its_first_generation_begins_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DQNTrainer, "learn", interrupt)
-        assert train("--run", "cut", "--seed", "7") == 130
-    assert main(["fuel-breaks", "train", "--resume"]) == 0
-    assert train("--run", "whole", "--seed", "7") == 0
-    cut, whole = (folder / "runs" / "fuel-breaks" / name for name in ("cut", "whole"))
-    assert records(cut) == records(whole)
-    last = "checkpoints/generation-000002/networks.safetensors"
-    assert (cut / last).read_bytes() == (whole / last).read_bytes()
-
-
-def test_a_run_of_another_version_gets_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = folder / "runs" / "fuel-breaks" / "old"
-    old.mkdir(parents=True)
-    (old / "config.json").write_text('{"seed": 1, "a_setting_that_went": 2}')
-    assert main(["fuel-breaks", "train", "--resume", "old"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "expected settings of this version" in line and "a_setting_that_went" in line

@@ -99,21 +99,6 @@ def test_the_bounds_default_to_those_of_the_system_replaced() -> None:
     assert list(vars(BoundsConfig()).values()) == [1000, 1000, 2000, 100, 20, 10, 50, 100]
 
 
-def test_memory_is_checked_as_often_as_set() -> None:
-    calls: list[int] = []
-    every = {"episodes": 10, "environment_steps": 50, "training_steps": 100}
-    checks = PeriodicChecks(lambda: calls.append(1), every, lambda: 0.5)
-    for _ in range(25):
-        checks.add("environment_steps", 16)
-        checks.add("training_steps", 10)
-        checks.add("episodes", 1)
-    assert checks.counts == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
-    assert len(calls) == 12
-    record = checks.record()
-    assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0
-    assert record["freed_mb"] == {"episodes": 1.0, "environment_steps": 4.0, "training_steps": 1.0}
-
-
 def test_a_clean_up_collects_garbage_and_gives_it_back() -> None:
     trainer = trainer_of(run_config())
     loop: list[object] = [np.ones(4_000_000)]
@@ -148,17 +133,6 @@ def test_a_reset_empties_what_grows_and_keeps_what_was_learned() -> None:
         assert torch.equal(*(ring.data[name][: ring.size] for ring in rings)), name
 
 
-def test_an_update_moves_the_target_by_tau() -> None:
-    trainer = trainer_of(with_learning(run_config(), target_tau=0.25))
-    trainer.play_round()
-    before = [parameter.clone() for parameter in trainer.target.parameters()]
-    trainer.update(trainer.replay.sample(8, trainer.generator))
-    online, target = list(trainer.online.parameters()), list(trainer.target.parameters())
-    for old, new, found in zip(before, online, target, strict=True):
-        torch.testing.assert_close(found, 0.75 * old + 0.25 * new.detach())
-    assert any((old != found).any() for old, found in zip(before, target, strict=True))
-
-
 def test_best_network_is_kept() -> None:
     trainer = trainer_of(run_config())
     scores = iter((10.0, 30.0, 20.0))
@@ -171,3 +145,29 @@ def test_best_network_is_kept() -> None:
     assert (trainer.scores["best"], trainer.scores["best_generation"]) == (30.0, 2)
     assert all(torch.equal(value, kept[name]) for name, value in trainer.best.state_dict().items())
     assert not all(torch.equal(value, kept[name]) for name, value in trainer.target.state_dict().items())
+
+
+def test_memory_is_checked_as_often_as_set() -> None:
+    calls: list[int] = []
+    every = {"episodes": 10, "environment_steps": 50, "training_steps": 100}
+    checks = PeriodicChecks(lambda: calls.append(1), every, lambda: 0.5)
+    for _ in range(25):
+        checks.add("environment_steps", 16)
+        checks.add("training_steps", 10)
+        checks.add("episodes", 1)
+    assert checks.counts == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
+    assert len(calls) == 12
+    record = checks.record()
+    assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0
+    assert record["freed_mb"] == {"episodes": 1.0, "environment_steps": 4.0, "training_steps": 1.0}
+
+
+def test_an_update_moves_the_target_by_tau() -> None:
+    trainer = trainer_of(with_learning(run_config(), target_tau=0.25))
+    trainer.play_round()
+    before = [parameter.clone() for parameter in trainer.target.parameters()]
+    trainer.update(trainer.replay.sample(8, trainer.generator))
+    online, target = list(trainer.online.parameters()), list(trainer.target.parameters())
+    for old, new, found in zip(before, online, target, strict=True):
+        torch.testing.assert_close(found, 0.75 * old + 0.25 * new.detach())
+    assert any((old != found).any() for old, found in zip(before, target, strict=True))

@@ -24,14 +24,6 @@ def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArra
     return env.observe(), total
 
 
-def test_an_episode_ends_when_its_budget_is_spent() -> None:
-    env = VectorFuelBreakEnvironment(small_tiles(), small_config(budget_cells=5))
-    env.reset([0], [0])
-    for step in range(5):
-        env.step([int(np.flatnonzero(env.action_masks()[0])[0])])
-        assert env.terminated.tolist() == [step == 4]
-
-
 def test_an_illegal_cell_is_refused() -> None:
     env = VectorFuelBreakEnvironment(small_tiles(), small_config())
     env.reset([0], [1])

@@ -16,7 +16,6 @@ from PIL import Image
 
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fires import BoolArray, Float64Array, Hazard
 from utils.charts import Chart, ends_of, lines_of, percent
 from utils.pictures import BLUE, GREY, GRID, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
@@ -35,7 +34,6 @@ _COVERS = {
 _COVER_OF_CODE = np.zeros(256, dtype=np.int64)
 _COVER_OF_CODE[list(FUEL_MODELS)] = [list(_COVERS).index(model.name[:2]) for model in FUEL_MODELS.values()]
 _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
-_BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 _MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
@@ -87,25 +85,20 @@ def draw_breaks(
     columns = min(4, len(placements))
     rows = -(-len(placements) // columns)
     figure = new_figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (name, (cleared, reduction)) in zip(grid, placements.items(), strict=False):
-        _ground(axes, landscape)
+    for place, (name, (cleared, reduction)) in enumerate(placements.items(), start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        contours = _ground(axes, landscape)
         _breaks(axes, cleared.reshape(landscape.shape))
         _map_title(axes, name, f"burned area {percent(-reduction)}")
-    for axes in grid[len(placements) :]:
-        axes.set_visible(False)
-    _north_and_scale(grid[0], landscape)
-    cover = _cover(landscape)
+    covers = [list(_COVERS.values())[number] for number in np.unique(_cover(landscape))]
     handles: list[Any] = [
-        Patch(facecolor=colour, edgecolor=GREY, linewidth=0.5, label=label)
-        for number, (label, colour) in enumerate(_COVERS.values())
-        if (cover == number).any()
+        Patch(facecolor=colour, edgecolor=GREY, linewidth=0.5, label=label) for label, colour in covers
     ]
-    if len(levels := _contour_levels(landscape.elevation_m)) > 1:
-        label = f"contours, every {levels[1] - levels[0]:g} m"
+    if len(contours) > 1:
+        label = f"contours, every {contours[1] - contours[0]:g} m"
         handles.append(Line2D([], [], color=_CONTOUR, linewidth=0.8, label=label))
-    handles.append(_break_handle())
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    handles.append(Patch(facecolor=_BREAK, edgecolor="white", label="cleared cell"))
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9, title=_scale(landscape))
     save_figure(figure, path)
 
 
@@ -129,7 +122,7 @@ def draw_burn_probability(
     _breaks(last, maps[1], colour=VERMILION)
     _map_title(last, f"saved by the {next(iter(placed))}", f"mean {saved.mean():.1f} points")
     figure.colorbar(change, ax=last, shrink=0.9, location="bottom", label="Decrease, percentage points")
-    _north_and_scale(grid[0], landscape, colour="white")
+    grid[0].set_xlabel(_scale(landscape), fontsize=9)
     save_figure(figure, path)
 
 
@@ -151,13 +144,14 @@ def draw_fire(
         axes.plot(column, row, markersize=13, markeredgewidth=0.8, zorder=6, **star)
         sides.append((axes, name, arrival, axes.imshow(np.zeros((*arrival.shape, 4)), interpolation="nearest")))
     _breaks(right, cleared.reshape(landscape.shape))
-    _north_and_scale(left, landscape)
-    _wind_arrow(right, judging.winds[judging.wind_of_fire[fire]])
+    left.set_xlabel(_scale(landscape), fontsize=9)
+    wind = judging.winds[judging.wind_of_fire[fire]]
+    right.set_xlabel(f"wind of {wind.speed_km_h:.0f} km/h from {wind.from_degrees:.0f} degrees", fontsize=9)
     handles: list[Any] = [
         Line2D([], [], linestyle="", markersize=11, label="ignition", **star),
         Patch(color=VERMILION, label=f"reached in the last {_FRONT_MINUTES:.0f} min"),
         Patch(color=_BURNED, label="burned"),
-        _break_handle(),
+        Patch(facecolor=_BREAK, edgecolor="white", label="cleared cell"),
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
     images = []
@@ -186,21 +180,18 @@ def _cover(landscape: Landscape) -> NDArray[np.int64]:
     return np.where(landscape.burnable, _COVER_OF_CODE[landscape.fuel_model], 0)
 
 
-def _contour_levels(elevation_m: NDArray[np.float32]) -> Float64Array:
-    """Return heights of about ten contour lines, none on flat ground."""
-    low, high = float(elevation_m.min()), float(elevation_m.max())
-    if high - low < _MIN_RELIEF_M:
-        return np.zeros(0)
-    step = next((step for step in (5.0, 10.0, 20.0, 50.0) if (high - low) / step <= 12), 100.0)
-    return np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step
+def _scale(landscape: Landscape) -> str:
+    rows, columns = landscape.shape
+    return f"north is up; {columns} x {rows} cells of {landscape.cell_size_m:g} m"
 
 
-def _ground(axes: Axes, landscape: Landscape) -> None:
+def _ground(axes: Axes, landscape: Landscape) -> Sequence[float]:
+    """Draw land cover and contours; return the heights of the contours, none on flat ground."""
     colours = np.array([to_rgb(colour) for _, colour in _COVERS.values()])
     axes.imshow(colours[_cover(landscape)], interpolation="nearest")
-    levels = _contour_levels(landscape.elevation_m)
-    if len(levels):
-        axes.contour(landscape.elevation_m, levels=levels, colors=_CONTOUR, linewidths=0.5, alpha=0.7)
+    if np.ptp(landscape.elevation_m) < _MIN_RELIEF_M:
+        return []
+    return list(axes.contour(landscape.elevation_m, levels=10, colors=_CONTOUR, linewidths=0.5, alpha=0.7).levels)
 
 
 def _breaks(axes: Axes, cleared: BoolArray, colour: str = _BREAK) -> None:
@@ -209,38 +200,8 @@ def _breaks(axes: Axes, cleared: BoolArray, colour: str = _BREAK) -> None:
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5, zorder=5))
 
 
-def _break_handle() -> Patch:
-    return Patch(facecolor=_BREAK, edgecolor="white", label="cleared cell")
-
-
 def _map_title(axes: Axes, name: str, detail: str) -> None:
     axes.set_title(f"{name}\n{detail}", fontsize=10, color=INK, loc="left")
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_color(GREY)
-
-
-def _north_and_scale(axes: Axes, landscape: Landscape, colour: str = INK) -> None:
-    """Draw a north arrow in the upper right corner and a scale bar in the lower left one."""
-    backing = _BACKING if colour == INK else {**_BACKING, "facecolor": "#00000088"}
-    text: dict[str, Any] = {"color": colour, "bbox": backing, "ha": "center", "zorder": 8}
-    arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.4}
-    letter: dict[str, Any] = {"va": "center", "fontsize": 10, "weight": "bold", **text}
-    axes.annotate("N", (0.94, 0.965), (0.94, 0.81), "axes fraction", arrowprops=arrow, **letter)
-    rows, columns = landscape.shape
-    width = columns * landscape.cell_size_m
-    metres = next((m for m in (50, 100, 200, 500, 1000, 2000, 5000) if m >= width / 5), 10_000)
-    x, y, length = 0.05 * columns - 0.5, 0.955 * rows - 0.5, metres / landscape.cell_size_m
-    axes.plot([x, x + length], [y, y], color=colour, linewidth=3, solid_capstyle="butt", zorder=8)
-    axes.text(x + length / 2, y - 0.025 * rows, f"{metres:g} m", va="bottom", fontsize=8, **text)
-
-
-def _wind_arrow(axes: Axes, wind: Wind) -> None:
-    """Draw an arrow in the direction of the wind in the lower right corner."""
-    angle = np.deg2rad(wind.from_degrees + 180)
-    x, y, reach = 0.87, 0.165, 0.075
-    east, north = reach * np.sin(angle), reach * np.cos(angle)
-    arrow = {"arrowstyle": "-|>", "color": BLUE, "lw": 2.4, "mutation_scale": 18}
-    axes.annotate("", (x + east, y + north), (x - east, y - north), "axes fraction", arrowprops=arrow, zorder=8)
-    text: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": BLUE, "bbox": _BACKING, "zorder": 8}
-    axes.text(x, 0.025, f"wind {wind.speed_km_h:.0f} km/h", transform=axes.transAxes, **text)
