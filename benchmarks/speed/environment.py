@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from benchmarks.speed.harness import Row, random_market, synchronize
+from benchmarks.speed.harness import Row, full_scale, random_market, synchronize
 from data.splits import random_windows
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
@@ -17,7 +17,7 @@ from utils.config.trader import Config
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 GROUP = "environment"
-STOCKS = (30, 108, 669)
+STOCKS, LANES = (30, 108, 669), (1, 16, 256, 4096)
 _DAYS = 1400
 _ACTION_SETS = 4
 GYMNASIUM_STOCKS = 40
@@ -71,11 +71,9 @@ def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Por
     )
 
 
-def environment_rows(
-    config: Config, device: torch.device, lanes: Sequence[int], seconds: float
-) -> tuple[list[Row], float]:
-    """Return a row for each number of stocks and lanes, and the headline's lane-steps a second."""
-    rows, headline = [], 0.0
+def environment_rows(device: torch.device, lanes: Sequence[int] = LANES, seconds: float = 0.5) -> list[Row]:
+    """Return a row for each number of stocks and lanes, and those of the headline and of the Gymnasium forms."""
+    config, rows = full_scale(), list[Row]()
     for stocks in STOCKS:
         portfolio, first_days = portfolio_of(config, stocks, device)
         single = 0.0
@@ -85,10 +83,8 @@ def environment_rows(
             name = f"{stocks} stocks, {count} lanes"
             rows.append(Row(GROUP, name, speed, "lane-steps/s", speed / single, "against one lane"))
         if stocks == HEADLINE_STOCKS:
-            by_threads = headline_speeds(portfolio, first_days, seconds)
-            headline = by_threads[HEADLINE_THREADS]
-            rows += _headline_rows(by_threads)
-    return rows + gymnasium_rows(config, device, seconds), headline
+            rows += _headline_rows(headline_speeds(portfolio, first_days, seconds))
+    return rows + gymnasium_rows(config, device, seconds)
 
 
 def gymnasium_rows(config: Config, device: torch.device, seconds: float) -> list[Row]:

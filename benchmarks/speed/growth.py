@@ -116,27 +116,20 @@ def time_of(dimension: str) -> Callable[[Measured], float]:
     return lambda point: point.generation_seconds
 
 
-Exponents = dict[str, dict[str, float | None]]
-"""Of `time` and `memory`, by dimension; None where there is none."""
-
-
-def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[list[Row], Exponents]:
-    """Return two rows for each dimension, time and memory, and the exponents of both."""
-    base = base or Workload()
-    rows: list[Row] = []
-    exponents: Exponents = {}
+def growth_rows(device: torch.device, base: Workload | None = None) -> list[Row]:
+    """Return two rows for each dimension, time and memory, with their exponents."""
+    base, rows = base or Workload(), list[Row]()
     measure_workload(base, device)  # what is loaded or built once in a process is no part of the growth
     for dimension in DIMENSIONS:
         sizes = [getattr(base, dimension) * 2**step for step in range(DOUBLINGS + 1)]
         points = [measure_workload(replace(base, **{dimension: size}), device) for size in sizes]
         seconds = [time_of(dimension)(point) for point in points]
         memory = [point.memory_mb for point in points]
-        exponents[dimension] = {"time": exponent(sizes, seconds), "memory": exponent(sizes, memory)}
         what = "prepare the market and one generation" if dimension == "days" else "one generation"
         rows.append(_row(f"{DIMENSIONS[dimension]}: {what}", sizes, seconds, "s"))
         rows.append(_row(f"{DIMENSIONS[dimension]}: memory", sizes, memory, "MiB"))
-        logger.info("growth with %s: %s", DIMENSIONS[dimension], exponents[dimension])
-    return rows, exponents
+        logger.info("growth with %s: %s; %s", DIMENSIONS[dimension], rows[-2].note, rows[-1].note)
+    return rows
 
 
 def _row(name: str, sizes: Sequence[int], values: Sequence[float], unit: str) -> Row:

@@ -33,8 +33,7 @@ class Row:
 
     group: str
     name: str
-    value: float | None
-    """None where it was not measured; the note says why."""
+    value: float
     unit: str
     ratio: float | None = None
     """Against the reference; larger is better for speed-ups, and the reference's text says what is divided by what."""

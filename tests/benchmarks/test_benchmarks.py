@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict
 from functools import reduce
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,13 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import default_run, environment
+from benchmarks.speed import default_run
 from benchmarks.speed import rivals as rivals_cost
 from benchmarks.speed.environment import lane_steps_per_second, portfolio_of
-from benchmarks.speed.evaluation import EvaluationFigures, evaluation_rows, measure_evaluation
-from benchmarks.speed.generation import generation_rows, measure_generation
-from benchmarks.speed.growth import DIMENSIONS, Workload, exponent, measure_workload
-from benchmarks.speed.harness import CPU, MemoryGauge, random_market
+from benchmarks.speed.growth import Workload, exponent, measure_workload
+from benchmarks.speed.harness import CPU, MemoryGauge, Row
 from benchmarks.speed.updates import FOLDS, PlainAgent, Size, draw, plain_generation, stacked_generation
 from utils.config.trader import (
     Config,
@@ -45,32 +45,10 @@ def tiny_config(context_days: int = 20) -> Config:
     )
 
 
-def test_evaluating_together_is_compared_with_as_many_evaluations_of_pairs() -> None:
-    config = tiny_config()
-    figures = measure_evaluation(config, random_market(config, 800, 5, 3), CPU, repeats=1)
-    assert figures.agents == 3 and min(figures.seconds, figures.pair_seconds) > 0
-    rows = evaluation_rows("tiny", EvaluationFigures(16, 2.0, 0.5))
-    assert [row.value for row in rows] == [2.0, 0.5] and rows[0].ratio == 8 * 0.5 / 2.0
-
-
 @given(st.floats(-2, 2), st.floats(0.01, 100), st.integers(1, 1000))
 def test_exponent_of_a_power_law(power: float, scale: float, first: int) -> None:
     sizes = [first * 2**step for step in range(4)]
     assert exponent(sizes, [scale * size**power for size in sizes]) == pytest.approx(power, abs=1e-6)
-
-
-def test_no_exponent_of_nothing() -> None:
-    assert exponent([1, 2], [0.0, 1.0]) is None
-
-
-@pytest.mark.parametrize("dimension", DIMENSIONS)
-def test_each_dimension_of_the_workload_can_double(dimension: str) -> None:
-    base = Workload(days=1000, columns=4, population=2, windows=2, buffer=256, investable=2)
-    larger = replace(base, **{dimension: 2 * getattr(base, dimension)})
-    config = larger.config()
-    assert (config.evolution.population_size, config.learning.replay_capacity) == (larger.population, larger.buffer)
-    assert config.evaluation.exploration_windows == config.evaluation.fitness_windows == larger.windows
-    assert config != base.config() or dimension in ("days", "columns", "investable")
 
 
 def test_workload_is_measured() -> None:
@@ -78,17 +56,6 @@ def test_workload_is_measured() -> None:
     point = measure_workload(work, CPU)
     assert point.generation_seconds > 0
     assert point.prepare_seconds > 0
-
-
-def test_phases_add_up_to_the_generation() -> None:
-    config = tiny_config()
-    figures = measure_generation(config, random_market(config, 800, 5, 3), CPU, 1)
-    phases = {name: seconds for name, seconds in figures.seconds.items() if name != "total"}
-    assert set(phases) == {"evaluate", "train", "evolve", "validate"}
-    assert sum(phases.values()) == pytest.approx(figures.seconds["total"])
-    assert figures.build_seconds > 0
-    shares = [row.ratio for row in generation_rows("tiny", figures) if row.unit == "s"]
-    assert sum(share for share in shares if share) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("name", [name for names in default_run.PHASES.values() for name in names])
@@ -144,20 +111,6 @@ def test_environment_is_played_to_the_end() -> None:
     assert int(portfolio.summary().positions_opened.min()) > 0
 
 
-def test_random_actions_lie_in_the_action_space() -> None:
-    actions = environment.random_actions(5, 7, CPU)
-    assert 0 <= float(actions[..., 0].min()) <= float(actions[..., 0].max()) <= 10
-    assert 10 <= float(actions[..., 1].min()) <= float(actions[..., 1].max()) <= 50
-
-
-def test_threads_are_put_back_after_an_error() -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), environment.threads(2):
-        assert torch.get_num_threads() == 2
-        raise RuntimeError
-    assert torch.get_num_threads() == before
-
-
 def test_gauge_sees_memory_that_was_given_back() -> None:
     gauge = MemoryGauge()
     block = torch.ones(2**25)  # 128 MiB
@@ -165,23 +118,24 @@ def test_gauge_sees_memory_that_was_given_back() -> None:
     assert gauge.rise_mb() >= 100
 
 
-def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
-    figures = speed.Report().figures
-    assert set(figures) == {
-        "population_evaluation_ratio",
-        "lane_steps_per_second",
-        "generation_seconds",
-        "growth_exponents",
-        "peak_rss_mb",
-    }
-    dimensions = {"days", "columns", "investable", "population", "windows", "buffer"}
-    assert set(figures.pop("growth_exponents")) == dimensions
-    assert set(figures.values()) == {None}
-    assert set(speed.SECTIONS) == set(speed._SECTIONS)
-
-
 def test_the_rivals_cost_is_that_of_the_rivals_that_are_fitted(capsys: pytest.CaptureFixture[str]) -> None:
     rivals_cost.main(["--synthetic.days", "1600", "--synthetic.stocks", "6"])
     shown = capsys.readouterr().out
     assert "1,056 training days of 6 stocks among 7 columns" in shown
     assert {line.split(":")[0] for line in shown.splitlines()[-2:]} == {"ridge", "LightGBM"}
+
+
+def test_the_table_and_the_file_hold_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = [
+        Row("growth", "fast", 2.5, "s", 4.0, "largest / smallest", "exponent 1"),
+        Row("growth", "big", 1e6, "MiB"),
+    ]
+    monkeypatch.setattr(speed, "SECTIONS", {"growth": lambda _: measured})
+    monkeypatch.setattr("sys.argv", ["speed", "--json", str(tmp_path / "speed.json"), "--only", "growth"])
+    speed.main()
+    rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    assert rows[:2] == [{"device": "cpu", **asdict(row)} for row in measured]
+    shown = capsys.readouterr().out
+    assert "2.500 s 4x (largest / smallest) exponent 1" in shown and "1,000,000 MiB" in shown

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.speed.fuel_breaks import baseline_table
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
@@ -94,14 +93,6 @@ def test_evaluation_is_repeatable_and_the_same_for_all() -> None:
     single = [evaluate(best_by(at_start(downstream_value)), tiles, [seed], config) for seed in (0, 1)]
     np.testing.assert_allclose(alone, np.mean(single, axis=0))
     assert alone.shape == (3,) and (alone > 0).all() and (alone < 100).all()
-
-
-def test_the_benchmark_measures_every_baseline() -> None:
-    table = baseline_table(small_tiles()[:2], 1, small_config())
-    assert list(table) == NAMES
-    assert table["burn probability"]["reduction_percent"] == pytest.approx(
-        evaluate(best_by(at_start(burn_probability)), small_tiles()[:2], [0], small_config()).mean()
-    )
 
 
 def test_looking_at_the_fires_beats_chance() -> None:
