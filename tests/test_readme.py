@@ -41,6 +41,7 @@ SMALL = {
     "prepare": [],
     "evaluate": ["--random-pickers", "20"],
     "signals": [],
+    "audit": ["--days", "1"],
     "report": [],
     "walk-forward": ["--config", "run.toml", "--generations", "1", "--folds", "1", "--validation-days", "30"],
     "sweep": ["--config", "run.toml", "--generations", "1", "--trials", "1", "--seeds", "1", "--jobs", "1"],

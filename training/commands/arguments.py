@@ -94,6 +94,19 @@ class SignalsArguments:
 
 
 @checked_dataclass
+class AuditArguments:
+    """Change all data after random days, and require a run's champion to see and decide the same on these days."""
+
+    run: kinds.SavedRunName = None
+    days: kinds.PositiveInt = 10
+    """Random days; after each, later data are cut, poisoned and scaled in turn."""
+    data: kinds.InputFile = None
+    """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    threads: kinds.Threads = 1
+
+
+@checked_dataclass
 class ReportArguments:
     """Compare runs on one page: settings, results on validation days, learning, time and memory."""
 

@@ -99,6 +99,7 @@ COMMANDS = {
     "prepare": Command(arguments.PrepareArguments, "training.commands.prepare:run_prepare"),
     "evaluate": Command(arguments.EvaluateArguments, "training.commands.evaluate:run_evaluation", require_runs),
     "signals": Command(arguments.SignalsArguments, "training.commands.signals:run_signals", require_runs),
+    "audit": Command(arguments.AuditArguments, "training.commands.audit:run_audit", require_runs),
     "report": Command(arguments.ReportArguments, "training.commands.report:run_report", require_runs),
     "serve": Command(arguments.ServeArguments, "training.commands.serve:run_serve"),
     "walk-forward": of_runs(

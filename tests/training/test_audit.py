@@ -1,0 +1,264 @@
+"""The audit of look-ahead: it passes what reads the past only, and catches thirty kinds of leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from data import bank, loader
+from data.features import CLOSE, HIGH, PRICES
+from data.loader import StockDataLoader
+from data.market import Market
+from environment import trading_env
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
+from main import main
+from models import inputs, trader
+from models.ddpg_agent import DDPGAgent
+from models.inputs import TradeInputs
+from models.responses import Responses
+from models.trader import Forecasts
+from tests import tiny_run
+from tests.small_market import TINY_RULES, small_market
+from tests.tiny import networked, tiny_agent
+from training.commands.audit import LeakError, audit
+from training.run.saved import SavedRun
+from utils.config.trader import Config
+
+Array = npt.NDArray[Any]
+Change = Callable[[Any], Any]
+MARKET = small_market(1, 200, 6, investable=(0, 2, 3, 5))
+AGENT = networked(tiny_agent(MARKET, seed=2), 1)
+
+
+def saved(market: Market = MARKET, agent: DDPGAgent = AGENT) -> SavedRun:
+    config = Config(env=TINY_RULES)
+    return SavedRun(Path("run"), config, market, None, torch.device("cpu"), 1, agent, agent)
+
+
+def audited(days: int = 3, **changes: Any) -> int:
+    return audit(saved(**changes), days, np.random.default_rng(1))
+
+
+def earlier(values: Array, days: int = 1) -> Array:
+    """Values of a later day, dated earlier."""
+    return np.concatenate((values[days:], np.repeat(values[-1:], days, axis=0)))
+
+
+def centred(values: Array) -> Array:
+    """Means over the day before, the day and the day after."""
+    return np.asarray((np.concatenate((values[:1], values[:-1])) + values + earlier(values)) / 3, dtype=values.dtype)
+
+
+def filled_back(values: Array) -> Array:
+    """Missing values replaced by the next known one."""
+    found = values.copy()
+    for day in range(len(found) - 2, -1, -1):
+        found[day] = np.where(np.isnan(found[day]), found[day + 1], found[day])
+    return found
+
+
+def relative_to_all(values: Array) -> Array:
+    """Values less their mean over all days, in deviations over all days."""
+    known = np.where(np.isnan(values), 0.0, values)
+    return np.asarray((values - known.mean(axis=0)) / (known.std(axis=0) + 1e-6), dtype=values.dtype)
+
+
+def of_result(change: Callable[[Array], Array]) -> Change:
+    """Change what a function returns."""
+    return lambda real: lambda *args, **kwargs: change(real(*args, **kwargs))
+
+
+def of_first(change: Callable[[Array], Array]) -> Change:
+    """Change the first argument of a function or the second of a method."""
+
+    def changed(real: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            place = next(i for i, arg in enumerate(args) if isinstance(arg, np.ndarray | torch.Tensor))
+            return real(*args[:place], change(args[place]), *args[place + 1 :], **kwargs)
+
+        return called
+
+    return changed
+
+
+def of_bars(change: Callable[[Array], None]) -> Change:
+    """Change the array that a loader has prepared, in place."""
+
+    def changed(real: Callable[[StockDataLoader], Any]) -> Any:
+        def load(self: StockDataLoader) -> Any:
+            done = real(self)
+            change(self.data_array)
+            return done
+
+        return load
+
+    return changed
+
+
+def with_label(ahead: int) -> Change:
+    """Write the return of the next sessions into the first input of the bank."""
+
+    def changed(real: Any) -> Any:
+        def leaky(self: TradeInputs, market: Market, days: slice = slice(None)) -> Any:
+            label = np.nan_to_num(np.log(earlier(market.close, ahead) / market.close))[days]
+            for stocks, x in real(self, market, days):
+                x[..., 1] = label[:, stocks]
+                yield stocks, x
+
+        return leaky
+
+    return changed
+
+
+def back_filled(data: Array) -> None:
+    data[:] = filled_back(data)
+
+
+def relative_to_the_last(data: Array) -> None:
+    last = filled_back(data[::-1])[0][:, [CLOSE]]
+    data[..., list(PRICES)] /= last
+
+
+def of_survivors(data: Array) -> None:
+    data[:, np.isnan(data[-20:, :, CLOSE]).all(axis=0)] = np.nan
+
+
+def without_extremes(data: Array) -> None:
+    move = np.abs(np.diff(np.log(data[..., CLOSE]), axis=0))
+    data[:, np.nanmax(move, axis=0, initial=0.0) > 2.0] = np.nan
+
+
+def winsorised(data: Array) -> None:
+    data[..., CLOSE] = np.minimum(data[..., CLOSE], np.nanquantile(data[..., CLOSE], 0.9, axis=0))
+
+
+def high_of_two_days(data: Array) -> None:
+    data[..., HIGH] = np.fmax(data[..., HIGH], earlier(data[..., HIGH]))
+
+
+def interpolated(data: Array) -> None:
+    data[:] = np.where(np.isnan(data), (filled_back(data) + filled_back(data[::-1])[::-1]) / 2, data)
+
+
+def on_tensor(change: Callable[[Array], Array], days_first: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Apply a change along the days of (A, days, ...) tensors, or (days, ...)."""
+
+    def changed(values: torch.Tensor) -> torch.Tensor:
+        numbers = values.numpy().astype(np.float64) if values.dtype == torch.bool else values.numpy()
+        finite = np.where(np.isfinite(numbers), numbers, 0.0)
+        found = change(finite) if days_first else np.stack([change(part) for part in finite])
+        return torch.from_numpy(np.where(np.isfinite(numbers), found, numbers).astype(numbers.dtype)).to(values.dtype)
+
+    return changed
+
+
+def _next_day(real: Any) -> Any:
+    return lambda self, observation, forecasts, day: real(self, observation, forecasts, day + 1)
+
+
+def _of_all_days(real: Any) -> Any:
+    return lambda data, last_day: real(data, len(data) - 1)
+
+
+def _members_of_tomorrow(real: Any) -> Any:
+    def leaky(cls: Any, expected: Any, tradable: torch.Tensor, *rest: Any) -> Any:
+        return real.__func__(cls, expected, tradable & tradable.roll(-1, 0), *rest)
+
+    return classmethod(leaky)
+
+
+def _shifted_prices(real: Any) -> Any:
+    return classmethod(lambda cls, data, *rest, **named: real.__func__(cls, earlier(data), *rest, **named))
+
+
+def _ranked_over_days(values: Array) -> Array:
+    return np.asarray(values.argsort(axis=0).argsort(axis=0), dtype=values.dtype)
+
+
+def _close(change: Callable[[Array], Array]) -> Change:
+    return lambda real: property(lambda market: change(real.fget(market)))
+
+
+def _known_at_the_end(close: Array) -> Array:
+    return np.where(np.isnan(close[-20:]).all(axis=0), np.nan, close)
+
+
+LEAKS: dict[str, tuple[Any, str, Change]] = {
+    "indicators dated a day early": (loader, "indicators", of_result(earlier)),
+    "indicators of a centred mean": (loader, "indicators", of_first(centred)),
+    "indicators in deviations of all days": (loader, "indicators", of_result(relative_to_all)),
+    "indicators of reversed closes": (loader, "indicators", lambda real: lambda close: real(close[::-1])[::-1]),
+    "bars filled from the next one": (StockDataLoader, "load_and_prepare", of_bars(back_filled)),
+    "bars interpolated": (StockDataLoader, "load_and_prepare", of_bars(interpolated)),
+    "prices relative to the last close": (StockDataLoader, "load_and_prepare", of_bars(relative_to_the_last)),
+    "survivors only": (StockDataLoader, "load_and_prepare", of_bars(of_survivors)),
+    "tickers with extreme moves left out": (StockDataLoader, "load_and_prepare", of_bars(without_extremes)),
+    "closes winsorised by all days": (StockDataLoader, "load_and_prepare", of_bars(winsorised)),
+    "highs of two days": (StockDataLoader, "load_and_prepare", of_bars(high_of_two_days)),
+    "normalisation by all days": (loader, "normalization_stats", _of_all_days),
+    "observed features dated a day early": (trading_env, "observed_features", of_result(earlier)),
+    "observed features of a centred mean": (trading_env, "observed_features", of_result(centred)),
+    "observed features in deviations of all days": (trading_env, "observed_features", of_result(relative_to_all)),
+    "observed features ranked over all days": (trading_env, "observed_features", of_result(_ranked_over_days)),
+    "closes of tomorrow": (Market, "close", _close(earlier)),
+    "closes of a centred mean": (Market, "close", _close(centred)),
+    "closes filled from the next one": (Market, "close", _close(filled_back)),
+    "a universe of the last days": (Market, "close", _close(_known_at_the_end)),
+    "returns of tomorrow": (bank, "log_returns", of_result(earlier)),
+    "means of reversed returns": (bank, "exponential_mean", lambda real: lambda x, h: real(x[::-1], h)[::-1]),
+    "bank less its mean over all days": (inputs, "multi_scale_bank", of_result(relative_to_all)),
+    "label of tomorrow among the inputs": (TradeInputs, "blocks", with_label(1)),
+    "label of five sessions among the inputs": (TradeInputs, "blocks", with_label(5)),
+    "inputs in deviations of the forecast days": (TradeInputs, "_standardised", of_result(relative_to_all)),
+    "leaders a day early": (Responses, "forecaster", of_first(earlier)),
+    "forecasts less their mean over all days": (trader, "opportunity_of", of_result(on_tensor(relative_to_all))),
+    "opportunities of a centred mean": (trader, "opportunity_of", of_result(on_tensor(centred))),
+    "members of tomorrow": (Forecasts, "of", _members_of_tomorrow),
+    "decisions by forecasts of tomorrow": (DDPGAgent, "act", _next_day),
+    "an account at prices of tomorrow": (Bars, "of", _shifted_prices),
+    "candidates of tomorrow": (Portfolio, "candidates", lambda real: lambda self: self.bars.tradable[self.day + 1]),
+}
+
+
+def test_a_learner_that_reads_the_past_passes() -> None:
+    assert audited(days=10) == 30
+
+
+def test_one_that_holds_the_market_is_audited_by_its_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds = AGENT.betting(0.0)
+    assert audited(agent=holds) == 9
+    monkeypatch.setattr(TradeInputs, "blocks", with_label(1)(TradeInputs.blocks))
+    with pytest.raises(LeakError):
+        audited(agent=holds)
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_leak_is_caught_and_named(leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, change = LEAKS[leak]
+    real = vars(owner)[name]
+    monkeypatch.setattr(owner, name, change(real))
+    with pytest.raises(LeakError, match=r"expected what is known on .* was .* and became "):
+        audited(days=12)
+
+
+def test_the_command_reports_and_names_a_leak(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "tiny.toml"
+    settings.write_text(tiny_run.TINY)
+    with tiny_run.unjudged():
+        assert tiny_run.run(settings, "--run", "one") == 0
+    flags = ["audit", "--runs-dir", str(tmp_path / "runs"), "--days", "1", "--run"]
+    assert main([*flags, "one"]) == 0
+    assert "poisoned and scaled; 3 futures" in capsys.readouterr().err
+    assert main([*flags, "two"]) == 2
+    monkeypatch.setattr(loader, "indicators", of_result(earlier)(loader.indicators))
+    assert main([*flags, "one"]) == 1
+    assert "features of " in capsys.readouterr().err

@@ -1,0 +1,202 @@
+"""The command `audit`: what is seen and decided on a day must not change with the data of later days, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from data.bars import VOLUME
+from data.features import PRICES, NormalizationStats
+from data.loader import StockDataLoader
+from data.market import Market
+from environment.trading_env import TradingEnvironment
+from models.ddpg_agent import DDPGAgent
+from training.commands.arguments import AuditArguments
+from training.run.saved import SavedRun, open_saved_run
+from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import DataError, ProgramError
+from utils.progress import progress
+from utils.runs.devices import choose_threads
+
+logger = logging.getLogger(__name__)
+Array = NDArray[Any]
+Draws = np.random.Generator
+Future = Callable[[Array, Array | None, Draws], None]
+"""Changes later prices (days, columns, 4) and volume (days, columns) in place."""
+Known = dict[str, tuple[int, Array]]
+"""By name the first day and the (days, ...) values."""
+_NAMES = ("open", "close", "high", "low")
+"""Of `PRICES`, in their order."""
+_IMPOSSIBLE = (-np.inf, -1.0, 0.0, np.inf)
+
+
+class LeakError(ProgramError):
+    """A value that changed with later data."""
+
+
+def cut(prices: Array, volume: Array | None, _: Draws) -> None:
+    """Remove all later bars."""
+    prices[:] = np.nan
+
+
+def poisoned(prices: Array, volume: Array | None, draws: Draws) -> None:
+    """Replace all later bars by noise: some are gone, some are new, some have impossible prices."""
+    bars = prices.shape[:2]
+    prices[:] = np.exp(draws.uniform(-6, 12, bars))[..., None] * np.exp(0.1 * draws.standard_normal(prices.shape))
+    prices[draws.random(bars) < 0.3] = np.nan
+    is_impossible = draws.random(prices.shape) < 0.01
+    prices[is_impossible] = draws.choice(_IMPOSSIBLE, int(is_impossible.sum()))
+    if volume is not None:
+        volume[:] = np.exp(draws.uniform(0, 20, bars))
+
+
+def scaled(prices: Array, volume: Array | None, draws: Draws) -> None:
+    """Multiply all later bars of each column by a factor, as a split or another currency would."""
+    factor = np.exp(draws.uniform(-3, 3, prices.shape[1])).astype(prices.dtype)
+    prices *= factor[:, None]
+    if volume is not None:
+        volume /= factor
+
+
+FUTURES: tuple[Future, ...] = (cut, poisoned, scaled)
+
+
+@dataclass(frozen=True)
+class Window:
+    """An episode from its first day to the one that is audited."""
+
+    start: int
+    day: int
+    rules: EnvironmentConfig
+
+    @property
+    def days(self) -> slice:
+        """All days of the episode."""
+        return slice(self.start, self.start + self.rules.episode_steps + 1)
+
+
+def run_audit(arguments: AuditArguments) -> int:
+    """Audit a run's champion on random days; return the number of futures.
+
+    Raises:
+        ConfigError, DataError: the run or its data cannot be used.
+        LeakError: something known on a day changed with later data.
+    """
+    choose_threads(arguments.threads)
+    run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
+    futures = audit(run, arguments.days, np.random.default_rng(run.config.seed))
+    logger.info(
+        "run %s, champion of generation %d: features, forecasts, observations and orders up to %d random days are "
+        "equal bit for bit with all later data cut, poisoned and scaled; %d futures",
+        *(run.path, run.generation, arguments.days, futures),
+    )
+    return futures
+
+
+def audit(run: SavedRun, days: int, draws: Draws) -> int:
+    """Compare what is known on random days with and without changed data of later days; return how many were changed.
+
+    The loader reads the bars anew each time, and the champion plays an episode up to the day; one that only holds the
+    market plays by its forecasts.
+
+    Raises:
+        LeakError: the first difference.
+    """
+    market, rules = run.market, run.config.env
+    first, last = market.splits.train.first, len(market.dates) - 1 - rules.episode_steps
+    if last < first:
+        raise DataError(f"expected an episode of {rules.episode_steps} steps after {market.dates[first]}, got none")
+    agent = run.champion.betting(1.0) if run.champion.holds_market else run.champion
+    as_is = with_future(market)
+    for _ in progress(range(days), "audit", "day"):
+        start = int(draws.integers(first, last + 1))
+        window = Window(start, start + int(draws.integers(rules.trading_days)), rules)
+        known = known_on_day(agent, as_is, market.stats, window)
+        for future in FUTURES:
+            changed = known_on_day(agent, with_future(market, window.day, future, draws), market.stats, window)
+            _require_equal(known, changed, future.__name__, market, window)
+    return days * len(FUTURES)
+
+
+def with_future(
+    market: Market, day: int | None = None, future: Future = lambda *_: None, draws: Draws | None = None
+) -> Market:
+    """Return a market as the loader reads it anew, with other data after a day.
+
+    Days and tickers of which nothing is left keep their places.
+    """
+    prices, volume = market.data_array[..., list(PRICES)], None if market.volume is None else market.volume.copy()
+    if day is not None and draws is not None:
+        future(prices[day + 1 :], None if volume is None else volume[day + 1 :], draws)
+    row, column = np.nonzero(~np.isnan(prices).all(axis=2))
+    bars = {name: prices[row, column, place] for place, name in enumerate(_NAMES)}
+    if volume is not None:
+        bars[VOLUME] = volume[row, column]
+    ticker = pd.Categorical.from_codes(column, market.tickers)
+    frame = pd.DataFrame({"date": market.dates[row].astype("datetime64[s]"), "ticker": ticker, **bars})
+    config = DataConfig(max_bad_row_share=0.999)
+    loader = StockDataLoader.from_frame(frame, config=config, with_volume=volume is not None)
+    loader.load_and_prepare()
+    place = {name: column for column, name in enumerate(market.tickers)}
+    columns = np.array([place[name] for name in loader.tickers])
+    cells = np.ix_(np.searchsorted(market.dates, loader.dates), columns)
+    data_array = np.full_like(market.data_array, np.nan)
+    data_array[cells] = loader.data_array
+    if volume is not None and loader.volume is not None:
+        volume[:] = np.nan
+        volume[cells] = loader.volume
+    loader.data_array, loader.dates = data_array, market.dates
+    stats = loader.compute_normalization_stats(market.splits.train.last)
+    return dataclasses.replace(market, data_array=data_array, stats=stats, volume=volume)
+
+
+def known_on_day(agent: DDPGAgent, market: Market, stats: NormalizationStats, window: Window) -> Known:
+    """Play an episode, observed by these statistics, up to the window's day; return what is known then."""
+    days, rules = window.days, window.rules
+    seen = dataclasses.replace(market, data_array=market.data_array[: days.stop], dates=market.dates[: days.stop])
+    if market.volume is not None:
+        seen = dataclasses.replace(seen, volume=market.volume[: days.stop])
+    env = TradingEnvironment.on(dataclasses.replace(seen, stats=stats), rules)
+    forecasts, played = agent.forecasts(market, days=days), defaultdict[str, list[Any]](list)
+    ends = {"end_idx": days.stop - 1, "trading_end_idx": days.start + rules.trading_days}
+    observation, info = env.reset(start_idx=days.start, **ends)
+    while True:
+        action = agent.act(observation, forecasts, info["day_index"])
+        for name, value in {**{f"observed {n}": v for n, v in observation.items()}, **info, "orders": action}.items():
+            played[name].append(value)
+        if info["day_index"] == window.day:
+            break
+        observation, *_, info = env.step(action)
+    known: Known = {"features": (0, market.data_array[: window.day + 1])}
+    if window.day >= market.splits.train.last:
+        known |= {f"normalisation {name}": (0, value[None]) for name, value in vars(market.stats).items()}
+    for name, value in vars(forecasts).items():
+        if value is not None:
+            known[f"forecast {name}"] = days.start, value[0, days.start : window.day + 1].cpu().numpy()
+    return known | {name: (days.start, np.stack(values)) for name, values in played.items()}
+
+
+def _require_equal(known: Known, changed: Known, future: str, market: Market, window: Window) -> None:
+    """Raise LeakError for the first difference in a bit."""
+    for name, (first, values) in known.items():
+        one, other = (np.ascontiguousarray(part) for part in (values, changed[name][1]))
+        if one.tobytes() == other.tobytes():
+            continue
+        bits = [part.view(np.uint8).reshape(*part.shape, -1) for part in (one, other)]
+        place = tuple(np.argwhere((bits[0] != bits[1]).any(-1))[0])
+        stocks = {len(market.tickers): market.tickers}
+        stocks |= {len(market.investable_columns): [market.tickers[column] for column in market.investable_columns]}
+        is_by_stock = one.ndim > 1 and one.shape[1] in stocks
+        where = [str(market.dates[first + place[0]]), *([stocks[one.shape[1]][place[1]]] if is_by_stock else [])]
+        raise LeakError(
+            f"expected what is known on {market.dates[window.day]} to stay with all later data {future}, but "
+            f"{name} of {' '.join(where)} was {one[place]} and became {other[place]}; it reads the future"
+        )
