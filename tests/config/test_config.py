@@ -299,6 +299,7 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         ("--config no-such-file.toml", "'no-such-file.toml'"),
         ("--seed 1 2", "got '2'"),
         ("trian", "'train'"),
+        ("signals --cash 1e308", "--cash: expected 0 <= NUMBER <= 1000000000000000, got 1e+308"),
         ("prepaer a b", "'prepare'"),
         ("prepare", "SOURCE, got nothing"),
         ("prepare a b c", "got 'c'"),

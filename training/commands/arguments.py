@@ -72,9 +72,9 @@ class SignalsArguments:
     """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
     capital: Annotated[float | None, Field(ge=1, le=10**12)] = None
     """Initial capital of the account, to which sizes refer; default: the run's."""
-    cash: Annotated[float | None, Field(ge=0)] = None
+    cash: Annotated[float | None, Field(ge=0, le=10**15)] = None
     """Cash now; default: the capital less the cost of the open positions."""
-    peak: Annotated[float | None, Field(gt=0)] = None
+    peak: Annotated[float | None, Field(gt=0, le=10**15)] = None
     """Highest equity of the account so far, which a drawdown lock refers to; default: the capital."""
     release: bool = False
     """Place orders although the account has fallen beyond --env.drawdown-lock."""

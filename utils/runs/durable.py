@@ -48,7 +48,7 @@ def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # unlike `resolve` no error for links in a circle
     # Each file has one writer: temporary files of its name were left by a dead one.
     for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
         left.unlink(missing_ok=True)
