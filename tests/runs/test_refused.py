@@ -30,16 +30,26 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-@pytest.mark.parametrize("command", ["train", "walk-forward", "sweep"])
-def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(tmp_path: Path, command: str) -> None:
+BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "says"),
+    [
+        *((command, BAD_DATA, "# Notes") for command in ("train", "walk-forward", "sweep", "signals --run one")),
+        *((command, IN_USE, f"process {os.getpid()}") for command in ("train", "walk-forward")),
+    ],
+)
+def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(
+    tmp_path: Path, command: str, words: tuple[str, ...], says: str
+) -> None:
     (tmp_path / "notes.md").write_text("# Notes\n")
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "config.json").write_text("{}")
     with RunLock(tmp_path / "runs" / "one"):
-        for words, says in ((("--data", "notes.md"), "# Notes"), (("--resume", "one"), f"process {os.getpid()}")):
-            program = [sys.executable, "-c", WITHOUT_TORCH, command, *words]
-            done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
-            assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
+        program = [sys.executable, "-c", WITHOUT_TORCH, *command.split(), *words]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

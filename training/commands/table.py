@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from training.commands import arguments
@@ -17,21 +18,27 @@ from utils.runs.run_log import RunLog, latest_run
 
 
 def require_runs(parsed: Any) -> None:
-    """Raise ConfigError if there is no run of one of the names, or none at all."""
+    """Raise ConfigError if there is no run of one of the names, or none at all; DataError for a file of no bars."""
     for name in getattr(parsed, "names", (parsed.run,)):
         RunLog.open(parsed.runs_dir, name)
+    require_bars(getattr(parsed, "data", None))
+
+
+def require_bars(data: Path | None) -> None:
+    """Raise DataError for a file that holds no daily bars."""
+    if data is not None:
+        from data.bars import COLUMNS, LongBars  # imported late: other commands need no pandas
+
+        LongBars.of_file(data, COLUMNS)
 
 
 def require_startable(parsed: Any) -> None:
     """Refuse what can be refused before torch is imported, which takes seconds: a run that is not there or in use, data
     that are no bars. Raises ConfigError, DataError. Where a cloud may hold the run, it is looked for later."""
     settings = parsed.settings
-    name, runs_dir, data = settings.resume, settings.runs_dir, getattr(settings, "data", None)
+    name, runs_dir = settings.resume, settings.runs_dir
     if name is None:
-        if data is not None:
-            from data.bars import COLUMNS, LongBars
-
-            LongBars.of_file(data, COLUMNS)
+        require_bars(getattr(settings, "data", None))
     elif not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
         run = RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
         require_free(run.path)
