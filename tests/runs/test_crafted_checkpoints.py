@@ -105,7 +105,7 @@ def test_a_resumed_run_uses_the_generation_before(
 
 @pytest.mark.parametrize(
     "craft",
-    [*(tensors("champion", change) for change in (other_shape, nan)), missing("champion")],
+    [*(tensors("champion", change) for change in (other_shape, nan, no_tensor)), missing("champion")],
 )
 def test_an_opened_run_uses_the_generation_before(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]

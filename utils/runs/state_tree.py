@@ -33,13 +33,14 @@ def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
 def misfit(saved: Any, like: Any, name: str = "state") -> str:
     """Return what a trainer in state `like` cannot take over from a saved state; empty if it can take over all.
 
-    Mappings must have the same keys, unless `like` has none yet, and tensors the same shape and type, without NaN.
+    What both hold must be of one kind, tensors of one shape and type, without NaN. Missing parts are for the trainer to
+    miss, so that it can do without those that earlier versions did not save.
     """
     if isinstance(like, Mapping):
-        if not isinstance(saved, Mapping) or (like and saved.keys() != like.keys()):
-            other = sorted(like.keys() ^ saved.keys()) if isinstance(saved, Mapping) else type(saved).__name__
-            return f"expected other parts of {name}: {other} missing or too many"
-        return next(filter(None, (misfit(saved[key], like[key], f"{name}.{key}") for key in like)), "")
+        if not isinstance(saved, Mapping):
+            return f"expected parts of {name}, got {_shown(saved)}"
+        both = (key for key in like if key in saved)
+        return next(filter(None, (misfit(saved[key], like[key], f"{name}.{key}") for key in both)), "")
     if not isinstance(like, Tensor):
         is_same = like is None or isinstance(saved, int | float if isinstance(like, int | float) else type(like))
         return "" if is_same else f"expected {type(like).__name__} for {name}, got {type(saved).__name__}"
