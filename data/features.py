@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import talib
 
-FloatArray = npt.NDArray[np.floating]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
@@ -31,24 +31,12 @@ class NormalizationStats:
     std: Float32Array
 
 
-def compute_features(open: FloatArray, high: FloatArray, low: FloatArray, close: FloatArray) -> Float64Array:
-    """Compute the features of one ticker's own consecutive bars, NaN while an indicator warms up.
-
-    Takes (bars,) finite positive prices, days without a bar left out. Returns (bars, 9) in the order of `FEATURES`:
-    prices as they came, RSI(14) in 0..100 (0 where the price never moved), MACD(12, 26, 9) line and signal in price
-    units, TRIX(15) in percent a bar, and 100 * (close / SMA(20) - 1). Row t depends on rows up to t only, bit for bit.
-    """
-    features = np.empty((len(close), NUM_FEATURES))
-    for column, price in zip(PRICES, (open, close, high, low), strict=True):
-        features[:, column] = price
-    features[:, len(PRICES) :] = indicators(features[:, CLOSE])
-    return features
-
-
 def indicators(close: Float64Array) -> Float64Array:
-    """Compute the features of one ticker's own consecutive closes that are no prices, see `compute_features`.
+    """Compute the features that are no prices of one ticker's own consecutive closes, NaN while one warms up.
 
-    Returns (bars, 5).
+    Takes (bars,) finite positive closes, days without a bar left out. Returns (bars, 5): RSI(14) in 0..100 (0 where the
+    price never moved), MACD(12, 26, 9) line and signal in price units, TRIX(15) in percent a bar, and
+    100 * (close / SMA(20) - 1). Row t depends on rows up to t only, bit for bit.
     """
     found = np.full((len(close), NUM_FEATURES - len(PRICES)), np.nan)
     if len(close) == 0:
@@ -78,26 +66,19 @@ def stationary_inputs(data_array: Float32Array) -> Float32Array:
 
 def _previous_close(data_array: Float32Array) -> Float32Array:
     """Return each column's last close before the day, (days, columns), NaN where there is none."""
-    close = data_array[:, :, CLOSE]
-    previous = np.full(close.shape, np.nan, dtype=np.float32)
-    for day in range(1, len(close)):
-        previous[day] = np.where(np.isnan(close[day - 1]), previous[day - 1], close[day - 1])
+    previous: Float32Array = pd.DataFrame(data_array[:, :, CLOSE]).ffill().shift().to_numpy(np.float32)
     return previous
 
 
 def _stationary(data_array: Float32Array, feature: int, previous: Float32Array) -> Float32Array:
-    """Return a feature in scale-free form, (days, columns), given the previous closes."""
+    """Return a feature in scale-free form, (days, columns), by the previous closes."""
     values = data_array[:, :, feature]
     if feature not in (*PRICES, MACD, MACD_SIGNAL):
         return values
-    base = previous if feature in PRICES else data_array[:, :, CLOSE]
-    scaled = np.empty(values.shape, dtype=np.float32)
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, and clipped later
-        for day, (value, unit) in enumerate(zip(values, base, strict=True)):
-            # float64 up to here: in float32 the quotient's rounding would show in small returns
-            ratio = value.astype(np.float64) / unit
-            scaled[day] = ratio - 1.0 if feature in PRICES else ratio
-    return scaled
+    with np.errstate(all="ignore"):  # beyond float32 is infinite, and clipped later
+        # float64 up to here: in float32 the quotient's rounding would show in small returns
+        ratio = values.astype(np.float64) / (previous if feature in PRICES else data_array[:, :, CLOSE])
+        return (ratio - 1.0 if feature in PRICES else ratio).astype(np.float32)
 
 
 def normalization_stats(data_array: Float32Array, last_day: int) -> NormalizationStats:

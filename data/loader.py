@@ -57,7 +57,6 @@ _SHOWN = 60
 _BLOCK = 64
 """Columns whose indicators are computed at once."""
 _COUNTED = ("masked", "empty", "widened", "large_moves", "gaps")
-_BYTES_PER_BAR = 4 * NUM_FEATURES
 _ABSURD_SHARE = 0.01
 """Share of a ticker's days with moves beyond 50% above which it seems to be no price: 0.2% is the most among stocks."""
 
@@ -265,13 +264,13 @@ class StockDataLoader:
             logger.warning("Moves beyond 50%%: %s: is this a price? Results on such data mean nothing", named)
 
 
-def require_memory(days: int, tickers: int) -> None:
-    """Raise `DataError` if the features of so many bars do not fit into the memory that is free."""
-    needed_mb, free_mb = days * tickers * _BYTES_PER_BAR / MB, free_memory_mb()
+def require_memory(days: int, tickers: int, bytes_per_bar: int = 4 * NUM_FEATURES) -> None:
+    """Raise `DataError` if so many bars, by default their features, do not fit into the memory that is free."""
+    needed_mb, free_mb = days * tickers * bytes_per_bar / MB, free_memory_mb()
     if needed_mb > free_mb:
         raise DataError(
             f"expected data that fit into {free_mb:,.0f} MB of free memory, got {days:,} days x {tickers:,} tickers x "
-            f"{_BYTES_PER_BAR} bytes = {needed_mb:,.0f} MB; give fewer days or tickers"
+            f"{bytes_per_bar} bytes = {needed_mb:,.0f} MB; give fewer days or tickers"
         )
 
 

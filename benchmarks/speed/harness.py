@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.features import NUM_FEATURES, compute_features, normalization_stats
+from data.features import NUM_FEATURES, PRICES, indicators, normalization_stats
 from data.market import Market
 from data.splits import make_splits
 from utils.config.trader import Config, EvolutionConfig, profile_config
@@ -74,7 +74,8 @@ def _walks(config: Config, rng: np.random.Generator, has_bar: NDArray[np.bool_],
         open_ = close * np.exp(rng.normal(0.0, 0.01, len(traded)))
         high = np.maximum(open_, close) * (1 + 0.01 * rng.random(len(traded)))
         low = np.minimum(open_, close) * (1 - 0.01 * rng.random(len(traded)))
-        data[traded, column] = compute_features(open_, high, low, close)
+        data[traded, column, : len(PRICES)] = np.stack((open_, close, high, low), axis=1)
+        data[traded, column, len(PRICES) :] = indicators(close)
     splits = make_splits(days, config.split, config.env)
     return Market(
         data_array=data,

@@ -63,9 +63,3 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, values: Sequence[str], 
         f"{float(now[row, column])}, where the file has {was}{f' ({more} more bars differ)' if more else ''}; leave "
         "these rows out, or, where prices were adjusted again, prepare all files anew without --append"
     )
-
-
-def merged_with(old: pd.DataFrame, parts: list[pd.DataFrame], names: list[str]) -> tuple[list[pd.DataFrame], list[str]]:
-    """Return the old bars and the parts after them, with tickers as codes of all names."""
-    codes, earlier = pd.factorize(old["ticker"])
-    return [old.assign(ticker=codes + len(names)), *parts], [*names, *earlier]

@@ -24,7 +24,7 @@ from data.bars import (
     most_like,
 )
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
-from data.raw.append import benchmark_file, merged_with, read_prepared, with_old_bars
+from data.raw.append import benchmark_file, read_prepared, with_old_bars
 from data.raw.files import PARQUET_SUFFIXES, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
 from data.raw.survey import Survey, survey_of
@@ -131,10 +131,12 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    summary.files_read, names = len(parts), _plain_tickers(list(tickers), summary)
+    summary.files_read, earlier = len(parts), []
     if old is not None:
-        parts, names = merged_with(old, parts, names)
-    rows = _merge(parts, _one_spelling(names, summary), summary.dropped)
+        codes, earlier = pd.factorize(old["ticker"])
+        parts.insert(0, old.assign(ticker=codes + len(tickers)))
+    names = _tickers(list(tickers), earlier, summary)
+    rows = _merge(parts, names, summary.dropped)
     is_yfinance = any(layout.is_yfinance for layout in files.values())
     rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
@@ -263,23 +265,21 @@ def _usable(
     return rows
 
 
-def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
-    """Return tickers without Stooq's `.US` if all of them have it."""
+def _tickers(names: Sequence[str], earlier: Sequence[str], summary: PrepareSummary) -> list[str]:
+    """Return the tickers of files and then of an earlier file, those that differ in case only in one spelling.
+
+    Stooq's `.US` is left out if all stocks of the files have it.
+    """
     stocks = [name for name in names if not name.startswith("^")]
-    if not stocks or not all(_STOOQ_TICKER.fullmatch(name) for name in stocks):
-        return names
-    summary.notes.append(f"tickers like {stocks[0]} written without .US")
-    return [name.removesuffix(".US") for name in names]
-
-
-def _one_spelling(names: Sequence[str], summary: PrepareSummary) -> list[str]:
-    """Return the tickers, those that differ in case only in one spelling, the one with most capitals."""
-    spelled: dict[str, str] = {}
-    for name in sorted(names):
-        spelled.setdefault(name.casefold(), name)
-        if spelled[name.casefold()] != name:
-            summary.notes.append(f"{name} and {spelled[name.casefold()]} are one ticker, {spelled[name.casefold()]}")
-    return [spelled[name.casefold()] for name in names]
+    if stocks and all(map(_STOOQ_TICKER.fullmatch, stocks)):
+        summary.notes.append(f"tickers like {stocks[0]} written without .US")
+        names = [name.removesuffix(".US") for name in names]
+    # That of the earlier file counts, else the one with most capitals.
+    spelled = {name.casefold(): name for name in [*sorted(names, reverse=True), *earlier]}
+    found = [spelled[name.casefold()] for name in [*names, *earlier]]
+    twins = sorted({(name, one) for name, one in zip(names, found, strict=False) if name != one})
+    summary.notes += [f"{name} and {one} are one ticker, {one}" for name, one in twins]
+    return found
 
 
 def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter[str]) -> pd.DataFrame:

@@ -25,6 +25,8 @@ MARKET_SEED = 7
 _OVERNIGHT_SHARE = 0.1
 """Share of the noise variance that falls between close and open."""
 _PRICE_RANGE = (20.0, 200.0)
+_BYTES_PER_BAR = 300
+"""Memory that a market takes while it is drawn, about."""
 _FIRST_DATE = "2000-01-03"
 
 
@@ -49,7 +51,7 @@ class SyntheticMarket:
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
     law = planted_kind(config.kind)
-    require_memory(config.days, config.stocks)
+    require_memory(config.days, config.stocks, _BYTES_PER_BAR)
     # A stream per purpose: noise and bars do not change with the drift's draws.
     for_noise, for_drift, for_bars, for_common, for_volatility = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(5)

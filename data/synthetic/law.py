@@ -117,6 +117,14 @@ def autoregressive_variance(log_phi: float, sessions: int) -> float:
     return sessions + 2.0 * float(np.sum((sessions - lag) * np.exp(log_phi * lag)))
 
 
+def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
+    """Return (days, ...): the sum of each day's value and those after it, of as many sessions as there still are."""
+    total = np.zeros(values.shape)
+    for ahead in range(min(sessions, len(values))):
+        total[: len(values) - ahead] += values[ahead:]
+    return total
+
+
 def mean_return(returns: Float64Array) -> Float64Array:
     """Return the (days,) mean over the columns that have a return; NaN where none has."""
     known = np.isfinite(returns)

@@ -1,4 +1,4 @@
-"""The loader: what it accepts, repairs, masks, counts and refuses, and that it never looks ahead."""
+"""The loader: what it accepts, repairs, masks, counts and refuses."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from data import bars
 from data import features as f
-from data.features import compute_features, observed_features
 from data.loader import StockDataLoader
+from tests.data.test_features import compute_features
 from utils.config.trader import DataConfig
 from utils.errors import DataError
 
@@ -78,56 +78,6 @@ def test_arrays_hold_each_bar_on_its_day() -> None:
         wide = frame.pivot(index="date", columns="ticker", values=name)
         np.testing.assert_array_equal(loader.dates, wide.index.to_numpy().astype("datetime64[D]"))
         np.testing.assert_array_equal(loader.data_array[:, :, place], wide.to_numpy().astype(np.float32))
-
-
-def test_indicators_skip_days_without_a_bar() -> None:
-    frame = bars_frame()
-    loader = load(frame)
-    own = frame[frame["ticker"] == "BBB"]
-    expected = compute_features(*(own[name].to_numpy() for name in PRICES)).astype(np.float32)
-    traded = np.isfinite(loader.data_array[:, 1, f.CLOSE])
-    np.testing.assert_array_equal(loader.data_array[traded, 1], expected)
-    assert np.isnan(loader.data_array[~traded, 1]).all()
-    assert loader.quality.gaps == 6 + 6
-    assert loader.quality.large_moves == 0  # from one stock's last close to the next one's first is no move
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=10, deadline=None)
-def test_the_order_of_rows_does_not_matter(seed: int) -> None:
-    frame = bars_frame()
-    shuffled = frame.sample(frac=1.0, random_state=seed)
-    assert load(shuffled).data_array.tobytes() == load(frame).data_array.tobytes()
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    day=st.integers(5, 58),
-    how=st.sampled_from(["noise", "nan", "one nan", "zero", "infinite", "missing"]),
-)
-@settings(max_examples=40, deadline=None)
-def test_nothing_later_changes_a_bit(seed: int, day: int, how: str) -> None:
-    frame = bars_frame()
-    clean = load(frame)
-    later = (frame["date"] > pd.Timestamp(clean.dates[day])).to_numpy()
-    rng = np.random.default_rng(seed)
-    if how == "missing":
-        spoiled = frame[~later | (rng.random(len(frame)) < 0.5)]
-    elif how == "noise":
-        spoiled = frame.copy()
-        spoiled.loc[later, PRICES] = rng.lognormal(3.0, 2.0, (int(later.sum()), 4))
-    else:
-        spoiled = frame.copy()
-        hit = later & (rng.random(len(frame)) < 0.7)
-        value = {"zero": 0.0, "infinite": np.inf}.get(how, np.nan)
-        spoiled.loc[hit, ["close"] if how == "one nan" else PRICES] = value
-    dirty = load(spoiled)
-    assert dirty.tickers == clean.tickers
-    assert dirty.data_array[: day + 1].tobytes() == clean.data_array[: day + 1].tobytes()
-    stats = clean.compute_normalization_stats(day)
-    assert dirty.compute_normalization_stats(day).std.tobytes() == stats.std.tobytes()
-    expected = observed_features(clean.data_array, stats, 8.0)[: day + 1].tobytes()
-    assert observed_features(dirty.data_array, stats, 8.0)[: day + 1].tobytes() == expected
 
 
 DAYS = bars_frame()["date"]
@@ -312,17 +262,6 @@ def test_dirty_rows_are_repaired_masked_and_counted(caplog: pytest.LogCaptureFix
     assert loader.data_array[25, 0, f.CLOSE] == np.float32(frame.loc[25, "close"])
     assert "Loaded: 60 days, 1 stocks, 9 features" in caplog.messages
     assert any("7 masked" in line and "2 with high/low widened" in line for line in caplog.messages)
-
-
-def test_every_bar_encloses_its_open_and_close() -> None:
-    rng = np.random.default_rng(3)
-    frame = bars_frame()
-    frame[PRICES] *= rng.lognormal(0.0, 0.1, (len(frame), 4))
-    prices = load(frame).data_array[:, :, :4]
-    traded = np.isfinite(prices).all(axis=2)
-    bar = prices[traded]
-    assert (bar[:, f.LOW] <= bar[:, [f.OPEN, f.CLOSE]].min(axis=1)).all()
-    assert (bar[:, f.HIGH] >= bar[:, [f.OPEN, f.CLOSE]].max(axis=1)).all()
 
 
 def test_too_many_bad_prices_are_refused_at_the_stated_share() -> None:

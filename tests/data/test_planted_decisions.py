@@ -167,8 +167,3 @@ def test_only_products_tell_of_an_interaction(products: bool, low: float, high: 
     found = [path.profit(ScoreRule(inputs(path, products) @ weights, cost_of(path))) for path in unseen]
     rule = profit_of(unseen, ScoreRule(unseen[0].rule, cost_of(unseen[0])))
     assert low < np.mean(found) / rule < high
-
-
-def test_a_crowd_has_300_columns() -> None:
-    path = path_of("crowd", 31)
-    assert path.market.data_array.shape[1] == 300 and len(path.market.investable_columns) == 40

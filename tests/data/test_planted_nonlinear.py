@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from scipy.stats import rankdata
 
 from data.synthetic.built_in import synthetic_market
-from data.synthetic.kinds.nonlinear import AGREE, NONLINEAR_COMMON_SHARE, RING, TrendDrift
+from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
 from tests.data.test_synthetic import standard_error
 from utils.config.trader import SyntheticConfig
@@ -49,12 +48,6 @@ def own_path(kind: str, config: SyntheticConfig, seed: int) -> tuple[Array, Arra
     return own, PLANTED_KINDS[kind].latent_drift(config, own, rng)
 
 
-def test_own_noise_is_to_market_noise_as_15_to_7() -> None:
-    config = SyntheticConfig(daily_noise=math.hypot(0.015, 0.007))
-    assert RING.own_std(config) == pytest.approx(0.015)
-    assert math.sqrt(NONLINEAR_COMMON_SHARE) * config.daily_noise == pytest.approx(0.007)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
     config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
@@ -75,18 +68,6 @@ def test_no_day_is_special_and_the_drift_is_none_on_average(kind: str) -> None:
         change = moment[0] - moment[-1]
         assert change.mean() == pytest.approx(0.0, abs=4 * standard_error(change))
     assert drift.mean() == pytest.approx(0.0, abs=4 * standard_error(drift.mean(axis=0)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_mean_growth_is_that_of_many_paths(kind: str) -> None:
-    config = SyntheticConfig(kind=kind, days=600, stocks=2000, daily_noise=0.04)
-    own, drift = own_path(kind, config, 3)
-    total = np.cumsum(own[1:] + drift[:-1], axis=0)
-    growth = np.exp(total[HOLDING:] - total[:-HOLDING]).mean(axis=0)
-    variance = PLANTED_KINDS[kind].summed_variance(config, HOLDING)[0]
-    variance -= NONLINEAR_COMMON_SHARE * config.daily_noise**2 * HOLDING
-    assert growth.mean() == pytest.approx(math.exp(variance / 2), abs=4 * standard_error(growth))
-    assert standard_error(growth) < 0.002
 
 
 @pytest.mark.parametrize("sessions", [1, 5, 20])
@@ -125,26 +106,3 @@ def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(
     by_line = explained(list(trends_of(own, LAWS[kind].own_std(config))[:, known]), following)
     assert by_rule == pytest.approx(predictable, rel=0.25)
     assert by_line < line * predictable
-
-
-@pytest.mark.parametrize(("kind", "least"), [("agree", 0.1), ("ring", 0.15)])
-def test_the_rule_ranks_the_trades_of_a_path(kind: str, least: float) -> None:
-    """The rank correlation of score and result among the stocks of a day, on the mean."""
-    config = SyntheticConfig(kind=kind)
-    for seed in (31, 32):
-        close = synthetic_market(config, seed).close
-        scores = rule_scores(config, close, HOLDING)[WARM_UP:-HOLDING]
-        earned = np.log(close[WARM_UP + HOLDING :] / close[WARM_UP:-HOLDING])
-        ranks = [rankdata(values, axis=1) - (config.stocks + 1) / 2 for values in (scores, earned)]
-        correlation = (ranks[0] * ranks[1]).mean(axis=1) / (ranks[0].std(axis=1) * ranks[1].std(axis=1))
-        assert correlation.mean() > least
-
-
-def test_a_missing_bar_and_a_lone_stock_are_scored_too() -> None:
-    for kind in KINDS:
-        config = SyntheticConfig(kind=kind, days=80, stocks=3)
-        close = synthetic_market(config, 5).close
-        close[40:44, 1] = np.nan
-        assert np.isfinite(rule_scores(config, close, HOLDING)).all()
-        lone = SyntheticConfig(kind=kind, days=80, stocks=1)
-        assert np.isfinite(rule_scores(lone, close[:, :1], HOLDING)).all()

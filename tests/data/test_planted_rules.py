@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from data.synthetic.built_in import SyntheticMarket, built_in_market, synthetic_market
 from data.synthetic.kinds.fading import REVERSAL, VALUE, StateSpace, Transient, momentum_space
-from data.synthetic.kinds.lead import LEAD_LAG
 from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
-from data.synthetic.law import fading_sum
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from environment.portfolio import Portfolio
 from tests.data.test_synthetic import standard_error
@@ -212,33 +210,6 @@ def test_a_day_without_a_bar_only_predicts(missing: float) -> None:
     forgets = phi - momentum_space(config).gain
     gap = scores[16, 0] - whole[16, 0]
     assert scores[29, 0] - whole[29, 0] == pytest.approx(gap * forgets**13, rel=1e-9)
-
-
-@given(st.floats(0.5, 40.0), st.integers(1, 60))
-def test_a_fading_drift_earns_its_sum(half_life: float, holding_days: int) -> None:
-    total, drift = 0.0, 1.0
-    for _ in range(holding_days):
-        total += drift
-        drift *= 0.5 ** (1 / half_life)
-    assert fading_sum(-math.log(2) / half_life, holding_days) == pytest.approx(total, rel=1e-9)
-
-
-def test_the_lead_rule_is_the_sum_of_what_is_still_to_come() -> None:
-    """A single jump of the leading column is answered for as long as its followers have not done so."""
-    config = SyntheticConfig(kind="lead-lag", days=40, stocks=3)
-    growth = PLANTED_KINDS["lead-lag"].log_growth(config)
-    close = np.exp(-np.outer(np.arange(40), growth))
-    close[10:, -1] *= math.exp(0.01)
-    scores = rule_scores(config, close, HOLDING)
-    slope = scores[10, 0] / 0.01
-    assert 0 < slope < 1
-    days = np.arange(40)
-    expected = np.where((days >= 10) & (days < 10 + LEAD_LAG.lags[0]), 0.01 * slope, 0.0)
-    assert scores[:, 0] == pytest.approx(expected, abs=1e-12)
-    assert (scores[:, len(LEAD_LAG.followers(3, 0)) :] == 0).all()
-    # A trade of 3 sessions gets only what falls into them.
-    brief = rule_scores(config, close, 3)[:, 0]
-    assert brief == pytest.approx(np.where(days >= 10 + LEAD_LAG.lags[0] - 3, expected, 0.0), abs=1e-12)
 
 
 def regime_chance(mean_returns: Array, variance: float) -> Array:

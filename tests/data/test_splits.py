@@ -206,13 +206,6 @@ def test_parts_of_the_span_are_drawn_from_uniformly() -> None:
         assert len(times) == 10 and (times - 200).abs().max() < 5 * 13.4
 
 
-def test_random_windows_draw_every_start_about_equally_often() -> None:
-    drawn = random_windows(Span(30, 49), 15, 5000, torch.Generator().manual_seed(1))
-    times = torch.bincount(drawn)
-    assert times[:30].sum() == 0 and len(times) == 35
-    assert (times[30:] - 1000).abs().max() < 5 * 28.3  # five standard deviations of a binomial count
-
-
 @settings(deadline=None)
 @given(spans(), st.integers(1, 50))
 def test_a_span_shorter_than_an_episode_is_refused(case: tuple[Span, int], short_by: int) -> None:

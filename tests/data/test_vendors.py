@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data.raw.prepare import PrepareSummary, prepare
 from data.raw.text import resolve_days
@@ -209,14 +207,6 @@ def test_every_form_gives_the_same_parquet(write: Writer, tmp_path: Path) -> Non
     summary, made = read_back(write(bars, tmp_path / "source"), tmp_path)
     assert_equal(made, bars)
     assert (summary.dropped.total(), summary.skipped, summary.closes_only) == (0, [], [])
-
-
-@given(seed=st.integers(0, 1000), write=st.sampled_from(WRITERS))
-@settings(max_examples=15)
-def test_so_it_does_for_any_market(seed: int, write: Writer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder, bars = tmp_path_factory.mktemp("any"), truth(seed, days=12)
-    _, made = read_back(write(bars, folder / "source"), folder)
-    assert_equal(made, bars)
 
 
 def wide_csv(bars: pd.DataFrame, path: Path) -> Path:

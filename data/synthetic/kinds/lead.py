@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from data.synthetic.law import Float64Array, PlantedKind, register
+from data.synthetic.law import Float64Array, PlantedKind, register, sum_ahead
 from utils.config.trader import SyntheticConfig
 
 LEAD_NOISE_RATIO = 4.0
@@ -83,8 +83,7 @@ class Lead:
         scores = np.zeros(drift.shape)
         for leader, lag in enumerate(self.lags):
             columns = self.followers(config.stocks, leader)
-            for ahead in range(min(holding_days, lag, len(drift))):
-                scores[: len(drift) - ahead, columns] += drift[ahead:, columns]
+            scores[:, columns] = sum_ahead(drift[:, columns], min(holding_days, lag))
         return scores
 
 

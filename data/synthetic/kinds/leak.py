@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, register
+from data.synthetic.law import Float64Array, PlantedKind, register, sum_ahead
 from utils.config.trader import SyntheticConfig
 
 LEAK_SESSIONS = 20
@@ -76,9 +76,8 @@ def summed_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
 
 def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Sum the drifts that a leak tells by today; those after the last day of the market are left out."""
-    scores = np.zeros(drift.shape)
-    for ahead in range(min(holding_days, LEAK_SESSIONS, len(drift))):
-        scores[: len(drift) - ahead, :-1] += drift[ahead:, :-1]
+    scores = sum_ahead(drift, min(holding_days, LEAK_SESSIONS))
+    scores[:, -1] = 0.0
     return scores
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, mean_return, register
+from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, mean_return, register, sum_ahead
 from utils.config.trader import SyntheticConfig
 
 
@@ -136,22 +136,15 @@ def _interaction_rule(config: SyntheticConfig, returns: Float64Array, holding_da
     for day in range(len(returns)):
         move = np.nan_to_num(returns[day, :-1] - answer[day])
         answer[day + INTERACTION_SESSIONS] = INTERACTION_LOADING * direction[day] * move
-    return _next_answers(np.pad(answer[1:], ((0, 0), (0, 1))), len(returns), holding_days)
+    answers = np.pad(answer[1:], ((0, 0), (0, 1)))
+    return sum_ahead(answers, min(holding_days, INTERACTION_SESSIONS))[: len(returns)]
 
 
 def _interaction_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Sum the answers that past moves have set; those after the last day of the market are left out."""
-    known = np.pad(drift, ((0, INTERACTION_SESSIONS), (0, 0)))
-    known[:, -1] = 0.0
-    return _next_answers(known, len(drift), holding_days)
-
-
-def _next_answers(answers: Float64Array, days: int, holding_days: int) -> Float64Array:
-    """Sum, for each of `days`, the answers of the sessions after it; row t of `answers` is that of day t + 1."""
-    total = np.zeros((days, answers.shape[1]))
-    for ahead in range(min(holding_days, INTERACTION_SESSIONS)):
-        total += answers[ahead : ahead + days]
-    return total
+    scores = sum_ahead(drift, min(holding_days, INTERACTION_SESSIONS))
+    scores[:, -1] = 0.0
+    return scores
 
 
 register(
