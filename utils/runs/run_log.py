@@ -185,7 +185,10 @@ def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
     if not to_resume:
         found = [replace(one, is_unfinished=True) for one in found if (runs_dir / one.name / METRICS).is_file()]
     if not found:
-        raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
+        wanted, advice = (
+            ("a run to resume", " without --resume") if to_resume else ("a trained run", ", or name another --runs-dir")
+        )
+        raise ConfigError(f"expected {wanted} in {runs_dir}, got none; start one{advice}")
     return max(found).name
 
 
