@@ -4,27 +4,25 @@ An expanding walk-forward test as the plan says (`plan.toml`, or another by --pl
 fold and played on its test days beside baselines and random selections. Parts are jobs: --jobs
 and --cluster do them side by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study
 goes on. Each run is written into OUT/runs.jsonl; a folder that was begun under another plan or on other data is
-refused. At the end stand OUT/results.json, OUT/report.html and a table.
+refused. At the end stand OUT/results.json, a table and its meaning in words.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.learning.study import add_executor_flags, ending, folder_of, read_results, run_study, study_executor
 from benchmarks.real_prices.ledger import enter, require_same
-from benchmarks.real_prices.page import render
 from benchmarks.real_prices.parts import Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, read_plan
 from benchmarks.real_prices.report import DataFacts, Report, markdown, results
 from benchmarks.real_prices.words import summary
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import write_atomically, write_json
+from utils.runs.run_log import write_json
 
-PARTS, RESULTS, PAGE = "parts.jsonl", "results.json", "report.html"
+PARTS, RESULTS = "parts.jsonl", "results.json"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -65,11 +63,7 @@ def run(arguments: argparse.Namespace) -> str:
                 if len(records) > len(jobs) - len(left):
                     print(_progress(record, len(records), len(jobs)), flush=True)
     report = Report(source.plan, DataFacts.of(source), records, looks)
-    command = ["python", "-m", "benchmarks.real_prices", "--data", str(arguments.data)]
-    command += ["--investable", str(arguments.investable), "--out", str(out)]
-    command += [] if arguments.plan == PLAN else ["--plan", str(arguments.plan)]
     write_json(out / RESULTS, results(report))
-    write_atomically(out / PAGE, render(report, shlex.join(command)))
     return f"{markdown(report)}\n\n{summary(report)}\n\nwritten to {out}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -88,18 +88,6 @@ class Account:
             and Pickers(
                 known.daily[:, days], known.blocks[..., blocks], known.shifted[:, days], known.known_share[:, days]
             ),
-        )
-
-    def of_seed(self, place: int) -> Account:
-        """Return the account of one seed."""
-        one = slice(place, place + 1)
-        known = self.pickers
-        return replace(
-            self,
-            track=self.track.each(lambda values: values[one]),
-            rank_ic=self.rank_ic[one],
-            replays={label: profit[one] for label, profit in self.replays.items()},
-            pickers=known and Pickers(*(getattr(known, field.name)[one] for field in fields(Pickers))),
         )
 
 

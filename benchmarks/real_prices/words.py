@@ -18,7 +18,7 @@ def summary(report: Report) -> str:
     parts += [f"{stocks_of(report, name).capitalize()}: {evidence(report, name)}" for name in report.fields]
     for title, said in lists(report).items():
         parts.append("\n".join((f"{title}:", *(f"- {sentence}" for sentence in said))))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, runs(report)])
 
 
 def lists(report: Report) -> dict[str, list[str]]:
