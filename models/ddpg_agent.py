@@ -30,6 +30,7 @@ from models.round_robin import RoundRobinPolicy
 from models.trader import (
     AccountPolicy,
     Candidates,
+    DailyOrders,
     Forecasts,
     Traders,
     beyond_start,
@@ -364,15 +365,22 @@ class DDPGAgent:
 
     def action(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Tensor:
         """Return the (n, 2) action for (n, 6) positions by stock, 0 where none is held, and a (3,) account."""
+        placed = self.place(positions, account, forecasts, day)
+        # An order of the market's has a sale target of its own.
+        target = forecasts.target[:, day].scatter(1, placed.stock, placed.target_percent)
+        return placed.action(target)[0].cpu()
+
+    def place(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> DailyOrders:
+        """Return the orders of this one account, the best first as in rollouts, see `action`."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         score = torch.where(positions[..., 0] > 0, -torch.inf, forecasts.score[:, day])
-        target, orders = forecasts.target[:, day], min(self.rules.max_new_positions_per_day, score.shape[1])
+        orders = min(self.rules.max_new_positions_per_day, score.shape[1])
         policy, mixed = self.policy, None
         if isinstance(policy, RoundRobinPolicy):
             today, turns = torch.tensor([day]).to(self.device), policy.turns(forecasts.expected[0].isfinite())
             market = policy.daily_orders(turns[today], score.isfinite(), account[:, 0])
             if self.holds_market:
-                return market.action(target)[0].cpu()
+                return market
             held = (positions[..., SESSIONS_HELD] * self.rules.max_holding_days).round()
             cash, size = policy.own_account(account[:, 0], positions[..., SIZE], held, today)
             account, positions = account.clone(), positions.clone()
@@ -380,13 +388,14 @@ class DDPGAgent:
             mixed = partial(policy.mixed, market=market, cash=cash, day=today)
             policy = policy.own
         accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
-        adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)
-        none, candidates = torch.zeros_like(accounts.cash), Candidates(forecasts.expected[:, day], score, target)
+        none, candidates = (
+            torch.zeros_like(accounts.cash),
+            Candidates(forecasts.expected[:, day], score, forecasts.target[:, day]),
+        )
+        # Without noise as with it in float64: the same sizes as in rollouts, to the last bit.
+        adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value, none)
         choice = daily_orders(self.traders, self.cash_value, candidates, accounts, none, orders, adjustment=adjustment)
-        placed = choice if mixed is None else mixed(choice)
-        # An order of the market's has a sale target of its own.
-        target = target.scatter(1, placed.stock, placed.target_percent)
-        return placed.action(target)[0].cpu()
+        return choice if mixed is None else mixed(choice)
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""

@@ -42,8 +42,9 @@ def held(ticker: str, sessions: int, price: float, target_percent: float, shares
 def made(
     orders: list[Order], holdings: list[Holding], *, whole: bool = True, run: str = "one", stop_percent: float = 0.0
 ) -> list[BrokerOrder]:
-    signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, orders, [], None, None, True)
-    return broker_orders(run, signals, holdings, dataclasses.replace(TINY_RULES, stop_percent=stop_percent), whole)
+    purchases = {order.ticker: order.value / order.close for order in orders}
+    rules = dataclasses.replace(TINY_RULES, stop_percent=stop_percent)
+    return broker_orders(run, "2020-01-02", purchases, holdings, rules, whole)
 
 
 HELD = [held("AAA", 2, 10.0, 12.345, 40), held("BRK.B", LAST - 1, 300.0, 20.0, 7)]
@@ -185,7 +186,9 @@ def test_a_position_leaves_at_the_close_when_its_status_says_so() -> None:
         if not np.isfinite(one.entry_price):
             continue
         signals = signals_of(MARKET, 0, 50, holdings=[one])
-        (order,) = [sale for sale in broker_orders("r", signals, [one], TINY_RULES, True) if sale.side == "sell"]
+        (order,) = [
+            sale for sale in broker_orders("r", signals.date, {}, [one], TINY_RULES, True) if sale.side == "sell"
+        ]
         status = signals.positions[0].status
         assert (order.when == "target") == status.startswith("open, ")
         seen.add(order.when)
@@ -196,7 +199,8 @@ def test_a_position_leaves_at_the_close_when_its_status_says_so() -> None:
 @given(st.integers(0, 50), days, st.booleans())
 def test_purchases_are_the_orders_of_the_signals(seed: int, day: int, whole: bool) -> None:
     signals = signals_of(MARKET, seed, day)
-    orders = broker_orders("r", signals, [], TINY_RULES, whole)
+    purchases = {order.ticker: order.value / order.close for order in signals.orders}
+    orders = broker_orders("r", signals.date, purchases, [], TINY_RULES, whole)
     assert [order.ticker for order in orders] == [order.ticker for order in signals.orders if order.value > order.close]
     for order, signal in zip(orders, signals.orders, strict=True):
         assert order.when == "open"

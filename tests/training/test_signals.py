@@ -409,7 +409,7 @@ def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.Capt
         (("--run", "none"), "the nearest is 'one'"),
         (("--positions", "nowhere.csv"), "--positions: expected an existing file"),
         (("--json", "no/such/folder/out.json"), "a file to write to for --json"),
-        (("--capital", "0"), "--capital: expected NUMBER > 0"),
+        (("--capital", "0"), "--capital: expected 1 <= NUMBER"),
     ],
 )
 def test_mistakes_get_one_line(

@@ -139,6 +139,65 @@ class ServeArguments:
 
 
 @checked_dataclass
+class PaperArguments:
+    """Show where a paper account stands."""
+
+    name: kinds.AccountName
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+
+
+@checked_dataclass
+class PaperOpenArguments(PaperArguments):
+    """Open a paper account: a run's champion goes on day after day, in a folder beside the runs."""
+
+    run: kinds.SavedRunName = None
+    capital: kinds.PositiveFloat = 100_000.0
+    """Capital that the account begins with."""
+    calendar: str = "none"
+    """Exchange whose sessions the data must have, as XNYS; `none`: each day of the data is a session."""
+    venue: Literal["paper", "alpaca"] = "paper"
+    """Where orders are executed. `paper`: at recorded prices, by the rules of training; `alpaca`: Alpaca's paper
+    account, by the variables APCA_API_KEY_ID and APCA_API_SECRET_KEY."""
+    data: kinds.InputFile = None
+    """Parquet file that grows, read at each step; default: the run's own."""
+
+
+@checked_dataclass
+class PaperStepArguments(PaperArguments):
+    """Take in new sessions and give the orders for the next one; call it after each close."""
+
+    date: str | None = None
+    """Session up to which the data are read, as 2014-11-10; default: the last one."""
+
+
+@checked_dataclass
+class PaperReportArguments(PaperArguments):
+    """Write the page of a paper account, with its backtest."""
+
+
+@checked_dataclass
+class PaperStopArguments(PaperArguments):
+    """Stop new orders of a paper account; its positions are sold by the rules."""
+
+
+@checked_dataclass
+class PaperGoArguments(PaperArguments):
+    """Let a paper account go on: accept what was doubted or held, and end a stop."""
+
+
+@checked_dataclass
+class PaperReplayArguments(PaperArguments):
+    """Walk recorded sessions as if each were today, and compare the account with its backtest bit for bit."""
+
+    from_: str | None = None
+    """Session at whose close the first order is given; default: the first one of the holdout."""
+    to: str | None = None
+    """Last session; default: that of the data."""
+    processes: bool = False
+    """Start a process for each session."""
+
+
+@checked_dataclass
 class WalkForwardArguments:
     """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
 

@@ -76,7 +76,8 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     if arguments.ib is not None or arguments.alpaca is not None:
-        orders = broker_orders(run.name, signals, holdings, rules, arguments.whole_shares)
+        purchases = {order.ticker: order.value / order.close for order in signals.orders}
+        orders = broker_orders(run.name, signals.date, purchases, holdings, rules, arguments.whole_shares)
         _write_for_brokers(arguments, signals, orders, has_stops=rules.stop_percent > 0)
     return signals
 

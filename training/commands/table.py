@@ -113,6 +113,18 @@ COMMANDS = {
         arguments.WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", require_startable_study
     ),
     "sweep": of_runs(arguments.SweepArguments, "training.commands.sweep:run_sweep", require_startable_study),
+    **{
+        f"paper {name}": Command(kind, f"training.commands.paper:run_{name}")
+        for name, kind in {
+            "open": arguments.PaperOpenArguments,
+            "step": arguments.PaperStepArguments,
+            "status": arguments.PaperArguments,
+            "report": arguments.PaperReportArguments,
+            "stop": arguments.PaperStopArguments,
+            "go": arguments.PaperGoArguments,
+            "replay": arguments.PaperReplayArguments,
+        }.items()
+    },
     "fuel-breaks train": Command(
         fuel_breaks.FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_startable
     ),

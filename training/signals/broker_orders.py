@@ -15,13 +15,12 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_FLOOR, ROUND_UP, Decimal
 from typing import Literal
 
 from training.signals.holdings import Holding
-from training.signals.signals import Signals
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 
@@ -67,7 +66,7 @@ class BrokerOrder:
     limit_price: Decimal | None
     """Of a sale at the target: rounded up to a price that exchanges take."""
     order_id: str
-    """Determined by run, date, ticker and side."""
+    """Determined by the name of run or account, date, ticker and side."""
     stop_price: Decimal | None = None
     """Of a sale at the target: rounded down to such a price; None without stops."""
 
@@ -85,20 +84,36 @@ class BrokerOrder:
         return f"{self.quantity.normalize():f}"
 
 
+def order_id(name: str, date: str, ticker: str, side: Literal["buy", "sell"]) -> str:
+    """Return the id of an order of a run or an account; a long or odd name is hashed, so that ids are short and plain.
+
+    The same order has the same id whenever it is asked for.
+    """
+    if not _PLAIN_NAME.fullmatch(name):
+        name = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:12]
+    return f"{name}-{date}-{ticker.replace(' ', '.')}-{side}"
+
+
 def broker_orders(
-    run: str, signals: Signals, holdings: Sequence[Holding], rules: EnvironmentConfig, whole_shares: bool
+    name: str,
+    date: str,
+    purchases: Mapping[str, float],
+    holdings: Sequence[Holding],
+    rules: EnvironmentConfig,
+    whole_shares: bool,
 ) -> list[BrokerOrder]:
     """Return the sales of the holdings, then the purchases; orders of no share are left out.
 
     Args:
+        name: of the run or the account.
+        date: session at whose close they are decided.
+        purchases: shares by ticker.
         whole_shares: quantities are rounded down to whole shares, else to ten-thousandths.
 
     Raises:
         DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
     step = Decimal(1) if whole_shares else _SHARE_STEP
-    # A long or odd name of a run is hashed, such that ids are short and plain.
-    name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
 
     def order(ticker: str, shares: float, when: When, *limits: Decimal | None) -> BrokerOrder:
         if not _TICKER.fullmatch(ticker):
@@ -106,10 +121,10 @@ def broker_orders(
                 f"expected tickers of letters, digits and . ^ / - in files for brokers, got {ticker!r}; rename it in "
                 "the data, or leave out --ib and --alpaca"
             )
-        side = "buy" if when == "open" else "sell"
-        order_id = f"{name}-{signals.date}-{ticker.replace(' ', '.')}-{side}"
+        side: Literal["buy", "sell"] = "buy" if when == "open" else "sell"
+        known = order_id(name, date, ticker, side)
         limit, stop = limits or (None, None)
-        return BrokerOrder(ticker, Decimal(shares).quantize(step, ROUND_FLOOR), when, limit, order_id, stop)
+        return BrokerOrder(ticker, Decimal(shares).quantize(step, ROUND_FLOOR), when, limit, known, stop)
 
     sales = [
         order(held.ticker, held.shares, "close")
@@ -117,8 +132,8 @@ def broker_orders(
         else order(held.ticker, held.shares, "target", _tick(held.target_price, ROUND_UP), _stop(held, rules))
         for held in holdings
     ]
-    purchases = [order(bought.ticker, bought.value / bought.close, "open") for bought in signals.orders]
-    return [one for one in (*sales, *purchases) if one.quantity > 0]
+    bought = [order(ticker, shares, "open") for ticker, shares in purchases.items()]
+    return [one for one in (*sales, *bought) if one.quantity > 0]
 
 
 def ib_basket(orders: Sequence[BrokerOrder]) -> str:

@@ -1,7 +1,7 @@
 """Open positions, read from a file and described as the environment observes them."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,7 +149,7 @@ def session(text: str, market: Market, name: str) -> int:
     return place
 
 
-def position_features(holdings: list[Holding], rules: EnvironmentConfig) -> Tensor:
+def position_features(holdings: Sequence[Holding], rules: EnvironmentConfig) -> Tensor:
     """Describe the positions as the environment observes them at the close: (K, 6) float32."""
     names = ("sessions_held", "entry_price", "last_price", "target_price", "value", "days_without_bar")
     columns = torch.tensor([[getattr(held, name) for held in holdings] for name in names], dtype=torch.float64)

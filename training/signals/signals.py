@@ -6,25 +6,23 @@ inputs times the committee's ridge weights, and the networks' output. So it is t
 inputs, a constant, and one part for the networks. Inputs are standardised: a group at its means contributes nothing.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, HIGH, OPEN
 from data.market import Market
-from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent, Judgement
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.trader import day_mean
-from training.signals.holdings import Holding, position_features
+from training.signals.decision import decide
+from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
-from utils.spaces import POSITION_FEATURES
 
 NETWORKS = "networks"
 METHOD = (
@@ -203,33 +201,15 @@ def make_signals(
             f"{market.dates[day]}"
         )
     shown = [_position(holding, market, rules) for holding in holdings]
-    exposure = sum(holding.shares * holding.last_price for holding in holdings)
-    # The account stands before a session in which every stock opens at this close: so the environment's own rules
-    # choose the orders and size them, without the data of the days after.
-    today = market.data_array[day, market.investable_columns]
-    close = torch.from_numpy(today[:, CLOSE])
-    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    highest = max(peak, rules.initial_capital, cash + exposure)
-    is_locked = rules.drawdown_lock > 0 and cash + exposure <= highest * (1 - rules.drawdown_lock / 100)
-    # The next session's volume and low are unknown.
-    rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
-    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days)
-    portfolio.cash.fill_(cash)
-    portfolio.equity.fill_(cash + exposure)
-    days = slice(day, day + 1)
-    x = torch.from_numpy(agent.inputs.of(market, days)).to(agent.device)
-    forecasts = agent.forecasts(market, x, days)
-    is_forecast = agent.decides_on(day)
-    nothing = Parts(np.zeros((len(close), len(GROUPS))), 0.0, None)
-    parts = parts_of(agent, x[0], torch.isfinite(close).to(agent.device)) if is_forecast else nothing
-    # A position that is due, or whose target is reached, is still held at this close.
-    positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
-    place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
-    if holdings:
-        positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
-    action = agent.action(positions, portfolio.account()[0], forecasts, day)
-    is_free = portfolio.candidates()[0] & (positions[:, 0] == 0)
+    decision = decide(agent, market, day, rules, cash, holdings)
+    portfolio, forecasts, action = decision.portfolio, decision.forecasts, decision.action
+    is_forecast, stocks = agent.decides_on(day), portfolio.bars.stocks
+    tradable = portfolio.bars.tradable[0].to(agent.device)
+    nothing = Parts(np.zeros((stocks, len(GROUPS))), 0.0, None)
+    parts = parts_of(agent, decision.x, tradable) if is_forecast else nothing
+    is_free, equity = decision.candidates, float(portfolio.equity)
+    highest = max(peak, rules.initial_capital, equity)
+    is_locked = rules.drawdown_lock > 0 and equity <= highest * (1 - rules.drawdown_lock / 100)
     expected = forecasts.expected[0, day].cpu() / rules.largest_order
     best = int(torch.where(is_free, forecasts.score[0, day].cpu(), -torch.inf).argmax())
     has_candidate = bool(is_free[best] & expected[best].isfinite())
@@ -239,7 +219,7 @@ def make_signals(
         next_session=session_date(market, day + 1),
         capital=rules.initial_capital,
         cash=cash,
-        equity=cash + exposure,
+        equity=equity,
         orders=_orders(parts, market, day, action, portfolio),
         positions=shown,
         best_candidate=market.tickers[market.investable_columns[best]] if has_candidate else None,

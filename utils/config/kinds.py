@@ -62,7 +62,9 @@ InnerShare = Annotated[float, Field(gt=0, lt=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 BasisPoints = Annotated[float, Field(ge=0, lt=10_000)]
 InputFile = Annotated[Path | None, rule("an existing file", Path.is_file, of_machine=True)]
-FolderName = Annotated[str | None, rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
+_PLAIN_NAME = rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)
+FolderName = Annotated[str | None, _PLAIN_NAME]
+AccountName = Annotated[str, _PLAIN_NAME, Mark.POSITIONAL, Field(description="Name of the account.")]
 Device = Annotated[
     str,
     rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),

@@ -103,7 +103,8 @@ class Setting:
     @property
     def flags(self) -> list[str]:
         """Every spelling of its flag, the usual one first, one that says no last; [] for a positional argument."""
-        concern, dot, word = self.name.replace("_", "-").rpartition(".")
+        # A name that Python keeps for itself, as `from`, has an underscore at its end.
+        concern, dot, word = self.name.rstrip("_").replace("_", "-").rpartition(".")
         prefixes = ("", concern + dot) if Mark.SHORT in self.notes else (concern + dot,)
         stems = () if Mark.POSITIONAL in self.notes else ("", "no-") if self.kind is bool else ("",)
         return [f"--{prefix}{stem}{word}" for prefix in prefixes for stem in stems]

@@ -1,0 +1,80 @@
+"""Accounts of tiny agents on a tiny market, without a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.market import Market
+from models.ddpg_agent import DDPGAgent
+from tests.small_market import TINY_RULES, small_market
+from tests.tiny import INPUTS, networked, tiny_agent
+from training.paper.account import Account, cut_market
+from training.paper.certificate import TERMS
+from training.paper.journal import JOURNAL, Journal
+from training.paper.sessions import Sessions
+from training.paper.venue import Venue
+from utils.config.trader import Config, EnvironmentConfig
+
+MARKET = small_market(3)
+START = 20
+
+
+def agent_of(seed: int, rules: EnvironmentConfig = TINY_RULES, market: Market = MARKET) -> DDPGAgent:
+    """An agent that finds something to order on many days; every second one has networks."""
+    weights = np.random.default_rng(seed).standard_normal(INPUTS)
+    weights[0] = -1.0
+    made = tiny_agent(market, weights.tolist(), rules=rules, target=10.0 + seed % 40, seed=seed)
+    return networked(made, seed) if seed % 2 else made
+
+
+@dataclasses.dataclass
+class Walk:
+    """An account that is opened anew for every step, as a process each day would."""
+
+    folder: Path
+    agent: DDPGAgent
+    rules: EnvironmentConfig = TINY_RULES
+    market: Market = MARKET
+    broker: Venue | None = None
+    calendar: Sessions = Sessions("none")  # noqa: RUF009 - it is frozen
+
+    def __post_init__(self) -> None:
+        opening = {
+            "account": "one",
+            "run": "none",
+            "generation": 0,
+            "capital": 12_345.67,
+            "calendar": "none",
+            "venue": "paper",
+            "start": str(self.market.dates[START].astype("datetime64[D]")),
+            "certificate": TERMS,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / JOURNAL).exists():
+            Journal.create(self.folder / JOURNAL, opening)
+
+    def journal(self) -> Journal:
+        """The journal, verified."""
+        return Journal(self.folder / JOURNAL)
+
+    def account(self, journal: Journal, day: int) -> Account:
+        """The account after a session."""
+        config = dataclasses.replace(Config(), env=self.rules)
+        market = cut_market(self.market, day)
+        return Account(self.folder, journal, config, self.agent, market, self.calendar, self.broker)
+
+    def step(self, day: int, **options: Any) -> bool:
+        """Step at the close of a day."""
+        with self.journal() as journal:
+            return self.account(journal, day).step(**options)
+
+    def rows(self) -> list[tuple[str, str, Any, str]]:
+        """All rows, in their order."""
+        with self.journal() as journal:
+            kinds = ("open", "session", "intent", "answer", "unknown", "hold", "doubt", "stop", "go", "missed")
+            rows = [row for kind in kinds for row in journal.of(kind).values()]
+            return [(row.kind, row.key, row.body, row.hash) for row in sorted(rows, key=lambda row: row.number)]

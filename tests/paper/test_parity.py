@@ -1,0 +1,69 @@
+"""An account that steps day by day is the backtest of its champion, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.features import CLOSE
+from environment.portfolio import Portfolio
+from tests.paper.cases import MARKET, START, Walk, agent_of
+from tests.small_market import TINY_RULES
+from training.evaluation.play import EvaluationSetup, play_agent
+from training.paper.backtest import backtest
+from training.paper.report import parity_sentence
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 9), st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 3), st.sampled_from([0.0, 0.02]), st.data())
+def test_an_account_equals_its_backtest(
+    seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
+) -> None:
+    """Also over windows, with several orders a day, round robin, and missing bars; and in play_agent's own words."""
+    rules = dataclasses.replace(TINY_RULES, max_new_positions_per_day=orders, volume_cap=volume_cap)
+    if seed > 5:
+        rules = dataclasses.replace(rules, stop_percent=3.0, drawdown_lock=5.0)
+    last = START + data.draw(st.integers(1, 2 * rules.episode_steps + 3))
+    volume = np.random.default_rng(seed).integers(1, 10**6, MARKET.data_array.shape[:2]).astype(np.float32)
+    market = dataclasses.replace(MARKET, volume=volume if volume_cap else None)
+    with tempfile.TemporaryDirectory() as folder:
+        walk = Walk(Path(folder), agent_of(seed, rules).betting(share), rules, market)
+        for day in range(START, last + 1):
+            assert walk.step(day)
+        with walk.journal() as journal:
+            account = walk.account(journal, last)
+            played = backtest(account)
+            assert played.first_difference(account) == ""
+            assert "equal bit for bit" in parity_sentence(account, played)
+            assert backtest(account).equity.tolist() == played.equity.tolist()  # with what is kept of windows
+            book = account.book
+            if last < START + rules.episode_steps:
+                return
+            # The first window is an episode as `evaluate` plays it.
+            env = dataclasses.replace(rules, initial_capital=12_345.67)
+            setup = EvaluationSetup(market, Portfolio.on(market, env), torch.tensor([START]))
+            curves, trades, _ = play_agent(setup, walk.agent)
+            own = [book.equity(day) for day in range(START, START + rules.episode_steps + 1)]
+            assert own == pytest.approx(curves.equity[0, 0].tolist(), rel=1e-5)
+            assert len(trades) == sum(
+                fill.side == "buy" for day in range(START, START + rules.episode_steps + 1) for fill in book.fills(day)
+            )
+
+
+def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, agent_of(3))
+    for day in range(START, START + 6):
+        walk.step(day)
+    bars = MARKET.data_array.copy()
+    bars[START + 4 :, :, CLOSE] *= 1.5
+    with walk.journal() as journal:
+        other = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
+        account = other.account(journal, START + 5)
+        assert backtest(account, uses_cache=False).first_difference(account).startswith(account.book.date(START + 4))

@@ -1,0 +1,164 @@
+"""The commands `paper ...`: accounts that go on day after day."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+from training.commands.arguments import (
+    PaperArguments,
+    PaperOpenArguments,
+    PaperReplayArguments,
+    PaperStepArguments,
+)
+from training.paper.account import STOP, stop_reason
+from training.paper.backtest import backtest
+from training.paper.certificate import finding
+from training.paper.folder import Parts, open_account, opened
+from training.paper.journal import Journal
+from training.paper.replay import replay
+from training.paper.report import parity_sentence, write_report
+from training.paper.venue import Venue
+from training.run.saved import open_saved_run
+from training.signals.holdings import session
+from utils.errors import ConfigError
+from utils.runs.console import setup_logging
+from utils.runs.devices import choose_threads
+from utils.runs.run_log import REPORT
+
+logger = logging.getLogger(__name__)
+PROGRAM = Path(__file__).parents[2] / "main.py"
+
+
+def run_open(arguments: PaperOpenArguments) -> None:
+    """Begin an account with a run's champion, whose first order is given at the last close of the data.
+
+    Raises:
+        ConfigError, DataError: the name is taken, or run, calendar, data or venue cannot be used.
+    """
+    run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
+    if arguments.venue != "paper":
+        _broker(arguments.venue)
+    path = arguments.runs_dir / arguments.name
+    open_account(
+        run,
+        path,
+        name=arguments.name,
+        capital=arguments.capital,
+        calendar=arguments.calendar,
+        venue=arguments.venue,
+        data=arguments.data,
+    )
+    logger.info(
+        "account %s opened with the champion of %s and a capital of %s; next: paper step %s after each close",
+        *(path, run.name, f"{arguments.capital:,.0f}", arguments.name),
+    )
+
+
+def run_step(arguments: PaperStepArguments) -> None:
+    """Take in the sessions since the last step, give the orders for the next one, and write the page.
+
+    Raises:
+        ConfigError, DataError: there is no such account, its journal or data are damaged, or a session is held.
+        NoAnswer: the venue is silent; the next step goes on.
+    """
+    choose_threads(1)
+    path = _folder(arguments)
+    with opened(path) as journal:
+        setup_logging(path)
+        parts = Parts.of(path, journal.opening)
+        day = None if arguments.date is None else session(arguments.date, parts.market, "--date")
+        account = parts.account(path, journal, day, _broker(journal.opening["venue"]))
+        is_new = account.step(None if arguments.date is not None else datetime.now(UTC))
+        if is_new or not (path / REPORT).exists():
+            write_report(account, backtest(account))
+        if not is_new:
+            logger.info("%s is in the account already: nothing to do", account.book.date(-1))
+        _show(path, journal)
+
+
+def run_status(arguments: PaperArguments) -> None:
+    """Show the account's last session, orders, positions and certificate, by its journal alone."""
+    path = _folder(arguments)
+    with opened(path) as journal:
+        _show(path, journal)
+
+
+def run_report(arguments: PaperArguments) -> None:
+    """Write the page anew, all windows of the backtest played again."""
+    choose_threads(1)
+    path = _folder(arguments)
+    with opened(path) as journal:
+        account = Parts.of(path, journal.opening).account(path, journal)
+        if not journal.of("session"):
+            raise ConfigError(f"expected an account with a session, got {account.name} before its first `paper step`")
+        played = backtest(account, uses_cache=False)
+        logger.info("%s", parity_sentence(account, played))
+        logger.info("written to %s", write_report(account, played))
+
+
+def run_stop(arguments: PaperArguments) -> None:
+    """Stop new orders."""
+    with opened(_folder(arguments)) as journal:
+        journal.append("stop", str(journal.last.number), {"text": f"`paper stop {arguments.name}`"})
+        logger.info("no new orders until `paper go %s`; positions are sold by the rules", arguments.name)
+
+
+def run_go(arguments: PaperArguments) -> None:
+    """Accept what was held or doubted, and let orders be given again."""
+    path = _folder(arguments)
+    with opened(path) as journal:
+        journal.append("go", str(journal.last.number), {})
+        (path / STOP).unlink(missing_ok=True)
+        logger.info("%s takes orders", arguments.name)
+
+
+def run_replay(arguments: PaperReplayArguments) -> None:
+    """Walk recorded sessions and compare with the backtest.
+
+    Raises:
+        ConfigError, DataError: there is no such account, or no such sessions.
+    """
+    choose_threads(1)
+    path = _folder(arguments)
+    with opened(path) as journal:
+        found = replay(
+            path,
+            journal.opening,
+            arguments.from_,
+            arguments.to,
+            in_process=not arguments.processes,
+            program=PROGRAM,
+        )
+        logger.info("%s", found)
+
+
+def _folder(arguments: PaperArguments) -> Path:
+    return Path(arguments.runs_dir / arguments.name)
+
+
+def _show(path: Path, journal: Journal) -> None:
+    """Log where the account stands, by its journal alone."""
+    sessions, intents = journal.of("session"), journal.of("intent")
+    if not sessions:
+        logger.info("no session yet: `paper step` gives the first orders")
+        return
+    date, last = next(reversed(sessions.items()))
+    held = ", ".join(f"{ticker} {shares:g}" for ticker, shares in last.body["positions"].items())
+    orders = [order for order in (intents[date].body["orders"] if date in intents else ()) if order["side"] == "buy"]
+    bought = ", ".join(f"{order['ticker']} for {order['value']:,.2f}" for order in orders)
+    logger.info("%s: equity %s, cash %s", date, *(f"{last.body[name]:,.2f}" for name in ("equity", "cash")))
+    logger.info("positions: %s", held or "none")
+    logger.info("purchases at the next open: %s", bought or "none")
+    if reason := stop_reason(path, journal):
+        logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, path.name)
+    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)).words)
+
+
+def _broker(venue: str) -> Venue | None:
+    if venue == "paper":
+        return None
+    from training.paper.alpaca import AlpacaVenue
+
+    return AlpacaVenue.of_environment()

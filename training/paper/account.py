@@ -1,0 +1,299 @@
+"""A paper account: what `paper step` does after a close."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data.features import CLOSE, OPEN
+from data.market import Market
+from models.ddpg_agent import DDPGAgent
+from training.paper.book import Book
+from training.paper.certificate import bounded_result
+from training.paper.journal import Journal
+from training.paper.sessions import Sessions
+from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
+from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
+from training.signals.decision import decide
+from utils.config.trader import Config, EnvironmentConfig
+from utils.errors import DataError
+
+logger = logging.getLogger(__name__)
+STOP = "STOP"
+"""A file of this name in the account's folder stops new orders."""
+_FEWEST_BARS = 0.5
+"""Share of the bars of the session before below which a session's data count as incomplete."""
+_SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0)
+
+
+class Held(DataError):
+    """A session cannot be taken into the account as the data are."""
+
+
+@dataclass
+class Account:
+    """A paper account on a market, whose last day is the newest session known."""
+
+    path: Path
+    journal: Journal
+    config: Config
+    agent: DDPGAgent
+    market: Market
+    sessions: Sessions
+    broker: Venue | None = None
+    """None: the embedded venue."""
+
+    @cached_property
+    def book(self) -> Book:
+        """The account by its journal."""
+        return Book(self.journal, self.market, self.config.env)
+
+    @property
+    def name(self) -> str:
+        """Name of the account, from which the ids of its orders derive."""
+        return str(self.journal.opening["account"])
+
+    @property
+    def stopped(self) -> str:
+        """Why no new order is given; empty where they are."""
+        return stop_reason(self.path, self.journal)
+
+    def step(self, now: datetime | None = None) -> bool:
+        """Take in new sessions, decide at the newest close and send the orders; tell whether anything was new.
+
+        Raises:
+            Held: a session cannot be taken in as the data are.
+            NoAnswer: the venue was silent; the next step goes on where this one ended.
+        """
+        length = self.journal.last.number
+        newest, book = len(self.market.dates) - 1, self.book
+        if now is not None:
+            self._check_clock(now)
+        self._reconcile(newest)
+        for day in range(book.last + 1, newest + 1):
+            self._check(day)
+            self._take_in(day)
+            if day < newest:
+                self.journal.append("missed", book.date(day))
+                logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day))
+        self._decide(newest)
+        self._send(newest)
+        return self.journal.last.number > length
+
+    def _check_clock(self, now: datetime) -> None:
+        """Say what the calendar makes of the newest data; DataError where the clock is behind the account."""
+        book, today = self.book, np.datetime64(now.date())
+        newest, closed = self.market.dates[-1].astype("datetime64[D]"), self.sessions.last_closed(now)
+        if book.journal.of("session") and today < np.datetime64(book.date(book.last)):
+            raise DataError(
+                f"expected a clock after {book.date(book.last)}, the last session of the account, got {today}; set it"
+            )
+        if closed is not None and closed > newest:
+            logger.warning("stale data: they end on %s, and %s has closed; append its bars", newest, closed)
+        elif not self.sessions.is_session(today):
+            logger.info("%s is no session of %s", today, self.sessions.name)
+
+    def _hold(self, reason: str, day: int, text: str) -> None:
+        """Raise Held, and write it down; unless `paper go` has come after it was written down."""
+        row = self.journal.append("hold", f"{self.book.date(day)} {reason}", {"text": text})
+        if not any(go.number > row.number for go in self.journal.of("go").values()):
+            raise Held(f"expected {text}; mend the data and step again, or accept them with `paper go {self.name}`")
+
+    def _check(self, day: int) -> None:
+        """Raise Held where a new session's data cannot be right."""
+        dates, tradable = self.market.dates.astype("datetime64[D]"), np.isfinite(self.market.data_array[:, :, CLOSE])
+        if not self.sessions.is_session(dates[day]):
+            self._hold("session", day, f"a session of {self.sessions.name}, got bars of {dates[day]}")
+        if day == self.book.start:
+            return
+        if missing := self.sessions.between(dates[day - 1], dates[day]):
+            self._hold("missing", day, f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
+        bars, before = int(tradable[day].sum()), int(tradable[day - 1].sum())
+        if bars < _FEWEST_BARS * before:
+            self._hold("bars", day, f"some {before} bars on {dates[day]} as on the session before, got {bars}")
+        for ticker in [*self.book.shares(day - 1), *(order.ticker for order in self.book.orders(day - 1))]:
+            column = self.market.tickers.index(ticker)
+            past = self.market.data_array[max(0, day - 10) : day, column, CLOSE]
+            ratio = float(past[np.isfinite(past)][-1] / self.market.data_array[day, column, OPEN])
+            if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
+                kind = "split" if ratio > 1 else "reverse split"
+                text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
+                self._hold(f"split {ticker}", day, text)
+
+    def _venue(self, day: int) -> Venue:
+        """Return the venue as it is after the close of a day."""
+        if self.broker is not None:
+            return self.broker
+        book, start = self.book, self.book.window(max(day - 1, self.book.start))
+        orders = {ordered: book.orders(ordered) for ordered in range(start, day)}
+        return PaperVenue(self.name, cut_market(self.market, day), book.rules(start), start, orders)
+
+    def _take_in(self, day: int) -> None:
+        """Write down what a session brought: fills, cash, positions, equity and the champion's result."""
+        book, capital = self.book, float(self.journal.opening["capital"])
+        if day == book.start:
+            statement = Statement([], capital, capital, {})
+        else:
+            statement = self._statement(day)
+            self._compare(day, statement)
+        result = bounded_result(self.market, day, book.stakes(day))
+        values = {**dataclasses.asdict(statement), "result": result}
+        self.journal.append("session", book.date(day), values)
+        for fill in statement.fills:
+            logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
+        silent = [ticker for ticker in statement.positions if not self._has_bar(ticker, day)]
+        if silent:
+            logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
+
+    def _has_bar(self, ticker: str, day: int) -> bool:
+        return bool(np.isfinite(self.market.data_array[day, self.market.tickers.index(ticker), CLOSE]))
+
+    def _statement(self, day: int) -> Statement:
+        """Ask the venue."""
+        venue, book = self._venue(day), self.book
+        fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
+        positions = venue.positions()
+        if isinstance(venue, PaperVenue):
+            for known in range(book.window(day - 1), min(day, book.last + 1)):
+                if venue.equity_on(known) != book.equity(known):
+                    self._hold(
+                        "changed", day, f"the bars up to {book.date(known)} as the account knew them, got others"
+                    )
+                    break
+            return Statement(fills, cash, venue.equity_on(day), positions)
+        close = self.market.data_array[: day + 1, :, CLOSE]
+        equity = cash
+        for ticker, shares in positions.items():
+            if ticker in self.market.tickers:
+                prices = close[:, self.market.tickers.index(ticker)]
+                equity += shares * float(prices[np.isfinite(prices)][-1])
+        return Statement(fills, cash, equity, positions)
+
+    def _compare(self, day: int, statement: Statement) -> None:
+        """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
+        expected = dict(self.book.shares(day - 1))
+        for fill in statement.fills:
+            sign = 1 if fill.side == "buy" else -1
+            expected[fill.ticker] = expected.get(fill.ticker, 0.0) + sign * fill.shares
+        expected = {ticker: shares for ticker, shares in expected.items() if abs(shares) > 1e-9 * abs(shares) + 1e-9}
+        tickers = sorted(expected.keys() | statement.positions.keys())
+        differ = [one for one in tickers if not np.isclose(expected.get(one, 0), statement.positions.get(one, 0))]
+        if differ:
+            held = ", ".join(f"{one} {statement.positions.get(one, 0):g}" for one in differ)
+            believed = ", ".join(f"{one} {expected.get(one, 0):g}" for one in differ)
+            self.doubt(f"positions {day}", f"{self.book.date(day)}: the venue holds {held}, and not {believed}")
+
+    def doubt(self, key: str, text: str) -> None:
+        """Stop new orders until `paper go`, and say why."""
+        self.journal.append("doubt", key, {"text": text})
+        logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
+
+    def _reconcile(self, newest: int) -> None:
+        """Ask the venue about the orders without an answer; those that it does not know are sent if it is not too late.
+
+        An order whose session has begun lapses.
+        """
+        for day, order in list(self.book.unanswered()):
+            venue = self._venue(max(day, self.book.last))
+            known = venue.open_orders() | {fill.id for fill in venue.fills_since(np.datetime64(self.book.date(day)))}
+            if order.id in known:
+                self.journal.append("answer", order.id, {"status": "accepted"})
+            elif day < newest:
+                self.journal.append("answer", order.id, {"status": "lapsed"})
+                logger.warning("%s did not reach the venue in time", order.id)
+
+    def _decide(self, day: int) -> None:
+        """Decide at the close of the newest session, once, and write the intent down before anything is sent."""
+        book = self.book
+        if book.date(day) in self.journal.of("intent"):
+            return
+        start = book.window(day)
+        rules = book.rules(start)
+        left = rules.trading_days - (day - start)
+        reason, orders = self.stopped, list[Order]()
+        if not reason and left > 0 and not book.is_locked(day):
+            orders = self._purchases(day, start, left)
+        if self.broker is not None:
+            orders = self._for_broker(day, orders, rules)
+        values = {"orders": [order.values for order in orders], **({"stopped": reason} if reason else {})}
+        self.journal.append("intent", book.date(day), values)
+        if reason:
+            logger.warning("no new orders: %s", reason)
+
+    def _for_broker(self, day: int, orders: Sequence[Order], rules: EnvironmentConfig) -> list[Order]:
+        """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
+        if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
+            rules = dataclasses.replace(rules, max_holding_days=1)
+        shares = {order.ticker: order.value / self._close(order.ticker, day) for order in orders}
+        known = {order.id: order for order in orders}
+        holdings = [position.holding for position in self.book.positions(day)]
+        forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, whole_shares=True)
+        requests = json.loads(alpaca_requests(forms))
+        return [
+            dataclasses.replace(
+                known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False),
+                request=request,
+            )
+            for form, request in zip(forms, requests, strict=True)
+        ]
+
+    def _close(self, ticker: str, day: int) -> float:
+        return float(self.market.data_array[day, self.market.tickers.index(ticker), CLOSE])
+
+    def _purchases(self, day: int, start: int, left: int) -> list[Order]:
+        """Return the champion's orders at a close."""
+        book, session = self.book, self.journal.of("session")[self.book.date(day)].body
+        cash = float(session["equity"] if day == start else session["cash"])
+        holdings = [] if day == start else [position.holding for position in book.positions(day)]
+        decision = decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
+        orders = decision.orders
+        decision.portfolio.step_orders(orders)
+        values = decision.portfolio.ledger().value[:, 0].tolist()
+        is_own, stocks = self.agent.decides_on(day), list(book.stocks)
+        parts = zip(*(part[:, 0].tolist() for part in vars(orders).values()), values, strict=True)
+        return [
+            Order(
+                order_id(self.name, book.date(day), stocks[stock], "buy"),
+                *(stocks[stock], "buy", value, coefficient, target, is_own),
+            )
+            for stock, coefficient, target, value in parts
+            if coefficient > 0
+        ]
+
+    def _send(self, day: int) -> None:
+        """Send the newest close's orders that have no answer."""
+        for ordered, order in list(self.book.unanswered()):
+            if ordered != day:
+                continue
+            try:
+                status = self._venue(day).submit(order)
+            except NoAnswer:
+                self.journal.append("unknown", order.id)
+                raise
+            self.journal.append("answer", order.id, {"status": status})
+            logger.info("%s %s for the next session: %s", order.side, order.ticker, status)
+
+
+def stop_reason(path: Path, journal: Journal) -> str:
+    """Return why an account gives no new order; empty where it does."""
+    if (path / STOP).exists():
+        return f"there is a file {STOP} in {path}"
+    since = max((row.number for row in journal.of("go").values()), default=0)
+    rows = [row for kind in ("stop", "doubt") for row in journal.of(kind).values() if row.number > since]
+    return str(rows[0].body["text"]) if rows else ""
+
+
+def cut_market(market: Market, day: int) -> Market:
+    """Return a market that ends with a day."""
+    volume = None if market.volume is None else market.volume[: day + 1]
+    return dataclasses.replace(
+        market, data_array=market.data_array[: day + 1], dates=market.dates[: day + 1], volume=volume
+    )

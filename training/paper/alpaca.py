@@ -1,0 +1,126 @@
+"""Alpaca's paper account as a venue, by `alpaca-py` (requirements-alpaca.txt)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+import requests
+from requests.adapters import HTTPAdapter
+
+from training.paper.venue import Fill, NoAnswer, Order, Status
+from utils.errors import ConfigError
+
+PAPER = "https://paper-api.alpaca.markets"
+KEY, SECRET, ENDPOINT = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "APCA_API_BASE_URL"
+_HOSTS = ("paper-api.alpaca.markets", "127.0.0.1", "localhost")
+_SECONDS = 10.0
+_PAGE = 500
+_OPEN = {"new", "accepted", "pending_new", "partially_filled", "held", "accepted_for_bidding", "calculated", "stopped"}
+Answer = TypeVar("Answer")
+
+
+class _Adapter(HTTPAdapter):
+    """Waits for an answer for some seconds only."""
+
+    def send(self, request: Any, **options: Any) -> Any:  # type: ignore[override]
+        return super().send(request, **{**options, "timeout": _SECONDS})
+
+
+class AlpacaVenue:
+    """Alpaca's paper account; orders carry our ids as client order ids, which Alpaca accepts once."""
+
+    needs_sales = True
+
+    def __init__(self, key: str, secret: str, endpoint: str = PAPER) -> None:
+        """Raises ConfigError where `alpaca-py` is missing, or the endpoint is not that of paper accounts."""
+        if urlsplit(endpoint).hostname not in _HOSTS:
+            raise ConfigError(
+                f"expected {PAPER} in {ENDPOINT}, got {endpoint!r}; this program trades on paper accounts only"
+            )
+        try:
+            from alpaca.trading.client import TradingClient
+        except ImportError:
+            raise ConfigError("expected alpaca-py; install it by: pip install -r requirements-alpaca.txt") from None
+        self._client = TradingClient(key, secret, paper=True, url_override=endpoint)
+        # Nothing is sent twice by the library: whether an order arrived is asked, not guessed.
+        self._client._retry = 0
+        for scheme in ("http://", "https://"):
+            self._client._session.mount(scheme, _Adapter())
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """Return the venue by the variables of the environment; ConfigError where a key is missing."""
+        missing = [name for name in (KEY, SECRET) if not os.environ.get(name)]
+        if missing:
+            raise ConfigError(f"expected the keys of a paper account in {' and '.join(missing)}, got none")
+        return cls(os.environ[KEY], os.environ[SECRET], os.environ.get(ENDPOINT, PAPER))
+
+    def submit(self, order: Order) -> Status:
+        """Send an order; an id that Alpaca knows already counts as accepted."""
+        from alpaca.common.exceptions import APIError
+
+        try:
+            self._ask(lambda: self._client.post("/orders", order.request))
+        except APIError as error:
+            if error.status_code == 422 and "client_order_id" in str(error):
+                return "accepted"
+            return "rejected"
+        return "accepted"
+
+    def open_orders(self) -> set[str]:
+        """Return the ids of the orders that Alpaca still works on."""
+        return {order["client_order_id"] for order in self._orders({}) if order["status"] in _OPEN}
+
+    def positions(self) -> dict[str, float]:
+        """Return the shares held by ticker."""
+        found = self._ask(lambda: self._client.get("/positions"))
+        return {position["symbol"]: float(position["qty"]) for position in found}
+
+    def cash(self) -> float:
+        """Return the cash."""
+        account: Any = self._ask(lambda: self._client.get("/account"))
+        return float(account["cash"])
+
+    def fills_since(self, day: np.datetime64) -> list[Fill]:
+        """Return what was executed after `day`, an order's parts as one fill."""
+        fills = []
+        for order in self._orders({"after": f"{day}T00:00:00Z"}):
+            shares = float(order["filled_qty"] or 0)
+            if shares > 0 and np.datetime64(order["filled_at"][:10]) > day:
+                price, reason = float(order["filled_avg_price"]), "" if order["side"] == "buy" else order["type"]
+                side = order["side"]
+                known = order["client_order_id"]
+                fills.append(Fill(known, order["symbol"], side, shares, price, shares * price, reason))
+        return sorted(fills, key=lambda fill: fill.id)
+
+    def _orders(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        """Return all orders, the oldest first, page by page."""
+        found: dict[str, dict[str, Any]] = {}
+        while True:
+            asked = {"status": "all", "direction": "asc", "limit": _PAGE, **query}
+            page = self._ask(lambda asked=asked: self._client.get("/orders", asked))  # type: ignore[misc]
+            found |= {order["id"]: order for order in page}
+            if len(page) < _PAGE:
+                return list(found.values())
+            query = {**query, "after": page[-1]["submitted_at"]}
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        """Return the answer; raises NoAnswer for silence and for errors of the server, which tell nothing."""
+        from alpaca.common.exceptions import APIError
+
+        try:
+            return call()
+        except APIError as error:
+            if error.status_code is None or error.status_code >= 500 or error.status_code in (408, 429):
+                raise NoAnswer(f"expected an answer of Alpaca, got status {error.status_code}") from None
+            if error.status_code in (401, 403):
+                raise ConfigError(
+                    f"expected valid keys in {KEY} and {SECRET}, got status {error.status_code}"
+                ) from None
+            raise
+        except (requests.RequestException, ValueError) as error:
+            raise NoAnswer(f"expected an answer of Alpaca, got {type(error).__name__}; step again") from None

@@ -1,0 +1,143 @@
+"""The certificate: a test of the champion's selection that may be looked at every day.
+
+An e-process by betting (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSS B
+86; Shafer 2021, "Testing by betting", JRSS A 184). Each session somebody with a capital of 1 bets on the champion's
+result relative to random selections. If its conditional mean is at most 0 every day, the capital is a nonnegative
+supermartingale: it ever reaches 20 with a probability of at most 1/20 (Ville 1939), however often it is looked at.
+
+A day's result is that of the champion's own positions relative to what they would have earned on average in a candidate
+drawn at random on the day of their order: the same sizes, entries and sessions. It is measured in multiples of its
+standard deviation, which is forecast the day before, and bounded. The session in which a position is sold at its target
+counts to the close, so that sizes are known before each session and nothing of it decides them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.features import CLOSE, OPEN
+from data.market import Market
+
+Array = NDArray[np.float64]
+BOUND = 4.0
+"""Standard deviations at which a day's result is cut."""
+BETS = tuple(round(0.02 + 0.04 * place, 2) for place in range(25))
+"""Shares of the capital that a result at the bound wins or loses; the capital is the mean over these bets."""
+LINE = 20.0
+"""Capital that counts as shown: evidence at the level of 5%."""
+_WINDOW = 63
+"""Sessions of which the median dispersion of returns is the forecast of a session's."""
+MEDIAN_SESSIONS = {6.0: 0, 5.0: 0, 4.0: 0, 3.0: 0, 2.0: 0, 1.0: 0}
+"""Median sessions until the capital reaches the line, by annual information ratio of the daily results."""
+TERMS = {
+    "null": "the conditional mean of each day's bounded result is at most 0",
+    "result": "own positions less the mean of all candidates of their order's day, over the forecast deviation",
+    "bound": BOUND,
+    "bets": list(BETS),
+    "window": _WINDOW,
+    "line": LINE,
+}
+"""What is fixed at the start."""
+
+
+@dataclass(frozen=True)
+class Stake:
+    """A position of the champion's own, or an order that becomes one, before a session."""
+
+    stock: int
+    share: float
+    """Of the account's equity."""
+    is_entry: bool
+    """It is bought at the session's open."""
+    candidates: NDArray[np.bool_]
+    """(n,) stocks that could have been ordered instead, itself included."""
+
+
+def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
+    """Return the result of a session, at least -1 and at most 1; 0 without stakes."""
+    if not stakes:
+        return 0.0
+    first = max(0, day - _WINDOW - 1)
+    bars = market.data_array[first : day + 1, market.investable_columns][..., [OPEN, CLOSE]].astype(np.float64)
+    open_, close = bars[..., 0], bars[..., 1]
+    last = close.copy()
+    for row in range(1, len(last)):  # a stock without a bar keeps its last price
+        last[row] = np.where(np.isnan(last[row]), last[row - 1], last[row])
+    change = close[1:] / last[:-1] - 1
+    held, entered = np.nan_to_num(change[-1]), np.nan_to_num(close[-1] / open_[-1] - 1)
+    result, squares = 0.0, 0.0
+    for stake in stakes:
+        returns = entered if stake.is_entry else held
+        result += stake.share * float(returns[stake.stock] - returns[stake.candidates].mean())
+        squares += stake.share**2
+    spread = [float(np.nanstd(row)) for row in change[:-1] if np.isfinite(row).sum() > 1]
+    deviation = (float(np.median(spread)) if spread else 0.0) * math.sqrt(squares)
+    return float(np.clip(result / (BOUND * deviation), -1.0, 1.0)) if deviation > 0 else 0.0
+
+
+def capital_curves(results: Array) -> Array:
+    """Return the capital after each of (..., days) bounded results; it begins with 1, which is left out."""
+    shape = results.shape
+    total = np.zeros(shape)
+    for bet in BETS:
+        total += np.exp(np.cumsum(np.log1p(bet * results), axis=-1))
+    return total / len(BETS)
+
+
+def sessions_to_line(results: Array) -> Array:
+    """Return the (...) sessions until the capital first reaches the line; infinite where it never does."""
+    is_above = capital_curves(results) >= LINE
+    return np.where(is_above.any(axis=-1), 1.0 + is_above.argmax(axis=-1), np.inf)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the certificate says so far."""
+
+    capital: Array
+    """(sessions,)"""
+    shown: int | None
+    """Place of the first session with a capital at the line."""
+    ratio: float
+    """Annual information ratio of the results so far; NaN where there is none."""
+    words: str
+
+
+def finding(results: Sequence[float], dates: Sequence[str]) -> Finding:
+    """Judge the bounded results of the sessions so far, in one or two honest sentences."""
+    values = np.array(results, dtype=np.float64)
+    capital = capital_curves(values)
+    above = np.flatnonzero(capital >= LINE)
+    played = values[values != 0.0]
+    ratio = math.sqrt(252) * float(played.mean() / played.std()) if len(played) > 1 and played.std() > 0 else math.nan
+    now = f"capital {capital[-1]:.2f}" if len(capital) else "capital 1"
+    if len(above):
+        shown = int(above[0])
+        words = (
+            f"Shown on {dates[shown]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the champion selected "
+            f"no better than at random, this would happen to at most one account of {LINE:g}, at any time."
+        )
+        return Finding(capital, shown, ratio, words)
+    return Finding(
+        capital, None, ratio, f"Nothing is shown yet ({now} of {LINE:g}). {_outlook(values, capital, dates)}"
+    )
+
+
+def _outlook(values: Array, capital: Array, dates: Sequence[str]) -> str:
+    """Say how long it would take with the results so far."""
+    growth = max((float(np.log1p(bet * values).mean()) for bet in BETS), default=0.0) if len(values) else 0.0
+    if len(values) < 20:
+        return "An edge cannot be told from 20 sessions or fewer."
+    if growth <= 0:
+        return "So far the champion is not ahead of random selections: with such results it will never be."
+    sessions = math.ceil(math.log(LINE / min(float(capital[-1]), LINE)) / growth)
+    if sessions > 252 * 50:
+        return "With the edge so far it would take more than fifty years."
+    last = np.datetime64(dates[-1], "D")
+    until = np.busday_offset(last, sessions, roll="backward").astype("datetime64[Y]")
+    return f"With the edge so far it would take until about {until}, and the edge so far is mostly chance."

@@ -1,0 +1,140 @@
+"""The journal of a paper account: an append-only SQLite file whose rows are chained by their hashes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from utils.errors import DataError, FileError
+
+JOURNAL = "journal.sqlite"
+_SCHEMA = """
+CREATE TABLE rows (
+    number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL,
+    UNIQUE (kind, key)
+) STRICT;
+CREATE TRIGGER no_update BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER in_order BEFORE INSERT ON rows
+WHEN NEW.number <> (SELECT coalesce(max(number), 0) + 1 FROM rows)
+    OR EXISTS (SELECT 1 FROM rows WHERE kind = NEW.kind AND key = NEW.key)
+BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+"""
+"""The last trigger is there for INSERT OR REPLACE, which fires no trigger of deletes."""
+
+
+class Row(NamedTuple):
+    """A row of the journal."""
+
+    number: int
+    kind: str
+    key: str
+    """At most one row of a kind has it, so that what was written once is never written again."""
+    body: dict[str, Any]
+    hash: str
+
+
+class Journal:
+    """Rows that were written, in their order; each is durable when `append` returns."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and verify a journal.
+
+        Raises:
+            DataError: there is none, or a row was changed.
+        """
+        if not path.is_file():
+            raise DataError(f"expected a paper account with its journal in {path}, got none; see `paper open`")
+        self.path = path
+        with _errors(path):
+            self._connection = _connect(path)
+            rows = [Row(*row) for row in self._connection.execute("SELECT * FROM rows ORDER BY number")]
+        self._of: dict[str, dict[str, Row]] = {}
+        before = ""
+        for number, row in enumerate(rows, start=1):
+            text = str(row.body)
+            if row.number != number or row.hash != _hash(before, number, row.kind, row.key, text):
+                raise DataError(
+                    f"expected the journal {path} as it was written, got row {row.number} ({row.kind} {row.key}), "
+                    "which does not follow from the rows before it; restore the file from a copy"
+                )
+            before = row.hash
+            self._keep(row._replace(body=json.loads(text)))
+
+    @classmethod
+    def create(cls, path: Path, body: dict[str, Any]) -> None:
+        """Create a journal with its first row, of kind `open`."""
+        with _errors(path):
+            connection = _connect(path)
+            connection.executescript(_SCHEMA)
+            connection.close()
+        with cls(path) as journal:
+            journal.append("open", "", body)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """The first row's contents."""
+        return self.of("open")[""].body
+
+    @property
+    def last(self) -> Row:
+        """The last row."""
+        return self._last
+
+    def of(self, kind: str) -> dict[str, Row]:
+        """Return the rows of a kind by their keys, in their order."""
+        return self._of.get(kind, {})
+
+    def append(self, kind: str, key: str, body: dict[str, Any] | None = None) -> Row:
+        """Write a row durably; return the one that has this key if there is one already.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        if key in self.of(kind):
+            return self.of(kind)[key]
+        text = json.dumps(body or {}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        number, before = (self._last.number + 1, self._last.hash) if self._of else (1, "")
+        row = Row(number, kind, key, json.loads(text), _hash(before, number, kind, key, text))
+        with _errors(self.path):
+            self._connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (number, kind, key, text, row.hash))
+        self._keep(row)
+        return row
+
+    def _keep(self, row: Row) -> None:
+        self._of.setdefault(row.kind, {})[row.key] = row
+        self._last = row
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Without a transaction around it each statement is committed, and so on disk, when it returns.
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _hash(before: str, number: int, kind: str, key: str, text: str) -> str:
+    return hashlib.sha256(json.dumps([before, number, kind, key, text]).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Convert errors of SQLite: what cannot be written, and what is no journal."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise FileError(f"expected a journal that can be read and written in {path}, got: {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise DataError(f"expected a journal in {path}, got: {error}; restore the file from a copy") from None

@@ -1,0 +1,213 @@
+"""What an account asks of the place where its orders are executed, and the embedded venue `paper`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data.market import Market
+from environment.ledger import Bars
+from environment.orders import Orders
+from environment.portfolio import Portfolio
+from environment.trading_env import trade_ledger
+from training.signals.broker_orders import order_id
+from utils.config.trader import EnvironmentConfig
+from utils.errors import ProgramError
+from utils.spaces import MIN_TARGET_PERCENT
+
+Status = Literal["accepted", "rejected"]
+
+
+class NoAnswer(ProgramError):
+    """A venue did not answer: what it did with a request, or holds, is unknown."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order for the next session."""
+
+    id: str
+    """Determined by account, session, ticker and side; the venue knows the order by it."""
+    ticker: str
+    side: Literal["buy", "sell"]
+    value: float
+    """Amount to spend before costs, of a purchase."""
+    coefficient: float
+    """Size of a purchase in stakes."""
+    target_percent: float
+    is_own: bool
+    """The agent decided it; the others hold the market round robin."""
+    request: dict[str, str] | None = None
+    """What a broker is asked for, see `alpaca_requests`."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return an order from the values that the journal keeps."""
+        return cls(**values)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values that the journal keeps."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A purchase or a sale that was executed."""
+
+    id: str
+    """Of its order; a sale by the rules of the environment is named as an order to sell would be."""
+    ticker: str
+    side: Literal["buy", "sell"]
+    shares: float
+    price: float
+    value: float
+    """Amount paid or received, before costs."""
+    reason: str
+    """Why it was sold, see `environment.ledger.EXIT_REASONS`; empty for a purchase."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The account as the venue sees it after a session's close."""
+
+    fills: list[Fill]
+    cash: float
+    equity: float
+    positions: dict[str, float]
+    """Shares by ticker."""
+
+
+class Venue(Protocol):
+    """A place where orders are executed. Each method may raise `NoAnswer`: nothing follows from silence."""
+
+    needs_sales: bool
+    """Sales are orders as well; they do not follow from the rules of the environment."""
+
+    def submit(self, order: Order) -> Status:
+        """Send an order; one that the venue knows already is not executed twice."""
+
+    def open_orders(self) -> set[str]:
+        """Return the ids of the orders that are not filled yet."""
+
+    def positions(self) -> dict[str, float]:
+        """Return the shares held by ticker."""
+
+    def cash(self) -> float:
+        """Return the cash."""
+
+    def fills_since(self, day: np.datetime64) -> list[Fill]:
+        """Return the fills on sessions after `day`."""
+
+
+class PaperVenue:
+    """The embedded venue: the account of the environment on recorded prices, rebuilt from the orders.
+
+    It fills, sells and charges costs as training does. It needs no memory besides the journal's: the same orders on the
+    same prices give the same account, bit for bit.
+    """
+
+    needs_sales = False
+
+    def __init__(
+        self, account: str, market: Market, rules: EnvironmentConfig, start: int, orders: Mapping[int, Sequence[Order]]
+    ) -> None:
+        """Play the window of the rules' length that begins with cash at the close of `start`, up to the last day.
+
+        Args:
+            rules: with the capital that the account has at that close.
+            orders: by the day at whose close they were given.
+        """
+        self._account, self._market, self._rules, self._start, self._orders = account, market, rules, start, orders
+        self._stocks = investable_tickers(market)
+
+    @cached_property
+    def portfolio(self) -> Portfolio:
+        """The account of the environment after the last day."""
+        rules, start, place = self._rules, self._start, {ticker: stock for stock, ticker in enumerate(self._stocks)}
+        portfolio = Portfolio(_window_bars(self._market, start, rules.episode_steps), rules)
+        portfolio.reset(torch.tensor([0]))
+        for day in range(start, min(len(self._market.dates) - 1, start + rules.episode_steps)):
+            given = self._orders.get(day, ())
+            nothing = [0.0] * (portfolio.orders_per_day - len(given))
+            stock = torch.tensor([*(place[order.ticker] for order in given), *(0 for _ in nothing)])
+            size = torch.tensor([*(order.coefficient for order in given), *nothing], dtype=torch.float64)
+            target = [*(order.target_percent for order in given), *(MIN_TARGET_PERCENT for _ in nothing)]
+            targets = torch.tensor(target, dtype=torch.float64)
+            portfolio.step_orders(Orders(stock[:, None], size[:, None], targets[:, None]) if given else None)
+        return portfolio
+
+    @cached_property
+    def _trades(self) -> list[dict[str, Any]]:
+        return trade_ledger(self.portfolio, 0)
+
+    def equity_on(self, day: int) -> float:
+        """Return the equity at a close of the window."""
+        return float(self.portfolio.equity_curve[day - self._start, 0])
+
+    def submit(self, order: Order) -> Status:
+        """Accept every order: the journal that it is read from is the venue's memory."""
+        return "accepted"
+
+    def open_orders(self) -> set[str]:
+        """Return none: orders are filled or lapse at the next open."""
+        return set()
+
+    def positions(self) -> dict[str, float]:
+        """Return the shares held by ticker."""
+        return {self._stocks[trade["stock"]]: trade["shares"] for trade in self._trades if trade["exit_day"] is None}
+
+    def cash(self) -> float:
+        """Return the cash."""
+        return float(self.portfolio.cash)
+
+    def fills_since(self, day: np.datetime64) -> list[Fill]:
+        """Return the fills on sessions after `day`, those of a session in the order of their decisions."""
+        fills = fills_of(self._account, self._market, self._start, self._trades)
+        return [fill for session, some in fills.items() if self._market.dates[session] > day for fill in some]
+
+
+def investable_tickers(market: Market) -> list[str]:
+    """Return the tickers of the stocks."""
+    return [market.tickers[column] for column in market.investable_columns.tolist()]
+
+
+def fills_of(account: str, market: Market, start: int, trades: Sequence[Mapping[str, Any]]) -> dict[int, list[Fill]]:
+    """Return the fills of trades by session, those of a session in the order of their decisions.
+
+    Args:
+        start: day from which the days of the trades are counted.
+        trades: see `trade_ledger`.
+    """
+    fills, stocks = dict[int, list[Fill]](), investable_tickers(market)
+
+    def add(day: int, ordered: int, side: Literal["buy", "sell"], trade: Mapping[str, Any], reason: str) -> None:
+        if day < len(market.dates):
+            ticker, shares = stocks[trade["stock"]], trade["shares"]
+            price = trade["entry_price" if side == "buy" else "exit_price"]
+            value = trade["value"] if side == "buy" else shares * price
+            known = order_id(account, str(market.dates[ordered].astype("datetime64[D]")), ticker, side)
+            fills.setdefault(day, []).append(Fill(known, ticker, side, shares, price, value, reason))
+
+    for trade in trades:
+        add(start + trade["entry_day"], start + trade["order_day"], "buy", trade, "")
+        if trade["exit_day"] is not None:
+            add(start + trade["exit_day"], start + trade["exit_day"] - 1, "sell", trade, trade["reason"])
+    return dict(sorted(fills.items()))
+
+
+def _window_bars(market: Market, start: int, steps: int) -> Bars:
+    """Return the bars of a window, without any on the days that the market does not have yet."""
+    days, lacking = slice(start, start + steps + 1), max(0, start + steps + 1 - len(market.dates))
+
+    def padded(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.pad(values[days], [(0, lacking), *[(0, 0)] * (values.ndim - 1)], constant_values=np.nan)
+
+    volume = None if market.volume is None else padded(market.volume)
+    return Bars.of(padded(market.data_array), market.investable_columns, volume=volume)
