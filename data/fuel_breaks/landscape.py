@@ -96,18 +96,15 @@ def load_landscape(path: Path) -> Landscape:
         with np.load(path, allow_pickle=False) as stored:
             return landscape_from_bands(dict(stored), str(path))
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"expected a landscape as .npz or a folder of GeoTIFF bands, got {str(path)!r} ({error})"
-        ) from None
+        expected = "a landscape as .npz or a folder of GeoTIFF bands"
+        raise DataError(f"expected {expected}, got {str(path)!r} ({error})") from None
 
 
 def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
     try:
         import rasterio
     except ImportError:
-        raise DataError(
-            f"expected rasterio for the GeoTIFF bands in {folder}, got no such package; pip install rasterio"
-        ) from None
+        raise DataError(f"expected rasterio to read {folder}, got no such package; pip install rasterio") from None
     bands: dict[str, NDArray[Any]] = {}
     for name in RANGES:
         path = folder / f"{name}.tif"
@@ -116,13 +113,10 @@ def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
                 f"expected the band {path.name} in {folder}, got {sorted(p.name for p in folder.iterdir())}"
             )
         with rasterio.open(path) as source:
-            bands[name] = source.read(1, masked=True)
-            width, height = source.res
-            if not np.isclose(width, height, rtol=1e-3):
-                raise DataError(
-                    f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid"
-                )
-            bands["cell_size_m"] = np.array(float(width))
+            bands[name], (width, height) = source.read(1, masked=True), source.res
+        if not np.isclose(width, height, rtol=1e-3):
+            raise DataError(f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid")
+        bands["cell_size_m"] = np.array(float(width))
     return bands
 
 
@@ -152,8 +146,7 @@ def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Lan
     # LANDFIRE gives gentle slopes no aspect; the fire model needs one wherever there is a slope.
     is_unknown = valid & (bands["aspect_degrees"] < 0) & (bands["slope_percent"] > 0)
     if is_unknown.any():
-        elevation = np.where(valid, bands["elevation_m"], np.float32(np.nan))
-        computed = slope_and_aspect(elevation, cell_size_m)[1]
+        _, computed = slope_and_aspect(np.where(valid, bands["elevation_m"], np.float32(np.nan)), cell_size_m)
         bands["aspect_degrees"] = np.where(is_unknown, computed, bands["aspect_degrees"])
     return Landscape(**bands, fuel_model=codes, valid=valid.copy(), burnable=burnable, cell_size_m=cell_size_m)
 
