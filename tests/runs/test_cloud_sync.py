@@ -22,14 +22,13 @@ from hypothesis import strategies as st
 
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
 from utils.cloud import sync as sync_module
-from utils.cloud.restore import claimed, newest_run, restore_latest, restore_run
+from utils.cloud.restore import newest_run, restore_latest, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, is_safe, safe_name
 from utils.cloud.sync import CloudSync, list_generations
-from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, DataError, MissingError
+from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import (
     encode_state,
-    load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
     verify_checkpoint,
@@ -327,21 +326,6 @@ def test_a_folder_that_is_not_mounted_fails_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_name_in_use_is_refused_to_a_new_run(store: ObjectStore, run: Path) -> None:
-    store.check()
-    (run / "metrics.jsonl").unlink()  # it has no generation yet
-    with claimed(store, run.rename(run.with_name(RUN[:-1]))):
-        assert list(store.list("")) == [f"{RUN[:-1]}/config.json"]
-    with pytest.raises(DataError), claimed(store, run.with_name(RUN[:-1]).rename(run)):
-        raise DataError("refused")
-    assert list(store.list("")) == [f"{RUN[:-1]}/config.json"]
-    with claimed(store, run):
-        upload_of_settings = store.list(f"{RUN}/")
-    with pytest.raises(ConfigError, match=f"--resume {RUN}"), claimed(store, run):
-        pass
-    assert store.list(f"{RUN}/") == upload_of_settings
-
-
 class GatedStore(LocalStore):
     """Lets puts through once the gate is open."""
 
@@ -410,19 +394,6 @@ def test_an_error_that_ends_the_run_ends_the_uploads(
 def test_a_run_whose_name_no_store_should_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'a:b'"):
         CloudSync(LocalStore(tmp_path), tmp_path / "a:b")
-
-
-def test_a_run_comes_back_onto_an_empty_disk(store: ObjectStore, run: Path, tmp_path: Path) -> None:
-    upload(store, run, 1, 2)
-    assert newest_run(store) == RUN
-    folder = tmp_path / "elsewhere" / RUN
-    restore_run(store, folder)
-    path = run / "checkpoints" / "generation-000002"
-    assert contents(folder / "checkpoints" / path.name) == contents(path)
-    assert load_checkpoint(folder / "checkpoints" / path.name).generation == 2
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == [path.name]
-    for name in ("config.json", "metrics.jsonl"):
-        assert (folder / name).read_bytes() == (run / name).read_bytes()
 
 
 def test_the_newest_run_is_the_one_completed_last(store: ObjectStore, run: Path) -> None:

@@ -20,11 +20,10 @@ import torch
 from models.ddpg_agent import LOSSES
 from tests.tiny_run import TINY, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
-from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, StopRequested
+from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard
 from utils.runs.checkpoint import CheckpointWriter, list_checkpoints, load_checkpoint
 from utils.runs.run_lock import STALE_SECONDS, RunLock
-from utils.runs.stopping import SafePoint
 
 ROOT = Path(__file__).parents[2]
 GENERATIONS = 3
@@ -119,16 +118,6 @@ with SafePoint(MemoryGuard()):
     assert "once more to stop at once" in done.stderr
 
 
-def test_a_safe_point_raises_what_happened() -> None:
-    with SafePoint(MemoryGuard()) as safe_point:
-        safe_point()
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(StopRequested, match="SIGTERM"):
-            safe_point()
-    with pytest.raises(MemoryLimitReached, match="exceeds the limit of 1 MB"):
-        SafePoint(MemoryGuard(1.0))()
-
-
 def test_the_memory_limit_stops_the_run_with_its_state_saved(
     tiny: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,16 +199,6 @@ def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:
     assert list(saved) == [4, 5]
     for generation, path in saved.items():
         assert load_checkpoint(path).state["part"]["tensor"].unique().tolist() == [generation]
-
-
-def test_what_fails_in_the_writer_is_raised(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(CheckpointError),
-        CheckpointWriter(tmp_path / "file", run_id="r", config_hash="h", keep=2) as writer,
-    ):
-        writer.submit(1, {"part": {"x": 1}})
-        writer.submit(2, {"part": {"x": 1}})
 
 
 def test_a_disk_that_is_full_stops_the_run_and_names_the_command(
