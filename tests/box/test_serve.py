@@ -180,7 +180,7 @@ def test_the_index_says_whether_a_run_is_under_way(
     os.utime(tmp_path / "one" / "lock", times=(time.time() - heartbeat,) * 2)
     with served(tmp_path, None) as port:
         page = ask(port, "/")[2].decode()
-    assert f"<td>{state}</td>" in page and '<td class="num">3</td>' in page and "<style>" in page
+    assert f'<td class="num">{state}</td>' in page and '<td class="num">3</td>' in page and "<style>" in page
 
 
 def test_a_name_that_is_no_text_is_shown(tmp_path: Path) -> None:
