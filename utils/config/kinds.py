@@ -52,8 +52,10 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+UP_TO_A_BILLION = rule("a number up to 10^9", lambda number: number <= 10**9)
+"""Larger ones would overflow the integers of libraries."""
+PositiveInt = Annotated[int, Field(ge=1), UP_TO_A_BILLION]
+NonNegativeInt = Annotated[int, Field(ge=0), UP_TO_A_BILLION]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

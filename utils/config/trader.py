@@ -181,7 +181,7 @@ class LearningConfig:
 class EvolutionConfig:
     """Selection, crossover and mutation of the population's genes and actors."""
 
-    population_size: Annotated[int, Field(ge=2), kinds.Mark.SHORT] = 16
+    population_size: Annotated[int, Field(ge=2), kinds.UP_TO_A_BILLION, kinds.Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: kinds.Share = 0.25
     """Share of the agents, the fittest, that survive unchanged; their mean is the champion."""
