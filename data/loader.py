@@ -173,8 +173,6 @@ class StockDataLoader:
             _require_volume(self.volume[:, self.investable_columns], traded[:, self.investable_columns])
         logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.log(logging.INFO if self.quality.repairs else logging.DEBUG, self.quality.line())
-        if self._frame is None and traded[-1, traded.any(axis=0)].all():
-            logger.debug("No ticker stops early: probably survivors only, so results are flattered")
         return self.data_array, self.compute_normalization_stats()
 
     def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:

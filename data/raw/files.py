@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from data.raw.layout import (
     BLANKS,
+    DATES,
     EVENTS,
     PRICES,
     VALUES,
@@ -40,7 +41,6 @@ _VOLUME_MOVE, _BAR_RANGE = 0.1, 0.3
 """Median move that only volume has, and distance from the others that a price of one bar hardly has."""
 _INDEX = "__index_level_0__"
 """Name that pandas gives to the column of an index without a name."""
-_DATES = frozenset({"date", "datetime", "timestamp", "day", "time", "t", plain(_INDEX)})
 _UTC = frozenset({"UTC", "ETC/UTC", "+00:00", "Z"})
 
 
@@ -120,7 +120,7 @@ def _open_parquet(path: Path) -> Layout:
     if len(set(names)) < len(names):
         raise UnusableFileError("expected each column's name once")
     first, second = split_names(names) or (names, [])
-    dates = [place for place, name in enumerate(first) if plain(name) in _DATES]
+    dates = [place for place, name in enumerate(first) if plain(name) in {*DATES, plain(_INDEX)}]
     timed = [place for place, name in enumerate(names) if pa.types.is_temporal(schema.field(name).type)]
     if not dates and not timed:
         raise UnusableFileError(f"no column of dates among {', '.join(names[:8])}")

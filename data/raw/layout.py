@@ -28,6 +28,8 @@ def plain(title: str) -> str:
 
 _TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
 _NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
+DATES = frozenset({*_NAMES["date"], "t"})
+"""Names of a column of dates."""
 _CLOSES = frozenset({*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"})
 """Names that are no ticker; `last` and `price` may be one."""
 

@@ -115,30 +115,14 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     summary = PrepareSummary(target)
     old = read_prepared(target, benchmark) if append else None
     tickers: dict[str, int] = {}
-    parts: list[pd.DataFrame] = []
-    events: list[pd.DataFrame] = []
-    files = _usable_files(source, target, summary)
-    for path, layout in progress(files.items(), "read", "file"):
-        try:
-            rows, own_events = _read_file(path, layout, tickers, summary)
-        except (UnusableFileError, OSError) as reason:
-            summary.skipped.append((_relative(path, source), str(reason)))
-            continue
-        parts.append(rows)
-        events.append(own_events)
-        if layout.has_closes_only:
-            summary.closes_only.append(_relative(path, source))
-    if not parts:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
-        raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
+    parts, events, is_yfinance = _read_files(source, target, tickers, summary)
     summary.files_read, earlier = len(parts), []
     if old is not None:
         codes, earlier = pd.factorize(old["ticker"])
         parts.insert(0, old.assign(ticker=codes + len(tickers)))
     names = _tickers(list(tickers), earlier, summary)
     rows = _merge(parts, names, summary.dropped)
-    is_yfinance = any(layout.is_yfinance for layout in files.values())
-    rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
+    rows = _adjust(rows, events, names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
     if old is not None:
         is_index = old["ticker"] == benchmark
@@ -161,6 +145,28 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
         summary.benchmark = benchmark_file(target)
         _write(index, ["close"], summary.benchmark)
     return summary
+
+
+def _read_files(
+    source: Path, target: Path, tickers: dict[str, int], summary: PrepareSummary
+) -> tuple[list[pd.DataFrame], pd.DataFrame, bool]:
+    """Return the rows of each usable file, the events of all, and whether yfinance's column is among theirs."""
+    files = _usable_files(source, target, summary)
+    read: list[tuple[pd.DataFrame, pd.DataFrame]] = []
+    for path, layout in progress(files.items(), "read", "file"):
+        name = _relative(path, source)
+        try:
+            read.append(_read_file(path, layout, tickers, summary))
+        except (UnusableFileError, OSError) as reason:
+            summary.skipped.append((name, str(reason)))
+            continue
+        if layout.has_closes_only:
+            summary.closes_only.append(name)
+    if not read:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
+        raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
+    parts, events = zip(*read, strict=True)
+    return [*parts], pd.concat(events, ignore_index=True), any(layout.is_yfinance for layout in files.values())
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from utils.config.trader import SyntheticConfig
 
@@ -103,10 +104,8 @@ def fading_oracle(log_phi: Callable[[SyntheticConfig], float]) -> Scores:
 
 def autoregression(persistence: float, first: Float64Array, shocks: Float64Array) -> Float64Array:
     """Return (days, columns): row t is persistence times row t - 1 plus shocks[t]; row 0 is given."""
-    values = np.empty(shocks.shape)
-    values[0] = first
-    for day in range(1, len(values)):
-        values[day] = persistence * values[day - 1] + shocks[day]
+    inputs = np.concatenate((first[None], shocks[1:]))
+    values: Float64Array = scipy.signal.lfilter([1.0], [1.0, -persistence], inputs, axis=0)
     return values
 
 

@@ -272,20 +272,6 @@ def test_too_many_bad_prices_are_refused_at_the_stated_share() -> None:
         load(frame, DataConfig(max_bad_row_share=0.09))
 
 
-@pytest.mark.parametrize(("ends_early", "noted"), [(False, True), (True, False)])
-def test_survivors_only_is_noted(
-    ends_early: bool, noted: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    frame = bars_frame()
-    if ends_early:
-        frame = frame[(frame["ticker"] != "BBB") | (frame["date"] < "2010-03-01")]
-    empty = frame[:1].assign(ticker="EMPTY", **dict.fromkeys(PRICES, np.nan))
-    frame = pd.concat([frame, empty], ignore_index=True)
-    with caplog.at_level(logging.DEBUG, logger="data.loader"):
-        load_table(arrow(frame), tmp_path)
-    assert any("survivors only" in line for line in caplog.messages) == noted
-
-
 def spoil(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
     return lambda frame: frame.assign(**{column: value})
 
@@ -443,4 +429,3 @@ def test_real_data_loads_within_its_memory() -> None:
     assert found.startswith("(3781, 669, 9) float32 108 DataQuality(rows=2053548, masked=52, empty=0, widened=0, ")
     assert float(peak_mb) < 1.5e9 / 2**20
     assert "Loaded: 3781 days, 669 stocks, 9 features" in done.stderr
-    assert "survivors" in done.stderr

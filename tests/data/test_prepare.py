@@ -228,21 +228,6 @@ def test_the_same_ticker_in_two_files_is_merged(tmp_path: Path) -> None:
     assert summary.dropped == {"duplicate date, a later row was kept": 1}
 
 
-def test_sources_and_targets_that_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    good = tmp_path / "A.csv"
-    good.write_text(f"{HEADER}2014-01-02,1,1,1,1,1\n")
-    with pytest.raises(DataError, match="does not exist"):
-        prepare(tmp_path / "none", tmp_path / "bars.parquet")
-    with pytest.raises(DataError, match="in the folder"):
-        prepare(tmp_path / "empty", tmp_path / "bars.parquet")
-    for target in (tmp_path / "empty", good / "bars.parquet"):
-        with pytest.raises(DataError, match="expected to write"):
-            prepare(good, target)
-    assert not list((tmp_path / "empty").iterdir())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["A.csv", "empty"]
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "A.csv", tmp_path / "bars.parquet"
     source.write_text(f"{HEADER}2014-01-02,1,1,1,1,1\n")

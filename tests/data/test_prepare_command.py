@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.bars import is_bad_ticker
-from data.benchmark import read_benchmark
 from data.raw.prepare import prepare
 from main import main
 from tests.evaluation.chromium import chromium, find_chromium
@@ -68,18 +67,6 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     assert any(row.startswith("BBB2019-08-12+88") and row.endswith("beyond 50%, undone the next day") for row in rows)
     policy = next(meta["content"] for meta, _ in page.all("meta") if meta.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'")
-
-
-def test_the_benchmark_is_what_evaluate_takes(tmp_path: Path) -> None:
-    frame = bars(("AAA", "BBB", "^SPX"))
-    frame.to_parquet(tmp_path / "all.parquet")
-    assert (
-        main(["prepare", str(tmp_path / "all.parquet"), str(tmp_path / "prices.parquet"), "--benchmark", "^SPX"]) == 0
-    )
-    own = frame[frame["ticker"] == "^SPX"]
-    read = read_benchmark(tmp_path / "prices.benchmark.csv", own["date"].to_numpy())
-    np.testing.assert_array_equal(read, own["close"])
-    assert "^SPX" not in pd.read_parquet(tmp_path / "prices.parquet")["ticker"].unique()
 
 
 @pytest.mark.parametrize(

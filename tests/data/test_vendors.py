@@ -306,14 +306,6 @@ def test_an_index_goes_into_its_own_file(tmp_path: Path) -> None:
         prepare(target.parent, target)
 
 
-@pytest.mark.parametrize(("name", "words"), [("SPX", "nearest is '\\^SPX'"), ("zzz", "such as AAPL")])
-def test_an_index_that_is_not_there(name: str, words: str, tmp_path: Path) -> None:
-    source = long_csv(truth().replace({"ticker": {"T": "^SPX"}}), tmp_path / "all.csv")
-    with pytest.raises(DataError, match=words):
-        prepare(source, tmp_path / "bars.parquet", name)
-    assert not (tmp_path / "bars.parquet").exists()
-
-
 def rotten_parquet(path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
 
