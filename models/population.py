@@ -135,8 +135,8 @@ class Population:
         """Agents that were evaluated so far, also in runs that this one extends; elites count once."""
         self.updates = 0
         """Gradient steps of all agents so far."""
-        self.best_fitness: float | None = None
-        """Largest fitness of the last evaluation."""
+        self.fitness = torch.full((size,), torch.nan, dtype=torch.float64)
+        """(P,) of the last evaluation."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
         nothing = traders_of(self.genes[:1], self.ridge.weights[:1], device)
@@ -219,16 +219,17 @@ class Population:
         """Take the (P,) fitness of an evaluation and how agents blended their forecasts in it; choose the elites."""
         is_first = not self.examined
         self.examined += len(self) if is_first else len(self) - len(self.elites)
-        best = self.best(len(self.elites), fitness)
+        self.fitness = fitness.cpu().double()
+        best = self.best(len(self.elites))
         self.fittest["founders" if is_first else "elites" if best[0] in self.elites else "children"] += 1
-        self.elites, self.best_fitness = best, float(fitness[best[0]])
+        self.elites = best
         if self.networks is not None:
             self.networks.base.copy_(torch.stack((blend.ridge, blend.network, blend.unit), dim=1))
             self._refresh()
 
-    def best(self, count: int, fitness: Tensor) -> list[int]:
-        """Return the rows of the fittest agents by (P,) fitness, the fittest first."""
-        return ranked(fitness)[:count].tolist()
+    def best(self, count: int) -> list[int]:
+        """Return the rows of the fittest agents of the last evaluation, the fittest first."""
+        return ranked(self.fitness)[:count].tolist()
 
     def note_losses(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
         """Append the (updates, A) losses of a generation to those of the agents; return means, with gradient norms."""
@@ -297,7 +298,7 @@ class Population:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the closed forms, which are fitted to the genes anew."""
-        names = ("elites", "founders", "examined", "updates", "fittest", "best_fitness")
+        names = ("elites", "founders", "examined", "updates", "fittest", "fitness")
         found = {"genes": self.genes, **{name: getattr(self, name) for name in names}}
         if self.networks is not None:
             losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
@@ -309,7 +310,7 @@ class Population:
         self.genes = state["genes"].cpu()
         self.examined, self.updates, self.fittest = state["examined"], state["updates"], dict(state["fittest"])
         self.elites, self.founders = list(state["elites"]), list(state["founders"])
-        self.best_fitness = state.get("best_fitness")
+        self.fitness = state.get("fitness", self.fitness).cpu()
         if self.networks is not None:
             self.load_networks(state)
 

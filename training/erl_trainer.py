@@ -62,9 +62,8 @@ class ERLTrainer:
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = TrainingDays.of(market, env.account)
-        self.rollouts = PopulationRollouts(
-            self.days, env=self.eval_env, train=market.splits.train, safe_point=safe_point
-        )
+        train = market.splits.train
+        self.rollouts = PopulationRollouts(self.days, env=self.eval_env, train=train, safe_point=safe_point)
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, folds, orders = env.account.device, len(self.days.samples.folds), env.account.orders_per_day
         learn = partial(update, gamma=learning.gamma, tau=learning.tau)
@@ -118,10 +117,8 @@ class ERLTrainer:
         counts = [count for count in (fitness, exploration) if count]
         starts = torch.cat([random_windows(train, rules.episode_steps, count, draws) for count in counts])
         drawn = torch.rand(len(self.population), exploration, generator=draws, dtype=torch.float64)
-        noise = torch.zeros(*drawn.shape, 0)
-        if self.learning.has_networks:
-            shape = *drawn.shape, rules.trading_days
-            noise = torch.randn(shape, generator=self.generators["noise"], dtype=torch.float64)
+        shape = *drawn.shape, rules.trading_days if self.learning.has_networks else 0
+        noise = torch.randn(shape, generator=self.generators["noise"], dtype=torch.float64)
         return Windows(starts, drawn, self.learning.exploration_noise * noise)
 
     def evolve_population(self, fitness: Tensor) -> None:
@@ -181,13 +178,11 @@ class ERLTrainer:
         if networks is None:
             self.days.forecasts(ridge.mean(), percent, most=1, seen=test)
         else:
-            own = networks.targets.map(lambda part: part[rows.to(part.device)])
-            most = self.eval_env.account.ranked
-            found = self.days.forecasts(ridge, population.start[rows], own, most, test)
-            self.elite_forecasts = KnownForecasts(list(population.elites), *found)
-            champion.members = population.members(rows, found[1])
-        champion.evidence = test.evidence(population.trials)
-        evidence = champion.evidence
+            elites, most = networks.targets.map(lambda part: part[rows.to(part.device)]), self.eval_env.account.ranked
+            forecasts, blend = self.days.forecasts(ridge, population.start[rows], elites, most, test)
+            self.elite_forecasts = KnownForecasts(list(population.elites), forecasts, blend)
+            champion.members = population.members(rows, blend)
+        evidence = champion.evidence = test.evidence(population.trials)
         shares = {"weigh": evidence.trust, "report": 1.0, "require": float(evidence.is_significant)}
         return champion.betting(shares[self.evaluation.evidence])
 
@@ -197,9 +192,9 @@ class ERLTrainer:
         return self.log.generation
 
     @property
-    def best_fitness(self) -> float | None:
-        """Largest fitness of the last evaluation."""
-        return self.population.best_fitness
+    def best_fitness(self) -> float:
+        """Fitness of the best agent; NaN before the first evaluation."""
+        return float(self.population.fitness[self.population.elites[0]])
 
     @property
     def device(self) -> torch.device:
@@ -234,12 +229,12 @@ class ERLTrainer:
         agents = {"champion": self.champion}
         if self.champion.networks is not None and not self.champion.holds_market:
             agents["closed_form"] = self.champion.closed_form()
-        found = dict[str, float]()
+        profits = dict[str, float]()
         for name, agent in agents.items():
             self.safe_point()
             summary = self.run_episode(agent=agent, env=self.val_env, **windows)
-            found[name] = float(torch.from_numpy(summary["profit_percent"]).mean())
-        return found
+            profits[name] = float(torch.from_numpy(summary["profit_percent"]).mean())
+        return profits
 
     def end_training(self) -> Float32Array:
         """Free what only further generations need, such as inputs of the training days; return the results of their
@@ -261,7 +256,7 @@ class ERLTrainer:
             "replay": self.replay.state_dict(),
             "progress": {
                 "generation": self.log.generation,
-                "device": str(self.eval_env.account.device),
+                "device": str(self.device),
                 "seconds": list(self.log.seconds),
             },
             "random": {
@@ -272,7 +267,7 @@ class ERLTrainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        progress, device = state["progress"], self.eval_env.account.device
+        progress, device = state["progress"], self.device
         note_other_device(progress.get("device"), device)
         self.log.generation, self.elite_forecasts = progress["generation"], None
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
