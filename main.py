@@ -6,10 +6,13 @@ import logging
 import sys
 from pathlib import Path
 
-from training.commands.table import COMMANDS
-from utils.config.cli import ParsedCommand, parse_command
-from utils.errors import ProgramError, StopRequested, as_program_error
-from utils.runs.console import setup_logging
+try:
+    from training.commands.table import COMMANDS
+    from utils.config.cli import ParsedCommand, parse_command
+    from utils.errors import ProgramError, StopRequested, as_program_error
+    from utils.runs.console import setup_logging
+except KeyboardInterrupt:  # while modules load
+    sys.exit(130)
 
 logger = logging.getLogger("main")
 PROGRAM = Path(__file__)

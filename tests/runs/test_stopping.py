@@ -102,6 +102,21 @@ def test_a_signal_in_any_phase_stops_and_resumes_exactly(
     whole.assert_like(tiny, "cut")
 
 
+def test_ctrl_c_while_modules_load_shows_no_traceback() -> None:
+    code = f"""
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "training.commands.table":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+sys.path.insert(0, {str(ROOT)!r})
+runpy.run_path({str(ROOT / "main.py")!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_second_signal_ends_the_process_at_once() -> None:
     code = f"""
 import os, sys
