@@ -192,13 +192,12 @@ class LocalStore(ObjectStore):
         return f"LocalStore({str(self._root)!r})"
 
     def check(self) -> bool:
-        if not self._root.is_dir():
-            raise ConfigError(f"expected CLOUD_BUCKET to be a mounted folder, got {str(self._root)!r}; mount it first")
         try:
             tempfile.TemporaryFile(dir=self._root).close()
         except OSError as error:
             raise ConfigError(
-                f"expected a CLOUD_BUCKET that can be written to, got {str(self._root)!r} ({error.strerror})"
+                f"expected CLOUD_BUCKET to be a mounted folder that can be written to, got {str(self._root)!r} "
+                f"({error.strerror}); mount it first"
             ) from None
         return True
 
