@@ -195,7 +195,7 @@ def test_long_work_in_a_pipe_says_what_is_left(
     config = dataclasses.replace(run_config(), run="slow", runs_dir=trained_folder / "runs" / "fuel-breaks")
     run_train(FuelBreakTrainArguments(config), frozenset(), lambda: clock.now)
     assert "placing breaks: 1 of 4 steps" in caplog.text
-    assert re.search(r"training: 4 of 16 episodes, \d\d:\d\d left \(4 episodes, 0 generations\)", caplog.text)
+    assert re.search(r"training: 4 of 16 episodes, \d\d:\d\d left \(4 episodes, generation 1\)", caplog.text)
     assert main(["fuel-breaks", "evaluate", "--run", "one", "--scenario-seeds", "1"]) == 0
     assert re.search(r"evaluating: 2 of 7 methods, \d\d:\d\d left; placing breaks: \d of 3 steps", caplog.text)
 

@@ -63,7 +63,7 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
         return int(trainer.seconds["total"]) if limit else trainer.episodes
 
     def detail() -> str:
-        return f"{trainer.episodes:,} episodes, {trainer.generation} generations"
+        return f"{trainer.episodes:,} episodes, generation {trainer.generation + 1}"
 
     def records() -> Iterator[dict[str, Any]]:
         unit, total = ("second", int(limit)) if limit else ("episode", config.episodes)
