@@ -241,7 +241,7 @@ class StockDataLoader:
     def _add_indicators(self, closes: Float64Array, counts: Counter[str]) -> None:
         """Compute the indicators on each ticker's own bars, and count large moves and gaps."""
         columns, days = closes.shape
-        absurd = []
+        moves = np.zeros(columns, dtype=np.int64)
         with Progress("load", "stock", columns) as shown:
             for first in range(0, columns, _BLOCK):
                 several = closes[first : first + _BLOCK]
@@ -250,16 +250,17 @@ class StockDataLoader:
                     traded = np.flatnonzero(np.isfinite(close))
                     close = close[traded]
                     block[traded, column] = indicators(close)
-                    moves = int((np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum())
-                    counts["large_moves"] += moves
-                    if moves > max(_ABSURD_SHARE * len(close), 2):
-                        absurd.append(f"{self.tickers[first + column]} on {moves:,} of {len(close):,} days")
+                    moves[first + column] = (np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum()
                     counts["gaps"] += int((np.diff(traded) - 1).sum())
                 self.data_array[:, first : first + _BLOCK, len(PRICES) :] = block
                 shown.update(len(several))
-        if absurd:
-            named = ", ".join(absurd[:3]) + (f" and {len(absurd) - 3:,} more" if len(absurd) > 3 else "")
-            logger.warning("Moves beyond 50%%: %s: is this a price? Results on such data mean nothing", named)
+        counts["large_moves"] = int(moves.sum())
+        bars = np.isfinite(closes).sum(axis=1)
+        absurd = np.flatnonzero(moves > np.maximum(_ABSURD_SHARE * bars, 2))
+        if absurd.size:
+            named = ", ".join(f"{self.tickers[at]} on {moves[at]:,} of {bars[at]:,} days" for at in absurd[:3])
+            rest = f" and {absurd.size - 3:,} more tickers" if absurd.size > 3 else ""
+            logger.warning("Moves beyond 50%%: %s%s: is this a price? Results on such data mean nothing", named, rest)
 
 
 def require_memory(days: int, tickers: int, bytes_per_bar: int = 4 * NUM_FEATURES) -> None:

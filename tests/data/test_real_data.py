@@ -9,7 +9,6 @@ import pytest
 
 from data.loader import StockDataLoader
 from environment.trading_env import TradingEnvironment
-from models.replay_buffer import ReplayBuffer
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
 PRICES, INVESTABLE = FOLDER / "us_daily_1999_2014.parquet", FOLDER / "investable_108.txt"
@@ -49,8 +48,3 @@ def test_ten_windows_on_one_environment(loader: StockDataLoader) -> None:
         assert steps == 145 and summary["trades"] == summary["positions_opened"] > 20
         assert summary["final_equity"] == pytest.approx(info["cash"], rel=1e-12)
     assert len(seen) == 10
-
-
-def test_a_full_buffer_is_small() -> None:
-    for orders_per_day in (1, 5):
-        assert ReplayBuffer(10, orders_per_day).bytes_per_row <= 300
