@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import matplotlib
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from tests.memory.thing import Environment, Thing
 from utils import memory_profiler
 from utils.memory.guard import MB, peak_rss_mb
+from utils.memory.leaks import TYPE
 from utils.memory.living import count_living, counted
 from utils.memory_profiler import MemoryProfiler, get_profiler
 
@@ -45,78 +46,51 @@ class Buffer(Thing):
     """What is counted as a replay buffer."""
 
 
-Step = Callable[[MemoryProfiler, list[Any], int], None]
+Step = Callable[[int], Sequence[Any]]
+"""Makes what is kept of a visit."""
 
 
-def leak_tensors(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.append(torch.zeros(10))
-
-
-def leak_arrays(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.append(np.zeros(10))
-
-
-def leak_arrays_in_dicts(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.append({"values": (np.zeros(10),)})
-
-
-def leak_objects(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.extend(Thing([visit]) for _ in range(100))
-
-
-def leak_graph(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    weight = torch.ones(3, requires_grad=True)
-    kept.append((weight * 2).sum())
-
-
-def leak_environment(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.append(Environment([np.zeros(100), torch.zeros(100)]))
-
-
-def leak_agent(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.append(Agent(3, 3))
-
-
-def leak_replay_buffer(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    kept.append(Buffer())
-
-
-def leak_open_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    plt.subplots()[1].plot([1, 2, 3])
-
-
-def leak_closed_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+def closed_figure(visit: int) -> list[Any]:
     figure = Figure()
     figure.subplots().plot([1, 2, 3])
-    kept.append(figure)
+    return [figure]
 
 
-LEAKS: list[tuple[Step, str]] = [
-    (leak_tensors, "tensors"),
-    (leak_arrays, "arrays"),
-    (leak_arrays_in_dicts, "arrays"),
-    (leak_objects, f"python objects of type {Thing.__module__}.Thing"),
-    (leak_graph, "retained graph"),
-    (leak_environment, "environments"),
-    (leak_agent, "agents"),
-    (leak_replay_buffer, "replay buffers"),
-    (leak_open_figure, "figures"),
-    (leak_closed_figure, "figures"),
-]
+def open_figure(visit: int) -> list[Any]:
+    plt.subplots()[1].plot([1, 2, 3])
+    return []
 
 
-def visit_times(profiler: MemoryProfiler, step: Step, visits: int, kept: list[Any]) -> None:
+def tensors(visit: int) -> list[Any]:
+    return [torch.zeros(10)]
+
+
+LEAKS: dict[str, tuple[Step, str]] = {
+    "tensors": (tensors, "tensors"),
+    "arrays": (lambda visit: [np.zeros(10)], "arrays"),
+    "arrays in dicts": (lambda visit: [{"values": (np.zeros(10),)}], "arrays"),
+    "objects": (lambda visit: [Thing([visit]) for _ in range(100)], f"{TYPE}{Thing.__module__}.Thing"),
+    "graph": (lambda visit: [(torch.ones(3, requires_grad=True) * 2).sum()], "retained graph"),
+    "environment": (lambda visit: [Environment([np.zeros(100), torch.zeros(100)])], "environments"),
+    "agent": (lambda visit: [Agent(3, 3)], "agents"),
+    "replay buffer": (lambda visit: [Buffer()], "replay buffers"),
+    "open figure": (open_figure, "figures"),
+    "closed figure": (closed_figure, "figures"),
+}
+
+
+def visit_times(profiler: MemoryProfiler, visits: int, kept: list[Any], step: Step = lambda _: []) -> None:
     for visit in range(visits):
-        step(profiler, kept, visit)
+        kept.extend(step(visit))
         profiler.log_memory("evolve", census=True)
 
 
-@pytest.mark.parametrize(("step", "kind"), LEAKS, ids=[step.__name__ for step, _ in LEAKS])
+@pytest.mark.parametrize(("step", "kind"), LEAKS.values(), ids=LEAKS)
 def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Step, kind: str) -> None:
     kept: list[Any] = []
-    visit_times(profiler, step, LEAK_FREE_VISITS - 1, kept)
+    visit_times(profiler, LEAK_FREE_VISITS - 1, kept, step)
     assert profiler.find_leaks("evolve") == []  # two visits of warm-up and two more do not convict
-    visit_times(profiler, step, 1, kept)
+    visit_times(profiler, 1, kept, step)
     assert [leak.kind for leak in profiler.find_leaks("evolve")] == [kind]
 
 
@@ -124,31 +98,32 @@ def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
     environment, history = Environment([np.zeros(9)]), []
     bounded: deque[np.ndarray] = deque(maxlen=2)
 
-    def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-        for leak, _ in LEAKS:
-            leak(profiler, [], visit)
+    def step(visit: int) -> list[Any]:
+        for leak, _ in LEAKS.values():
+            leak(visit)
         plt.close("all")
         history.append({"generation": visit, "fitness": [0.5, 0.25]})
         bounded.append(np.zeros(3))
+        return []
 
-    visit_times(profiler, step, 8, [])
+    visit_times(profiler, 8, [], step)
     assert profiler.find_leaks("evolve") == []
     assert environment.value and count_living() == {"environments": 1, "agents": 0, "replay_buffers": 0}
 
 
 def test_the_profiler_itself_does_not_grow(profiler: MemoryProfiler, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "utils")  # what is logged would be kept
-    visit_times(profiler, lambda *_: None, 14, [])
+    visit_times(profiler, 14, [])
     last = profiler.visits("evolve")[-4:]
     assert len({tuple(s.measures[name] for name in ("objects", "tensors", "arrays")) for s in last}) == 1
 
 
 def test_a_leak_that_begins_late_or_ends_is_judged_by_the_latest_visits(profiler: MemoryProfiler) -> None:
     kept: list[Any] = []
-    visit_times(profiler, lambda *_: None, 3, kept)
-    visit_times(profiler, leak_tensors, 6, kept)
+    visit_times(profiler, 3, kept)
+    visit_times(profiler, 6, kept, tensors)
     assert [leak.kind for leak in profiler.find_leaks("evolve")] == ["tensors"]
-    visit_times(profiler, lambda *_: None, 1, kept)
+    visit_times(profiler, 1, kept)
     assert profiler.find_leaks("evolve") == []
 
 
@@ -198,7 +173,7 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, fre
 
 def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -> None:
     kept: list[Any] = [np.zeros(3 * MB // 8)]
-    visit_times(profiler, leak_tensors, 5, kept)
+    visit_times(profiler, 5, kept, tensors)
     summary = profiler.final_summary(min_mb=2)
     assert "leak at 'evolve': tensors: +1 a visit over 3 visits" in summary
     assert "objects of 2 MB and more" in summary and "393216" in summary

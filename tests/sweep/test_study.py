@@ -20,10 +20,9 @@ from training.sweep.study import (
     new_study,
     play_round,
     quiet,
-    require_optuna,
     values_of,
 )
-from utils.errors import ConfigError, JobsFailed
+from utils.errors import ConfigError
 from utils.jobs.job import Finished
 
 SPACE = space_of(
@@ -86,14 +85,6 @@ def test_the_trials_are_the_same_whoever_finishes_first() -> None:
     assert len(set(settings)) == len(settings) and settings != [str(one["settings"]) for one in trials_of(seed=6)]
 
 
-def test_a_round_in_which_a_run_stops_has_no_result() -> None:
-    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
-        return {run: Finished(str(run), exception=OSError("a full disk")) for run in runs}
-
-    with pytest.raises(JobsFailed, match="a full disk"):
-        play_round(new_study(), SPACE, ROUND, 5, 0, train)
-
-
 def test_a_trial_is_given_up_after_four_seeds_that_all_lose() -> None:
     """The known answer: n losses of n have a chance of 2^-n, which is below 0.1 from four on."""
     assert FIRST_LOOK == 4
@@ -121,7 +112,3 @@ def test_the_setting_that_decides_is_the_most_important() -> None:
             assert importances(study) == {}
     found = importances(study)
     assert next(iter(found)) == "evolution.mutation_strength" and sum(found.values()) == pytest.approx(1)
-
-
-def test_optuna_is_there() -> None:
-    require_optuna()
