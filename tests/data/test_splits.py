@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from data import loader as loading
-from data.loader import StockDataLoader
 from data.splits import Span, Splits, make_splits, random_windows, spaced_windows
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
@@ -56,21 +53,6 @@ def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
     assert config.train_fraction + config.validation_fraction < 0.8
     splits = make_splits(1000, config, EnvironmentConfig(trading_days=10, settlement_days=0))
     assert (splits.train.last, splits.validation.last) == (699, 799)
-
-
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
-@given(cases())
-def test_the_loader_normalises_over_the_days_of_training(case: tuple[int, DataConfig, EnvironmentConfig]) -> None:
-    days, config, env = case
-    try:
-        train = make_splits(days, config, env).train
-    except DataError:
-        assume(False)
-    loader = StockDataLoader("unread", config=config)
-    loader.dates = np.datetime64("2000-01-03") + np.arange(days)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "normalization_stats", lambda data_array, last_day: last_day)
-        assert loader.compute_normalization_stats() == train.last
 
 
 @settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
@@ -176,15 +158,6 @@ def test_spaced_windows_known_answer() -> None:
     assert spaced_windows(Span(100, 123), steps=15, count=4).tolist() == [100, 103, 105, 108]
     assert spaced_windows(Span(100, 117), steps=15, count=5).tolist() == [100, 101, 102]
     assert spaced_windows(Span(100, 155), steps=15, count=1).tolist() == [140]
-
-
-@settings(deadline=None)
-@given(spans(), st.integers(1, 40), st.integers(0, 2**32))
-def test_random_windows_repeat_with_their_seed(case: tuple[Span, int], count: int, seed: int) -> None:
-    span, steps = case
-    first, second = (random_windows(span, steps, count, torch.Generator().manual_seed(seed)) for _ in range(2))
-    assert first.shape == (count,)
-    assert torch.equal(first, second)
 
 
 @settings(deadline=None)

@@ -256,14 +256,6 @@ def test_tickers_that_are_called_like_columns(tmp_path: Path) -> None:
     assert summary.dropped == {"price missing or not a number": 1}
 
 
-def test_the_two_header_rows_name_the_ticker_of_one_download(tmp_path: Path) -> None:
-    (tmp_path / "download.csv").write_text(
-        "Price,Close,High,Low,Open\nTicker,MSFT,MSFT,MSFT,MSFT\nDate,,,,\n2020-01-02,2,3,1,2\n"
-    )
-    _, made = read_back(tmp_path / "download.csv", tmp_path)
-    assert made["ticker"].tolist() == ["MSFT"]
-
-
 def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     """An index of Stooq, stocks of its own and other vendors' files, and a file that is none, in one folder."""
     bars = truth()
@@ -306,42 +298,28 @@ def test_an_index_goes_into_its_own_file(tmp_path: Path) -> None:
         prepare(target.parent, target)
 
 
-def rotten_parquet(path: Path) -> None:
-    path.write_bytes(b"PAR1 and no more")
-
-
-def no_prices(path: Path) -> None:
-    pd.DataFrame({"date": ["2020-01-02"], "city": ["Bonn"]}).to_parquet(path)
-
-
-def no_dates(path: Path) -> None:
-    pd.DataFrame({"open": [1.0], "close": [1.0]}).to_parquet(path)
-
-
-def some_prices(path: Path) -> None:
-    pd.DataFrame({"date": ["2020-01-02"], "close": [1.0], "ticker": ["A"]}).to_parquet(path)
-
-
-def some_of_a_ticker(path: Path) -> None:
-    path.write_text("Price,Close,Open\nTicker,A,A\n2020-01-02,1,1\n")
-
-
-def intraday(path: Path) -> None:
-    rows = [f"A,2020-01-02 10:{minute}:00,1,1,1,1" for minute in range(10, 40)]
-    path.write_text("\n".join(["symbol,timestamp,open,high,low,close", *rows]))
+INTRADAY = "symbol,timestamp,open,high,low,close\n" + "".join(
+    f"A,2020-01-02 10:{m}:00,1,1,1,1\n" for m in range(10, 40)
+)
 
 
 @pytest.mark.parametrize(
-    ("write", "words"),
+    ("content", "words"),
     [
-        (rotten_parquet, "no readable parquet"), (no_prices, "no columns of prices"), (no_dates, "column of dates"),
-        (some_prices, "no column for open, high, low"), (some_of_a_ticker, "expected open, high, low and close of A"),
-        (intraday, "many rows for one date: expected daily bars"),
+        ("PAR1 and no more", "no readable parquet"),
+        ({"date": ["2020-01-02"], "city": ["Bonn"]}, "no columns of prices"),
+        ({"open": [1.0], "close": [1.0]}, "column of dates"),
+        ({"date": ["2020-01-02"], "close": [1.0], "ticker": ["A"]}, "no column for open, high, low"),
+        ("Price,Close,Open\nTicker,A,A\n2020-01-02,1,1\n", "expected open, high, low and close of A"),
+        (INTRADAY, "many rows for one date: expected daily bars"),
     ],
-)  # fmt: skip
-def test_bad_files_are_refused_in_one_line(write: Callable[[Path], None], words: str, tmp_path: Path) -> None:
-    source = tmp_path / "source.parquet" if "parquet" in write.__name__ else tmp_path / "source"
-    write(source)
+)
+def test_bad_files_are_refused_in_one_line(content: str | dict[str, list[object]], words: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    if isinstance(content, str):
+        source.write_text(content)
+    else:
+        pd.DataFrame(content).to_parquet(source)
     with pytest.raises(DataError, match=words) as caught:
         prepare(source, tmp_path / "out" / "bars.parquet", None)
     assert "\n" not in str(caught.value) and "expected" in str(caught.value)
