@@ -142,7 +142,7 @@ def test_help_begins_with_commands_and_three_examples_that_run(
         parse("--help")
     out = capsys.readouterr().out
     places = [out.index(part) for part in ("usage:", "commands,", "examples:", "environment variables:", "options:")]
-    assert places == sorted(places) and len(out[: places[3]].splitlines()) < 50
+    assert places == sorted(places) and len(out[: places[3]].splitlines()) < 60
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bars.parquet").touch()
     examples = re.findall(r"(?m)^  python main\.py(.*?)(?:  .*)?$", out[places[2] : places[3]])

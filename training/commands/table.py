@@ -63,7 +63,7 @@ ENVIRONMENT = {
     "CLOUD_BUCKET": "Name of the bucket, or absolute path of the folder.",
     "CLOUD_PROJECT": "Google Cloud project of the bucket, if the credentials name none.",
     "GOOGLE_APPLICATION_CREDENTIALS": "Path of the key file for the bucket.",
-    "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine is parsed secrets as variables.",
+    "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine gets secrets as variables.",
     "BOX_VOLUME": "Volume of a rented machine, which its image sets: runs and data lie below it.",
     "SERVE_TOKEN": "Token of `serve`, which else makes a new one each time.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
