@@ -240,8 +240,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def _of_lanes(self, values: Tensor) -> NDArray[Any]:
         """Return (lanes, ...) values, or those of the only lane."""
-        found: NDArray[Any] = values.cpu().numpy()
-        return found if self._is_batched else found[0]
+        array: NDArray[Any] = values.cpu().numpy()
+        return array if self._is_batched else array[0]
 
     def _observe(self) -> tuple[Observation, dict[str, Any]]:
         account, slots = self.account, self.account.positions()
@@ -255,9 +255,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             account=self._of_lanes(account.account()),
         )
         cash, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
-        found = {"day_index": day, "date": self._date_words[day], "cash": cash, "equity": equity}
+        facts = {"day_index": day, "date": self._date_words[day], "cash": cash, "equity": equity}
         return observation, {
-            **{name: value.copy() if self._is_batched else value.item() for name, value in found.items()},
+            **{name: value.copy() if self._is_batched else value.item() for name, value in facts.items()},
             "can_order": account.is_trading,
             "candidates": self._of_lanes(account.candidates()),
         }

@@ -144,8 +144,8 @@ class Members:
 
     def rows(self, rows: slice) -> Members:
         """Return some of the agents."""
-        own = {name: getattr(self, name)[rows] for name in ("weights", "ridge", "network", "start")}
-        return replace(self, **own)
+        changed = {name: getattr(self, name)[rows] for name in ("weights", "ridge", "network", "start")}
+        return replace(self, **changed)
 
 
 class Judgement(NamedTuple):
@@ -274,10 +274,10 @@ class DDPGAgent:
         """Take one DDPG step on a batch, accumulating gradients over `accumulate` micro-batches; return the losses."""
         if self.learner is None:
             raise ConfigError("expected an agent of a trainer, got one without a learner; see models.population")
-        found = {name: float(loss.mean()) for name, loss in self.learner(batch, accumulate).items()}
-        for name, loss in found.items():
+        losses = {name: float(loss.mean()) for name, loss in self.learner(batch, accumulate).items()}
+        for name, loss in losses.items():
             self.losses[name].append(loss)
-        return found
+        return losses
 
     def clone(self) -> DDPGAgent:
         """Return a copy that shares no network."""
@@ -286,13 +286,13 @@ class DDPGAgent:
 
     def get_stats(self) -> dict[str, float]:
         """Return the last losses, gradient norms, steps taken and skipped, and the noise scale."""
-        found = {f"{name}_loss": losses[-1] if losses else math.nan for name, losses in self.losses.items()}
+        stats = {f"{name}_loss": losses[-1] if losses else math.nan for name, losses in self.losses.items()}
         if self.networks is not None:
             for name in ("actor", "critic"):
                 optimizer: AdamW = getattr(self.networks, f"{name}_optimizer")
                 for part in ("norm", "steps", "skipped"):
-                    found[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
-        return {**found, "noise_scale": self.noise_scale}
+                    stats[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
+        return {**stats, "noise_scale": self.noise_scale}
 
     def forecasts(
         self, market: Market, x: InputRows | Float32Array | Tensor | None = None, days: slice = slice(None)
@@ -305,24 +305,24 @@ class DDPGAgent:
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if self.holds_market:
             return Forecasts.none(tradable)
-        found = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
-        found, shift = found.to(self.device), torch.zeros(len(tradable), 1, device=self.device)
+        judgements = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
+        judgements, shift = judgements.to(self.device), torch.zeros(len(tradable), 1, device=self.device)
         if isinstance(x, InputRows):
             for some in x.blocks():
-                own = x.x(some)
-                found[:, some] = x.spread(torch.stack(self.judge(own)), some, -torch.inf)
-                shift[some, 0] = x.mean((own @ self.trust.shift.float())[None], some)[0]
+                seen = x.x(some)
+                judgements[:, some] = x.spread(torch.stack(self.judge(seen)), some, -torch.inf)
+                shift[some, 0] = x.mean((seen @ self.trust.shift.float())[None], some)[0]
         else:
             blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
             for stocks, block in blocks:
-                own = torch.as_tensor(block, device=self.device)
-                judged = self.judge(own.flatten(0, 1))
-                found[:, days, stocks] = torch.stack(judged).view(-1, *block.shape[:2])
-                shift[days] += total_of_day(own @ self.trust.shift.float(), tradable[days, stocks])
+                seen = torch.as_tensor(block, device=self.device)
+                judged = self.judge(seen.flatten(0, 1))
+                judgements[:, days, stocks] = torch.stack(judged).view(-1, *block.shape[:2])
+                shift[days] += total_of_day(seen @ self.trust.shift.float(), tradable[days, stocks])
             shift /= tradable.sum(1, keepdim=True).clamp(min=1)
         if self.members is None:
-            return Forecasts.of(found + shift, tradable, self.traders.target_percent, found)
-        judged, relative = Judgement(*found), partial(relative_to_day, tradable=tradable)
+            return Forecasts.of(judgements + shift, tradable, self.traders.target_percent, judgements)
+        judged, relative = Judgement(*judgements), partial(relative_to_day, tradable=tradable)
         level = day_mean(judged.level, tradable) + shift
         expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
         score = judged.level + relative(judged.score)
@@ -333,17 +333,17 @@ class DDPGAgent:
         level = x @ self.traders.weights[0].float()
         if self.members is None:
             return (level,)
-        own, networks, seen = self.members, self._learned.targets, self.inputs.for_networks(x)
+        members, networks, seen = self.members, self._learned.targets, self.inputs.for_networks(x)
         total, folds = torch.zeros(4, len(x), device=x.device), networks.actor.choice.shape[1]
-        for member, (network, start) in enumerate(zip(own.network.float(), own.start.float(), strict=True)):
+        for member, (network, start) in enumerate(zip(members.network.float(), members.start.float(), strict=True)):
             for fold in range(folds):
-                judged = networks.judge(member, fold, seen, start, own.deviation)
+                judged = networks.judge(member, fold, seen, start, members.deviation)
                 judged[2:] *= network
-                judged[3] += beyond_start(own.typical, judged[1:2], own.start[member : member + 1])[0]
-                total += judged / (folds * len(own.start))
+                judged[3] += beyond_start(members.typical, judged[1:2], members.start[member : member + 1])[0]
+                total += judged / (folds * len(members.start))
         score, target, at_start, reward = total
-        factors = own.ridge, networks.weights[..., 0].mean(1).double() - 1.0
-        ridge, more = (x @ (factor[:, None] * own.weights).mean(0).float() for factor in factors)
+        factors = members.ridge, networks.weights[..., 0].mean(1).double() - 1.0
+        ridge, more = (x @ (factor[:, None] * members.weights).mean(0).float() for factor in factors)
         return Judgement(level, ridge, reward, at_start, score + more, target)
 
     def act(
@@ -424,8 +424,8 @@ class DDPGAgent:
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         evidence = Evidence(**{name: float(chance) for name, chance in state["evidence"].items()})
-        own = state["trust"]
-        trust = Trust(float(own["orders"]), float(own["timing"]), own["shift"].to(device))
+        saved = state["trust"]
+        trust = Trust(float(saved["orders"]), float(saved["timing"]), saved["shift"].to(device))
         agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence, trust)
         if "networks" in state:
             agent.networks = Networks.of({name: value.to(device) for name, value in state["networks"].items()})

@@ -111,8 +111,8 @@ class InputRows:
         bars = self.has_bar[self.here(days)]
         dense = torch.zeros(*bars.shape, self.inputs)
         dense[bars] = self.x(days)
-        found: Float32Array = dense.numpy()
-        return found
+        array: Float32Array = dense.numpy()
+        return array
 
     def spread(self, values: Tensor, days: slice, fill: float = 0.0) -> Tensor:
         """Return (..., rows) values of some days as (..., days, n), `fill` without a bar."""

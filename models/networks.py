@@ -172,9 +172,9 @@ class ActorCritic:
             deviation: (targets,) percent of the initial capital in a standard deviation of results.
         """
         w1, b1, w2, b2, w3, b3 = (part.detach()[agent, fold] for part in self.critic.reward.parts)
-        choice, found = self.actor.choice.detach()[agent, fold], x.new_empty(4, len(x))
+        choice, judgement = self.actor.choice.detach()[agent, fold], x.new_empty(4, len(x))
         w3, b3 = torch.cat((choice[:-1], w3), dim=1), torch.cat((choice[-1:], b3), dim=1)
-        for rows, out in zip(x.split(_ROWS_AT_ONCE), found.split(_ROWS_AT_ONCE, dim=1), strict=True):
+        for rows, out in zip(x.split(_ROWS_AT_ONCE), judgement.split(_ROWS_AT_ONCE, dim=1), strict=True):
             hidden = functional.silu(torch.addmm(b1, rows, w1), inplace=True)
             hidden = functional.silu(torch.addmm(b2, hidden, w2), inplace=True)
             outputs = torch.addmm(b3, hidden, w3)
@@ -182,7 +182,7 @@ class ActorCritic:
             out[1] = sale_target(start, outputs[:, 1])
             out[2], out[3] = at_target(rewards, torch.as_tensor(start).expand(len(rows))), at_target(rewards, out[1])
             out[0] = self.base[agent, 2] * outputs[:, 0] + self.weights[agent, fold, 1] * out[2]
-        return found
+        return judgement
 
 
 def choose(choice: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:

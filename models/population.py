@@ -234,13 +234,13 @@ class Population:
     def note_losses(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
         """Append the (updates, A) losses of a generation to those of the agents; return means, with gradient norms."""
         assert self.networks is not None
-        found = {name: own.cpu() for name, own in losses.items()}
+        on_host = {name: own.cpu() for name, own in losses.items()}
         for row, agent in enumerate(self.agents):
-            for name, loss in found.items():
+            for name, loss in on_host.items():
                 agent.losses[name].extend(loss[:, row].tolist())
         optimizers = {"critic": self.networks.critic_optimizer, "actor": self.networks.actor_optimizer}
         return {
-            **{f"{name}_loss": float(loss.mean()) for name, loss in found.items()},
+            **{f"{name}_loss": float(loss.mean()) for name, loss in on_host.items()},
             **{f"{name}_gradient_norm": float(own.norm.mean()) for name, own in optimizers.items()},
             "skipped_updates": float(sum(own.skipped.sum() for own in optimizers.values())),
         }
@@ -256,10 +256,10 @@ class Population:
         traders = traders_of(self.genes[chosen], self.ridge.weights[chosen], "cpu").mean().to(self.device)
         ridge = self.ridge.rows(chosen)
         trust = Trust(1.0, float(ridge.timing.mean()), ridge.shift.mean(0).to(self.device))
-        found = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN, trust)
+        agent = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN, trust)
         if self.networks is not None:
-            found = replace(found, networks=self.networks.rows(chosen.to(self.device)), members=self.members(chosen))
-        return found
+            agent = replace(agent, networks=self.networks.rows(chosen.to(self.device)), members=self.members(chosen))
+        return agent
 
     @torch.no_grad()
     def inherit(
@@ -299,11 +299,11 @@ class Population:
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the closed forms, which are fitted to the genes anew."""
         names = ("elites", "founders", "examined", "updates", "fittest", "fitness")
-        found = {"genes": self.genes, **{name: getattr(self, name) for name in names}}
+        state = {"genes": self.genes, **{name: getattr(self, name) for name in names}}
         if self.networks is not None:
             losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
-            found |= {"feature_groups": self.feature_groups, "networks": self.networks.tensors, "losses": losses}
-        return found
+            state |= {"feature_groups": self.feature_groups, "networks": self.networks.tensors, "losses": losses}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; the closed forms are given by `stand_on`."""

@@ -6,7 +6,7 @@ takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -115,17 +115,17 @@ class Forecasts:
     @classmethod
     def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
         """Join forecasts of the best stocks on some of all `days`; none on the others."""
-        found: dict[str, Tensor] = {}
+        all_days: dict[str, Tensor] = {}
         for some, part in parts:
-            own = vars(part)
-            if not found:
-                shapes = {name: (len(value), days, *value.shape[2:]) for name, value in own.items()}
-                found = {name: value.new_zeros(shapes[name]) for name, value in own.items()}
-                found["expected"].fill_(-torch.inf)
-                found["score"].fill_(-torch.inf)
-            for name, value in own.items():
-                found[name][:, some] = value
-        return cls(**found)
+            values = vars(part)
+            if not all_days:
+                shapes = {name: (len(value), days, *value.shape[2:]) for name, value in values.items()}
+                all_days = {name: value.new_zeros(shapes[name]) for name, value in values.items()}
+                all_days["expected"].fill_(-torch.inf)
+                all_days["score"].fill_(-torch.inf)
+            for name, value in values.items():
+                all_days[name][:, some] = value
+        return cls(**all_days)
 
     def best(self, most: int) -> Forecasts:
         """Return the forecasts of the `most` best stocks of each day."""
@@ -183,11 +183,6 @@ class Blend:
         """Return the blend of agents without networks."""
         one = torch.ones(agents, dtype=torch.float64)
         return cls(one, 0 * one, torch.zeros(agents, 2, dtype=torch.float64), one)
-
-    @classmethod
-    def join(cls, parts: Sequence[Blend]) -> Blend:
-        """Concatenate those of several groups of agents."""
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def to(self, device: torch.device | str) -> Blend:
         """Return it on a device."""

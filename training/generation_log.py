@@ -82,7 +82,7 @@ class GenerationLog:
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
         """Return the out-of-fold quality of forecasts and value, and the diversity of the population."""
         best = torch.tensor(population.elites)
-        found = {
+        figures = {
             "explained": float(population.ridge.explained.numpy().mean()),
             "explained_best": float(population.ridge.explained.max()),
             "initial_value": float(played.initial_value[best].mean()),
@@ -90,11 +90,11 @@ class GenerationLog:
             "founders": len(set(population.founders)),
         }
         if population.networks is None:
-            return found
+            return figures
         ridge, both = played.blend.explained[best].mean(0).tolist()
         added = (played.by_window - played.plain)[best].mean(0)
         return {
-            **found,
+            **figures,
             "explained_by_ridge": ridge,
             "explained_by_both": both,
             "noise_scale": noise,

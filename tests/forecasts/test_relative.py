@@ -17,7 +17,7 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models.cash_value import FEATURES
 from models.networks import ActorCritic, Networks, NetworkSizes
-from models.trader import Blend, blended, products
+from models.trader import Blend, products
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, regressions, seeded, shake
 from training.forecasts.relative import RelativeOutcomes
@@ -335,20 +335,6 @@ def test_ridge_regression_stays_where_the_network_is_against_the_results() -> No
     assert blend.network.tolist() == [0.0] * 4 and blend.ridge.tolist() == [1.0] * 4
 
 
-def test_nothing_is_known_without_forecasts_or_results() -> None:
-    """Numbers stay finite."""
-    nothing, a = torch.zeros(2, 50), torch.randn(2, 50, generator=seeded())
-    for parts in (
-        (nothing, a, a),
-        (a, nothing, nothing),
-        (nothing, nothing, a),
-        (nothing, nothing, nothing),
-        (a, a, a),
-    ):
-        blend = blend_of(*parts)
-        assert all(bool(part.isfinite().all()) for part in vars(blend).values())
-
-
 def test_a_network_of_pure_noise_has_little_weight() -> None:
     """Over seeds; and what it explains out of fold by chance is next to nothing."""
     a, b, y = planted(200, 2000, (0.5, 0.0), 3.0, 1)
@@ -357,25 +343,6 @@ def test_a_network_of_pure_noise_has_little_weight() -> None:
     assert 0.35 < float((blend.network == 0).double().mean()) < 0.65
     assert float((blend.explained[:, 1] - blend.explained[:, 0]).mean()) < 0.03
     assert float(blend.ridge[blend.network > 0].mean()) == pytest.approx(0.5, abs=0.05)
-
-
-def test_blends_of_agents_do_not_mix() -> None:
-    a, b, y = planted(5, 80, (0.5, 0.5), 1.0, 4)
-    together = blend_of(a, b, y)
-    for row in range(5):
-        alone = blend_of(*(part[row : row + 1] for part in (a, b, y)))
-        for name, part in vars(alone).items():
-            torch.testing.assert_close(part[0], getattr(together, name)[row], msg=name)
-    level = torch.randn(5, 1, generator=seeded(5), dtype=torch.float64)
-    found = blended(together, (level + a).float(), b.float(), level.float())
-    expected = level + together.ridge[:, None] * a + together.network[:, None] * b
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_without_networks_ridge_regression_is_all() -> None:
-    blend = Blend.of_ridge(3)
-    own, other, level = torch.randn(3, 3, 20, generator=seeded())
-    assert torch.equal(blended(blend, own, other, level), own)
 
 
 def test_the_unit_of_scores_is_the_deviation_of_forecasts() -> None:

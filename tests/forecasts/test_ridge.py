@@ -15,17 +15,16 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
-from models.genome import TARGET, VALUE_WEIGHT, random_genes
+from models.genome import TARGET, random_genes
 from models.inputs import GROUP_OF_INPUT, GROUPS
-from models.population import target_percents, traders_of
+from models.population import target_percents
 from models.responses import Responses
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, seeded
 from training.forecasts.hindsight import order_results
-from training.forecasts.ridge import TrainingDays, expectations
+from training.forecasts.ridge import TrainingDays
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import DataError
-from utils.spaces import TARGET_PERCENTS
 
 AGENTS = 5
 
@@ -203,17 +202,6 @@ def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Ten
     assert torch.equal(one.isfinite(), two.isfinite())
     known = one.isfinite()
     torch.testing.assert_close(one[known], two[known], rtol=1e-2, atol=1e-2 * float(one[known].std()))
-
-
-def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
-    weights = torch.randn(AGENTS, len(GROUP_OF_INPUT), generator=seeded(0), dtype=torch.float64)
-    traders = traders_of(genes, weights, "cpu")
-    np.testing.assert_array_equal(traders.weights, weights)
-    assert traders.target_percent.tolist() == [TARGET_PERCENTS[int(place)] for place in genes[:, TARGET]]
-    assert torch.equal(traders.value_weight, genes[:, VALUE_WEIGHT])
-    x = np.random.default_rng(1).standard_normal((7, 3, len(GROUP_OF_INPUT))).astype(np.float32)
-    found = expectations(torch.from_numpy(x).flatten(0, 1), weights).view(AGENTS, 7, 3)
-    np.testing.assert_allclose(found, (x @ weights.numpy().T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -83,18 +83,6 @@ def test_a_ridge_regression_in_closed_form_is_one(seed: int, penalties: list[flo
         assert sums.error(weights, target) == pytest.approx(error, rel=1e-4)
 
 
-def test_sums_of_folds_are_those_of_their_days() -> None:
-    samples = samples_of(3)
-    moments = Moments.of(samples)
-    for _, held in samples.folds:
-        x, y = rows_of(samples, held)
-        sums = moments.over(held)
-        assert sums.gram[0, 0] == len(x)
-        np.testing.assert_allclose(sums.gram, x.T @ x, rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(sums.product, x.T @ y, rtol=1e-5, atol=1e-4)
-        np.testing.assert_allclose(sums.square, (y**2).sum(0), rtol=1e-5)
-
-
 @given(st.integers(0, 2**20), st.integers(0, TARGETS - 1))
 @settings(max_examples=20)
 def test_explained_is_the_share_of_the_variance(seed: int, target: int) -> None:

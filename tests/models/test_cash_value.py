@@ -292,14 +292,6 @@ def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
     ]
 
 
-def test_who_discounts_everything_knows_no_value_of_cash() -> None:
-    rules, transitions = lived(12, 100, 0.2)
-    cash_value = improve(random_value(rules, seeded()), *transitions, 0.0, 2)
-    assert not cash_value.weights.any()
-    decision = cash_value.greedy(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
-    assert decision.size.tolist() == [[1.0]] * 11
-
-
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_an_iteration_is_the_least_squares_of_temporal_differences(
     gamma: float, monkeypatch: pytest.MonkeyPatch

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.networks import (
-    Actor,
     AdamW,
-    Critic,
     Networks,
     NetworkSizes,
     Perceptrons,
     at_target,
-    choose,
     sale_target,
     soft_update,
 )
@@ -101,19 +98,6 @@ def test_without_gradients_outputs_are_the_same_bits_in_any_company(hidden: int)
             assert torch.equal(perceptrons.map(lambda part, rows=rows: part[rows])(x[rows]), whole[rows])  # type: ignore[misc]
 
 
-def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
-    perceptrons = Perceptrons.initialize((2, 3), (INPUTS, 64, 2), seeded()).map(lambda part: part.requires_grad_())
-    x = torch.randn(5, INPUTS, generator=seeded(1))
-    assert torch.equal(perceptrons(x), torch.zeros(2, 3, 5, 2))
-    (perceptrons(x) - 1.0).square().sum().backward()
-    last = gradient_of(perceptrons).parts[4]
-    assert bool((last.abs().amax((-2, -1)) > 0).all())
-    first, second = perceptrons.parts[0], perceptrons.parts[2]
-    assert float(first.detach().std()) == pytest.approx(1 / math.sqrt(INPUTS), rel=0.1)
-    assert float(second.detach().std()) == pytest.approx(1 / math.sqrt(64), rel=0.1)
-    assert len({tuple(own.flatten().tolist()) for own in first.detach().flatten(0, 1)}) == 6
-
-
 @given(seeds, st.integers(1, 40), st.sampled_from(TARGET_PERCENTS))
 @settings(max_examples=15)
 def test_an_agent_judges_by_its_own_networks_of_a_fold(seed: int, rows: int, start: float) -> None:
@@ -150,24 +134,6 @@ def test_a_judgement_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(networks.targets.judge(5, 1, *rest), found, rtol=1e-5, atol=1e-5)
 
 
-@given(seeds)
-@settings(max_examples=15)
-def test_a_choice_is_a_linear_layer_on_hidden_units(seed: int) -> None:
-    """Zero, as it is drawn, it scores nothing and shifts nothing."""
-    draws = seeded(seed)
-    hidden, choice = torch.randn(2, 3, 7, 5, generator=draws), torch.randn(2, 3, 6, 2, generator=draws)
-    score, shift = choose(choice, hidden)
-    for agent, fold, row in ((0, 0, 0), (1, 2, 6)):
-        units = [*hidden[agent, fold, row].tolist(), 1.0]
-        for output, found in enumerate((score, shift)):
-            weights = choice[agent, fold, :, output].tolist()
-            expected = sum(unit * weight for unit, weight in zip(units, weights, strict=True))
-            assert float(found[agent, fold, row]) == pytest.approx(expected, abs=1e-5)
-    drawn = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), SIZES, 0.01, draws)
-    assert not any(bool(part.any()) for part in choose(drawn.actor.choice.detach(), hidden))
-    assert not bool(drawn.actor.slope.any())
-
-
 @given(seeds, st.integers(1, 9))
 @settings(max_examples=30)
 def test_values_at_a_sale_target_are_interpolated(seed: int, rows: int) -> None:
@@ -185,34 +151,6 @@ def test_a_sale_target_is_shifted_by_steps_and_stays_in_its_range() -> None:
     shift = torch.tensor([-9.0, -1.0, 0.0, 0.25, 2.0, 9.0])
     expected = [MIN_TARGET_PERCENT, 20.0, 30.0, 32.5, 50.0, MAX_TARGET_PERCENT]
     assert sale_target(torch.tensor([30.0]), shift).tolist() == expected
-
-
-def test_rows_by_a_slice_are_views_and_by_a_tensor_are_copies() -> None:
-    networks = random_networks()
-    views, copies = networks.rows(slice(1, 2)), networks.rows(torch.tensor([1]))
-    before = {name: part.clone() for name, part in networks.tensors.items()}
-    for name, part in views.tensors.items():
-        assert torch.equal(part, before[name][1:2]), name
-        assert torch.equal(copies.tensors[name], part), name
-        part.detach().copy_(~part if part.dtype == torch.bool else part + 1)
-    for name, part in networks.tensors.items():
-        changed = ~before[name] if part.dtype == torch.bool else before[name] + 1
-        assert torch.equal(part[1], changed[1]), name
-        assert torch.equal(part[[0, 2]], before[name][[0, 2]]), name
-        assert torch.equal(copies.tensors[name], before[name][1:2]), name
-
-
-def test_copies_share_nothing() -> None:
-    networks = random_networks()
-    before = [part.detach().clone() for part in networks.critic.parameters()]
-    copy, view = networks.critic_target, networks.rows(slice(None)).critic
-    for part in copy.parameters():
-        part.zero_()
-    assert all(torch.equal(part, old) for part, old in zip(networks.critic.parameters(), before, strict=True))
-    with torch.no_grad():
-        for part in view.parameters():
-            part.zero_()
-    assert not any(bool(part.any()) for part in networks.critic.parameters())
 
 
 def test_networks_come_back_from_their_tensors() -> None:
@@ -328,18 +266,6 @@ def test_a_step_of_an_agent_is_the_same_bits_alone() -> None:
             torch.testing.assert_close(own.detach(), stacked[rows].detach(), rtol=1e-6, atol=1e-7)
 
 
-def test_targets_follow_by_a_share_of_their_own() -> None:
-    networks, shares = random_networks(), torch.tensor([0.0, 0.25, 1.0])
-    for target, online in ((networks.critic_target, networks.critic), (networks.actor_target, networks.actor)):
-        slow, fast = ([part.detach().clone() for part in own.parameters()] for own in (target, online))
-        soft_update(target, online, shares)
-        for part, old, new in zip(target.parameters(), slow, fast, strict=True):
-            assert torch.equal(part[0], old[0])
-            torch.testing.assert_close(part[1], 0.75 * old[1] + 0.25 * new[1])
-            assert torch.equal(part[2], new[2])
-        assert all(torch.equal(part, new) for part, new in zip(online.parameters(), fast, strict=True))
-
-
 @given(seeds, st.integers(1, 30), st.floats(0.01, 1.0))
 @settings(max_examples=20)
 def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: int, steps: int, tau: float) -> None:
@@ -382,41 +308,6 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
     first = networks.critic.reward.parts[0].detach()
     assert not bool((first * ~networks.input_mask[:, None, :, None]).any())
     assert bool((first * networks.input_mask[:, None, :, None]).any())
-
-
-def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
-    networks = random_networks()
-    (networks.critic.reward(torch.ones(2, INPUTS)) - 1.0).square().mean().backward()
-    networks.critic.continuation(torch.ones(2, SIZES.account)).sum().backward()
-    networks.critic_optimizer.step()
-    networks.input_mask[:, 1] = False
-    networks.apply_mask()
-    optimizer, critic = networks.critic_optimizer, networks.critic
-    moments = [replace(critic.reward, flat=own[0]) for own in (optimizer.first, optimizer.second)]
-    for own in (critic.reward, networks.critic_target.reward, *moments):
-        first = own.parts[0]
-        assert not bool(first[:, :, 1].any()) and bool(first.any())
-
-
-def test_all_tensors_lie_in_one_dict_by_agent() -> None:
-    """Parameters, targets, moments and counts, which networks and optimisers share with it."""
-    networks = random_networks()
-    assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Actor)
-    assert all(len(part) == AGENTS for part in networks.tensors.values())
-    for owner, names in (("critic", ("reward", "continuation")), ("actor", ("choice", "slope", "size"))):
-        optimizer: AdamW = getattr(networks, f"{owner}_optimizer")
-        online, target = (getattr(networks, name).parameters() for name in (owner, f"{owner}_target"))
-        kinds = zip(
-            ("", "_target", "_first", "_second"), (online, target, optimizer.first, optimizer.second), strict=True
-        )
-        for kind, parts in kinds:
-            for name, part in zip(names, parts, strict=True):
-                assert part.data_ptr() == networks.tensors[f"{owner}{kind}.{name}"].data_ptr(), (owner, kind, name)
-        assert [part.data_ptr() for part in optimizer.parameters] == [part.data_ptr() for part in online]
-        counts = networks.tensors[f"{owner}.counts"]
-        optimizer.steps += 3
-        optimizer.skipped += 2
-        assert counts[:, :2].tolist() == [[3.0, 2.0]] * AGENTS
 
 
 def test_folds_are_drawn_anew_without_what_reads_the_account() -> None:

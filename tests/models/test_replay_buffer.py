@@ -162,13 +162,3 @@ def test_it_says_whether_networks_can_learn_from_it(size: int, shown: str) -> No
     replay = ReplayBuffer(50_000, 1, 10_000)
     replay.add(lived(size, orders=1))
     assert str(replay) == shown and replay.is_ready == shown.endswith("ready")
-
-
-@pytest.mark.parametrize(("capacity", "starts", "needed"), [(5, 0, 1), (5, 3, 3), (5, 5, 5), (5, 9, 5)])
-def test_it_is_ready_once_it_holds_enough(capacity: int, starts: int, needed: int) -> None:
-    """Never while it is empty, and when it is full at the latest."""
-    replay = ReplayBuffer(capacity, ORDERS, starts)
-    for size in range(needed):
-        assert replay.size == size and not replay.is_ready
-        replay.add(lived(1, size))
-    assert replay.is_ready

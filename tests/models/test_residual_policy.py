@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import itemgetter
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
-from models.networks import Actor, Critic, Networks, NetworkSizes
+from models.networks import Networks, NetworkSizes
 from models.trader import AccountPolicy, Candidates, Traders, daily_orders
 from tests.tiny import seeded, shake
 from utils.config.trader import EnvironmentConfig
@@ -215,33 +214,3 @@ def test_q_is_the_value_of_the_closed_form_where_nothing_was_learned() -> None:
     torch.testing.assert_close(
         policy_of(drawn_networks(2, 0)).value(decision, worth), decision.reward + worth.of(decision.after)
     )
-
-
-def test_a_policy_comes_back_from_its_tensors() -> None:
-    policy = policy_of(random_networks(2, 0))
-    tensors = policy.tensors()
-    other = policy_of(random_networks(2, 5)).with_tensors({**tensors, "another": torch.zeros(3)})
-    assert all(torch.equal(part, tensors[name]) for name, part in other.tensors().items())
-    worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
-    best = torch.ones(8, 1, dtype=torch.float64)
-    sizes = [worth.greedy(best, accounts, adjustment=own.adjusting(accounts, worth)).size for own in (policy, other)]
-    assert torch.equal(*sizes)
-
-
-def test_parts_of_other_networks_do_not_matter_to_orders() -> None:
-    """Only the size network adjusts them, the continuation only values them."""
-    worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
-    networks, others = random_networks(2, 0), random_networks(2, 1)
-    best = torch.ones(8, 1, dtype=torch.float64)
-
-    def sizes(actor: Actor, critic: Critic) -> Tensor:
-        policy = AccountPolicy.of(replace(networks.online, actor=actor, critic=critic))
-        return worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
-
-    own = sizes(networks.actor, networks.critic)
-    assert torch.equal(own, sizes(networks.actor, others.critic))
-    assert not torch.equal(own, sizes(others.actor, networks.critic))
-    choice = replace(networks.actor, choice=others.actor.choice, slope=others.actor.slope)
-    assert torch.equal(own, sizes(choice, networks.critic))
-    silent = networks.actor.map(torch.zeros_like)
-    assert torch.equal(sizes(silent, others.critic), worth.greedy(best, accounts).size)

@@ -165,20 +165,6 @@ def test_what_is_answered_in_every_state_is_no_states() -> None:
     assert len(Responses.fit(close, np.arange(40), always(close)).state_terms) == 0
 
 
-def test_a_state_of_many_columns_is_counted_once() -> None:
-    generator = np.random.default_rng(2)
-    returns, common = generator.standard_normal((3000, 40)), generator.standard_normal((3000, 1))
-    returns[:, 10:] = common + 0.1 * returns[:, 10:]
-    own = returns[:, :10].copy()
-    trend = np.tanh(common / np.sqrt((1 - 0.5**0.5) / (1 + 0.5**0.5)) * (1 - 0.5**0.5))
-    returns[6:, :10] += 0.6 * (trend * own)[:-6]
-    close = prices(0.01 * returns)
-    found = Responses.fit(close, np.arange(10), always(close))
-    assert (found.state_terms[:, 0] == 6).all() and (found.state_terms[:, 2] == 0).any()
-    full = found.state_loadings.sum()
-    assert 0.3 < full < 0.8
-
-
 def test_answers_that_may_be_chance_are_shrunk() -> None:
     close = prices(0.015 * noise(0, 2000, 20))
     found = Responses.fit(close, np.arange(20), always(close))
@@ -374,12 +360,6 @@ def test_without_other_columns_there_are_no_leaders_but_states_of_the_mean() -> 
     found = Responses.fit(close, np.arange(8), always(close))
     assert found.leader_terms.shape == (0, 3) and found.leader_loadings.shape == (0,)
     assert [4, 0, 0] in found.state_terms.tolist()
-
-
-def test_every_field_is_an_array_that_a_file_holds() -> None:
-    close = closes(0)
-    for values in vars(Responses.fit(close, np.arange(4), always(close))).values():
-        assert isinstance(values, np.ndarray) and values.dtype in (np.float64, np.int64)
 
 
 @given(st.integers(0, 10**6))

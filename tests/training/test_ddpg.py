@@ -426,14 +426,6 @@ def test_gradients_over_parts_of_a_batch_add_up_to_that_of_all(
     assert float(found[0]["critic_first.reward"].abs().max()) > 1e-4
 
 
-def test_targets_are_online_networks_where_they_follow_at_once() -> None:
-    learners = random_learners(2)
-    for step in range(3):
-        taken(learners, random_batch(8, seed=step), tau=1.0)
-        held = learners.networks.tensors
-        assert all(torch.equal(held[name.replace(".", "_target.")], held[name]) for name in LEARNED)
-
-
 def test_targets_follow_slowly_once_many_steps_are_taken() -> None:
     learners = random_learners(1)
     networks = learners.networks
@@ -445,18 +437,6 @@ def test_targets_follow_slowly_once_many_steps_are_taken() -> None:
         slow, fast = (networks.tensors[own].detach() for own in (name.replace(".", "_target."), name))
         old = before[name.replace(".", "_target.")]
         torch.testing.assert_close(slow, old + 0.1 * (fast - old))
-
-
-def test_masked_inputs_stay_at_zero() -> None:
-    """With targets and moments, and so they never matter."""
-    learners = random_learners(3)
-    networks = learners.networks
-    for step in range(4):
-        taken(learners, random_batch(8, seed=step))
-    is_masked = ~networks.input_mask[:, None, :, None]
-    for kind in ("", "_target", "_first", "_second"):
-        first = Perceptrons(networks.tensors[f"critic{kind}.reward"].detach(), SIZES.reward).parts[0]
-        assert not bool((first * is_masked).any()) and bool((first * ~is_masked).any())
 
 
 def test_without_a_future_nothing_of_it_matters() -> None:

@@ -66,13 +66,6 @@ def test_without_mutation_each_gene_of_a_child_is_that_of_a_parent(
     assert bool(((bred == genes[parents]) | (bred == genes[others])).all())
 
 
-@given(cases())
-def test_the_same_seed_breeds_the_same_generation(case: tuple[Tensor, Tensor, EvolutionConfig, int]) -> None:
-    genes, fitness, config, seed = case
-    one, two = (next_generation(genes, fitness, config, seeded(seed)) for _ in range(2))
-    assert all(torch.equal(*parts) for parts in zip(one, two, strict=True))
-
-
 @given(st.integers(2, 30), st.integers(0, 2**32), st.integers(1, 4))
 @settings(max_examples=60)
 def test_who_has_no_fitness_never_beats_who_has_one(size: int, seed: int, entrants: int) -> None:

@@ -112,16 +112,16 @@ class RelativeOutcomes:
             ridge: (A, rows) forecasts relative to the day, percent of the initial capital.
             start: (A,) sale targets that they start from, in percent.
         """
-        rows, found = self.x.rows(days), ridge.new_empty(4, *ridge.shape)
+        rows, judgement = self.x.rows(days), ridge.new_empty(4, *ridge.shape)
         for fold, held in enumerate(self.held):
-            own = overlap(held, days)
-            here = slice(*(row - rows.start for row in (self.x.rows(own).start, self.x.rows(own).stop)))
-            seen = self.inputs.for_networks(self.x.x(own))
+            tested = overlap(held, days)
+            here = slice(*(row - rows.start for row in (self.x.rows(tested).start, self.x.rows(tested).stop)))
+            seen = self.inputs.for_networks(self.x.x(tested))
             for agent, percent in enumerate(start.to(seen.dtype)):
-                found[:, agent, here] = agents.judge(agent, fold, seen, percent, self.deviation)
-            found[0, :, here] += (agents.weights[:, fold, :1] - 1.0) * ridge[:, here]
-        mean = self.x.of_day(self.x.mean(found[2], days), days)
-        return Judgement(self.x.relative(found[0], days), found[1], found[2] - mean, found[3] - mean)
+                judgement[:, agent, here] = agents.judge(agent, fold, seen, percent, self.deviation)
+            judgement[0, :, here] += (agents.weights[:, fold, :1] - 1.0) * ridge[:, here]
+        mean = self.x.of_day(self.x.mean(judgement[2], days), days)
+        return Judgement(self.x.relative(judgement[0], days), judgement[1], judgement[2] - mean, judgement[3] - mean)
 
     def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the sums of products of (A, rows) relative forecasts of some days and the results at targets."""

@@ -115,7 +115,7 @@ class TrainingDays:
             most: number of the best stocks of a day of which forecasts are kept; default: of all.
             seen: takes days and their (A, days, n) scores, block by block.
         """
-        rows, found = self.samples.x, list[tuple[slice, Forecasts]]()
+        rows, by_block = self.samples.x, list[tuple[slice, Forecasts]]()
         most = self.tradable.shape[1] if most is None else most
         places, start = target_places(start) if agents else [], start.to(rows.own.device)
         shift = self.means.shift(ridge.shift_by_fold).to(rows.own)[..., None]
@@ -124,8 +124,8 @@ class TrainingDays:
                 score = rows.spread(self.ridge(days, ridge.by_fold), days, -torch.inf)
                 seen(days, score)
                 expected = score + shift[:, rows.here(days)]
-                found.append((days, Forecasts.of(expected, self.tradable[days], start, score, most)))
-            return Forecasts.on_days(found, len(self.tradable)), Blend.of_ridge(len(start))
+                by_block.append((days, Forecasts.of(expected, self.tradable[days], start, score, most)))
+            return Forecasts.on_days(by_block, len(self.tradable)), Blend.of_ridge(len(start))
         parts, sums = list[tuple[slice, BestOrders]](), torch.zeros((), device=rows.own.device)
         for days in rows.blocks():
             forecast = self.ridge(days, ridge.by_fold)
@@ -138,8 +138,8 @@ class TrainingDays:
             own = BestOrders.of(rows, days, score, forecast, judged, level, shift[:, rows.here(days)], most)
             parts.append((days, own))
         blend = self.relative.blend(sums)
-        found = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
-        return Forecasts.on_days(found, len(self.tradable)), blend
+        by_block = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
+        return Forecasts.on_days(by_block, len(self.tradable)), blend
 
     def fit(self, genes: Tensor, trials: int = 1) -> RidgeRegressions:
         """Fit the ridge regressions of agents with these (A, genes).
@@ -155,14 +155,14 @@ class TrainingDays:
         for sums, weights in zip(self.within, folds, strict=True):
             error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
         variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
-        found = RidgeRegressions.zero(len(genes), len(folds), whole.shape[1])
+        regressions = RidgeRegressions.zero(len(genes), len(folds), whole.shape[1])
         parts = {"weights": whole, "by_fold": np.stack(folds, axis=1), "explained": 1.0 - error / variance}
-        found = replace(found, **{name: torch.from_numpy(part) for name, part in parts.items()})
+        regressions = replace(regressions, **{name: torch.from_numpy(part) for name, part in parts.items()})
         apart = np.zeros((len(genes), len(folds), len(folds), whole.shape[1]))
         for (one, other), sums in self.apart.items():
             apart[:, one, other] = apart[:, other, one] = sums.solve(penalty)[agents, :, target]
-        trust = self.means.trust(found, torch.from_numpy(apart), target.tolist(), trials)
-        return self.means.with_trust(found, trust)
+        trust = self.means.trust(regressions, torch.from_numpy(apart), target.tolist(), trials)
+        return self.means.with_trust(regressions, trust)
 
     def _variance(self, target: int) -> float:
         """Return the summed squared deviations of the results at a target from their mean, over all folds."""
@@ -175,8 +175,8 @@ class TrainingDays:
         rows = self.samples.x
         weights, parts = by_fold.to(rows.own.device), list[Tensor]()
         for fold, (_, held) in enumerate(self.samples.folds):
-            own = overlap(held, days)
-            parts.append(expectations(rows.x(own), weights[:, fold]))
+            tested = overlap(held, days)
+            parts.append(expectations(rows.x(tested), weights[:, fold]))
         return torch.cat(parts, dim=1)
 
 

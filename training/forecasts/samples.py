@@ -137,17 +137,17 @@ class Moments:
     def of(cls, samples: Samples) -> Self:
         """Sum up the known results."""
         days, inputs, targets = len(samples.is_known), samples.x.inputs, len(samples.results)
-        found = cls(np.zeros((days, inputs, inputs)), np.zeros((days, inputs, targets)), np.zeros((targets, days)).T)
+        moments = cls(np.zeros((days, inputs, inputs)), np.zeros((days, inputs, targets)), np.zeros((targets, days)).T)
 
         def add(block: slice) -> None:
             x = samples.x.dense(block) * samples.is_known[block][..., None]
             y = np.nan_to_num(samples.results[:, block]).transpose(1, 2, 0)
             across = x.transpose(0, 2, 1)
-            found.gram[block], found.product[block] = across @ x, across @ y
-            found.square[block] = np.square(y, dtype=np.float64).sum(axis=1)
+            moments.gram[block], moments.product[block] = across @ x, across @ y
+            moments.square[block] = np.square(y, dtype=np.float64).sum(axis=1)
 
         in_threads(add, samples.x.blocks())
-        return found
+        return moments
 
     def over(self, days: BoolArray | slice) -> Sums:
         """Add up some days."""
