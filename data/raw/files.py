@@ -180,14 +180,17 @@ def _refuse_what_is_no_close(rows: pd.DataFrame, names: Sequence[str]) -> None:
             f"column '{name}' moves by {moves[name]:.0%} on the median day, as volume does; expected closes of "
             "tickers, or a header open, high, low, close, volume"
         )
+    if not 4 <= closes.shape[1] <= 6:
+        return
     level = closes.median(axis=1)
     near = closes.loc[:, ((closes.T / level).T.sub(1).abs() < _BAR_RANGE).mean() > _MOST].dropna()
     top, bottom = near.eq(near.max(axis=1), axis=0).all(), near.eq(near.min(axis=1), axis=0).all()
-    is_bar = len(near) >= _FEW_ROWS and near.shape[1] >= 4 and 4 <= closes.shape[1] <= 6
+    is_bar = len(near) >= _FEW_ROWS and near.shape[1] >= 4
     if is_bar and top.any() and bottom.any() and top.idxmax() != bottom.idxmax():
         raise UnusableFileError(
             f"column '{top.idxmax()}' is always the highest and '{bottom.idxmax()}' the lowest of "
-            f"{', '.join(closes.columns)}: these seem to be one ticker's bars; name them open, high, low and close"
+            f"{', '.join(closes.columns)}: these seem to be one ticker's bars; name them open, high, low and close, or "
+            "give one row per ticker and day where they are tickers"
         )
 
 
