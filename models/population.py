@@ -12,7 +12,8 @@ from torch import Tensor
 
 from models import genome
 from models.cash_value import FEATURES, CashValue
-from models.ddpg_agent import HISTORY, DDPGAgent, Evidence, Members, Trust
+from models.ddpg_agent import HISTORY, DDPGAgent, Members
+from models.evidence import Evidence, Trust
 from models.genome import TARGET, VALUE_WEIGHT
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes

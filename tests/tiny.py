@@ -20,7 +20,8 @@ from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
-from models.ddpg_agent import DDPGAgent, Evidence, Members, Trust
+from models.ddpg_agent import DDPGAgent, Members
+from models.evidence import Evidence, Trust
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
 from models.population import RidgeRegressions

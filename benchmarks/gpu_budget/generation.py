@@ -22,7 +22,7 @@ from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, f
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from models.ddpg_agent import Evidence
+from models.evidence import Evidence
 from training import cuda_graph, rollout
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import SkillTest, TrainingDays

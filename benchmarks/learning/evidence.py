@@ -22,7 +22,7 @@ from benchmarks.learning.study import (
     study_executor,
 )
 from benchmarks.learning.unseen import training_market
-from models.ddpg_agent import SIGNIFICANCE_LEVEL
+from models.evidence import SIGNIFICANCE_LEVEL
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 

@@ -44,7 +44,8 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.cash_value import CashValue
-from models.ddpg_agent import DDPGAgent, Evidence, Trust
+from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence, Trust
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules

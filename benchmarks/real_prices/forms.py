@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.learning.alterations import keep_genes
 from benchmarks.learning.markets import Alteration
-from models.ddpg_agent import DDPGAgent, Evidence
+from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
 

@@ -20,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ddpg_agent import Evidence, Trust
+from models.evidence import Evidence, Trust
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.charts import traded_stocks

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from environment.portfolio import Portfolio
-from models.ddpg_agent import Trust
+from models.evidence import Trust
 from models.genome import random_genes
 from models.inputs import INPUTS
 from models.population import target_percents

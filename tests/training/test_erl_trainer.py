@@ -168,7 +168,7 @@ def test_agents_learn_and_trade_under_unusual_rules(market: Market, changes: dic
 
 def test_generations_keep_what_they_promise(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elites' genes stay, the champion is the mean of the last elites, descent goes back to the founders."""
-    monkeypatch.setattr("models.ddpg_agent.SIGNIFICANCE_LEVEL", 1.0)
+    monkeypatch.setattr("models.evidence.SIGNIFICANCE_LEVEL", 1.0)
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
     population, count = trainer.population, elite_count(trainer.population.evolution)
     for _ in range(3):

@@ -17,7 +17,8 @@ from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment, trade_ledger
-from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent, Evidence
+from models.ddpg_agent import DDPGAgent
+from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.input_rows import InputRows
 from models.inputs import INPUTS
 from models.round_robin import RoundRobinPolicy

@@ -21,7 +21,8 @@ from data.features import CLOSE
 from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
-from models.ddpg_agent import DDPGAgent, Evidence
+from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
 from tests.tiny import INPUTS, networked, tiny_agent

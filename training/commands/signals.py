@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent
+from models.ddpg_agent import DDPGAgent
+from models.evidence import SIGNIFICANCE_LEVEL
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.broker_orders import (

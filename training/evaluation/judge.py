@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from data.features import CLOSE, OPEN
 from data.market import Market
-from models.ddpg_agent import Evidence, Trust
+from models.evidence import Evidence, Trust
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, EQUAL, HOLD, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.play import COSTS_BPS, EquityCurves, PlayedPolicies

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.ddpg_agent import Evidence
+from models.evidence import Evidence
 from models.genome import TARGET
 from models.input_rows import InputRows
 from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
