@@ -17,6 +17,8 @@ from data.splits import Span, Splits
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
+MARKET = "market.json"
+"""Name of the file in a run's folder that describes its market."""
 _HASH_CHARACTERS = 16
 _BLOCK = 64
 """Columns that are copied at once."""

@@ -14,7 +14,7 @@ from benchmarks.learning.study import holm
 from benchmarks.real_prices.accounts import Account, Array
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison
 from training.evaluation.baselines import EQUAL, HOLD
-from training.evaluation.judge import measures_of
+from training.evaluation.measures import measures_of
 from training.evaluation.verdict import Shifted, Verdict, verdict, yearly
 from training.forecasts.skill import beta, summed_up
 from utils import metrics

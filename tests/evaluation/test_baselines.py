@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.features import OPEN
-from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
-from training.evaluation import baselines
 from training.evaluation.baselines import (
     ScoreRule,
     equal_risk,
@@ -93,14 +91,6 @@ def test_equal_weight_bears_the_account_s_loss_on_a_delisted_stock() -> None:
     assert int(summary.trades) == 1
     assert held[-1] == pytest.approx(float(equity[-1, 0]))
     assert held[-1] == pytest.approx(1_000_000 / 1.001 * 0.7 * 0.999)
-
-
-def test_equal_weight_of_two_stocks() -> None:
-    """One doubles, one halves, at 1 percent a leg."""
-    open_ = np.array([[9, 9], [10, 10], [20, 5]], dtype=np.float32)
-    close = np.array([[9, 9], [10, 10], [20, 5]], dtype=np.float32)
-    rules = tiny_rules(cost_bps=100.0, slippage_bps=0.0, initial_capital=1010.0)
-    assert held_equity(close, open_, 0, 2, rules).tolist() == pytest.approx([1010, 1000, 1250 * 0.99])
 
 
 def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:
@@ -243,23 +233,6 @@ def test_a_rule_is_tuned_to_what_earns_most() -> None:
     rule = tune_rule(falling.env, scores, 0.0, falling.starts(3))
     summary, _ = play(falling.env, score_policy(falling.env, rule), falling.starts(3))
     assert summary.positions_opened.tolist() == [0, 0, 0]
-
-
-def test_choices_played_side_by_side_earn_what_each_earns_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, shown = noisy_world(), list[list[float]]()
-    scores, starts = foresight(world), world.starts(4)
-
-    def watched(env: Portfolio, policy: Policy, lanes: Tensor) -> tuple[EpisodeSummary, Tensor]:
-        played = play(env, policy, lanes)
-        shown.append(played[0].fitness.view(-1, 4).tolist())
-        return played
-
-    monkeypatch.setattr(baselines, "play", watched)
-    rule = tune_rule(world.env, scores, 0.0, starts)
-    alone = play(world.env, score_policy(world.env, rule), starts)[0].fitness
-    assert alone.tolist() in shown[-1]
-    eager = play(world.env, score_policy(world.env, ScoreRule(scores)), starts)[0].fitness
-    assert eager.tolist() == shown[0][0] and float(alone.mean()) >= float(eager.mean())
 
 
 def test_a_rule_keeps_what_only_chance_would_change() -> None:

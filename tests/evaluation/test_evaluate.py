@@ -14,7 +14,7 @@ import pytest
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run
 from training.evaluation.holdout import LEDGER
-from training.evaluation.judge import METRICS
+from training.evaluation.measures import METRICS
 from utils.charts import number
 
 pytestmark = pytest.mark.usefixtures("restore_process")

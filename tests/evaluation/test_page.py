@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import itertools
 import math
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -28,7 +27,7 @@ from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.page import document
 from training.evaluation.page import write as html_report
 from utils import charts as chart_axes
-from utils import pictures, statistics
+from utils import pictures
 from utils.charts import Chart, Line
 
 HOSTILE = (
@@ -276,26 +275,6 @@ def test_the_same_evaluation_gives_the_same_bytes(tmp_path: Path, evaluation: Ev
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
 
 
-def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "report.html"
-    html_report.write_page(small(), path)
-    old = path.read_bytes()
-
-    def fail(file: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        html_report.write_page(small(), path)
-    assert path.read_bytes() == old
-
-
-def test_a_long_study_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "RESAMPLES", 20)
-    text = html_report.render(case(windows=26, tickers=("ABC", "DEF")))
-    assert len(text.encode()) < 1_000_000
-
-
 @given(
     st.floats(allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9), st.integers(0, 4), st.booleans()
 )
@@ -314,27 +293,6 @@ def test_labels_are_moved_apart(wanted: list[float]) -> None:
     assert len(placed) == len(wanted)
     assert all(after - before >= 0.08 - 1e-9 for before, after in itertools.pairwise(placed))
     assert all(-1e-9 <= place <= 1 for place in placed)
-
-
-finite = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-6)
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.lists(finite | st.just(math.nan), min_size=2, max_size=40), st.booleans())
-def test_a_line_goes_through_its_values(values: list[float], are_dates: bool) -> None:
-    """Straight pieces merge, so that the ends of all pieces are values, and the first and last are among them."""
-    series = np.array([-2e6, *values, 2e6])
-    x = np.datetime64("2020-01-01") + np.arange(len(series)) if are_dates else np.arange(len(series))
-    shown = drawn(Chart("Title", "a line", x, [Line("line", series, 0, "")]))
-    (path,) = [a["d"] or "" for _, a in shown.elements if a.get("stroke") == "var(--s0)" and a.get("clip-path")]
-    points = np.array([[float(part) for part in pair.split()] for pair in re.findall(r"[ML] ([-\d.]+ [-\d.]+)", path)])
-    left, right = points[:, 0].min(), points[:, 0].max()
-    bottom, top = points[:, 1].max(), points[:, 1].min()
-    known = np.flatnonzero(np.isfinite(series))
-    places = (points[:, 0] - left) / (right - left) * (len(series) - 1)
-    assert np.abs(places - places.round()).max() < 0.01 and set(places.round().astype(int)) <= set(known.tolist())
-    heights = -2e6 + (bottom - points[:, 1]) / (bottom - top) * 4e6
-    np.testing.assert_allclose(heights, series[places.round().astype(int)], atol=1e-3 * 4e6)
 
 
 def test_a_chart_says_in_text_what_it_shows() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gc
 import math
 import re
@@ -163,15 +162,6 @@ def test_a_drawn_figure_is_not_kept(tmp_path: Path) -> None:
     for _ in range(2):
         report.draw_charts([fitness_chart(records(3))], tmp_path / "fitness.png")
     assert count_figures() == before
-
-
-def test_a_failed_drawing_leaves_the_last_picture(tmp_path: Path) -> None:
-    path, chart = tmp_path / "fitness.png", fitness_chart(records(3))
-    report.draw_charts([chart], path)
-    picture = path.read_bytes()
-    with pytest.raises(ValueError, match="size"):
-        report.draw_charts([dataclasses.replace(chart, x=chart.x[:2])], path)
-    assert path.read_bytes() == picture
 
 
 def test_a_picture_has_the_pages_colours() -> None:

@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 
 from data.features import OPEN
 from data.splits import Span, consecutive_windows
-from data.synthetic.built_in import PlantedScores, built_in_market
-from environment.orders import Orders
-from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
 from tests.tiny import (
@@ -43,7 +40,6 @@ from training.evaluation.baselines import (
     HOLD,
     LOW_VOLATILITY,
     MOMENTUM,
-    ORACLE,
     RANDOM,
     REVERSAL,
     RULE,
@@ -54,9 +50,8 @@ from training.evaluation.baselines import (
     inverse_volatility,
     score_policy,
     simple_rules,
-    tune_planted,
 )
-from training.evaluation.judge import estimates
+from training.evaluation.measures import estimates
 from training.evaluation.play import (
     COSTS_BPS,
     EquityCurves,
@@ -71,10 +66,8 @@ from training.evaluation.play import (
     play_rules,
     play_shifted,
 )
-from training.evaluation.verdict import Shifted, verdict
-from training.forecasts.skill import known_share
 from training.rollout import play, roll_out
-from utils.config.trader import Config, DataConfig, EnvironmentConfig, Fill, SyntheticConfig
+from utils.config.trader import EnvironmentConfig, Fill
 from utils.errors import DataError
 from utils.metrics import daily_returns
 from utils.statistics import expected_best_sharpe, probabilistic_sharpe
@@ -240,44 +233,6 @@ def test_shifted_random_selections_give_the_same_orders_on_other_days() -> None:
     assert curves.equity.shape == (20, WINDOWS, world.env.rules.episode_steps + 1)
 
 
-def test_the_lots_of_a_shift_are_averaged() -> None:
-    setup = setup_of(quiet_world())
-    plan = play_agent(setup, eager_agent(setup))[2]
-    curves = play_shifted(setup, plan, 600, seeded())
-    assert curves.equity.shape[0] == 125
-    lanes = setup.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
-    np.testing.assert_allclose(curves.equity, lanes.mean(1).numpy())
-
-
-def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
-    """The rule that knows the planted regimes, on days that all rise or all fall."""
-    synthetic, split = SyntheticConfig(kind="regime", days=1200, stocks=10), DataConfig(context_window_days=32)
-    env = EnvironmentConfig()
-    market, scores = built_in_market(synthetic, split, env)
-    portfolio = Portfolio.on(market, env)
-    starts = consecutive_windows(Span(550, 1199), env.episode_steps)
-    setup = EvaluationSetup(market, portfolio, starts)
-    timer = play_rules(setup, {RULE: ScoreRule(scores.rule, 2 * env.cost_rate)})[RULE]
-    book, shape = portfolio.ledger(), (env.episode_steps, 1, len(starts))
-    bought = (book.stock, book.value / env.stake, book.target_percent)
-    plan = Orders(*(part.reshape(shape).clone() for part in bought))
-    selections, shifted = play_random(setup, plan, 100, seeded()), play_shifted(setup, plan, 100, seeded())
-    found = verdict(
-        timer.daily_profit[0],
-        selections.daily_profit,
-        play_held(setup)[EQUAL].daily_profit[0],
-        shifted=Shifted(shifted.daily_profit, known_share(plan, env)),
-    )
-    assert found.has_timing and not found.has_selection
-
-
-def test_the_generator_decides_the_selections() -> None:
-    setup = setup_of(quiet_world())
-    plan = play_agent(setup, eager_agent(setup))[2]
-    one, same, other = (play_random(setup, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
-    assert np.array_equal(one, same) and not np.array_equal(one, other)
-
-
 def test_a_policy_keeps_its_numbers_when_others_play() -> None:
     setup = setup_of(quiet_world())
     first = play_agent(setup, eager_agent(setup))[0]
@@ -387,15 +342,6 @@ def test_low_volatility_buys_what_moves_least() -> None:
     np.testing.assert_allclose(scores[80], 1 / spread, rtol=1e-6)
 
 
-def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
-    world = world_of(trending_panel([0.01] * 3, 40), rules=tiny_rules(cost_bps=7.0, slippage_bps=8.0))
-    scores = PlantedScores(np.ones((40, 3)), np.full((40, 3), 2.0))
-    planted = tune_planted(world.env, scores, world.starts(2))
-    assert list(planted) == [RULE, ORACLE]
-    assert all(rule.threshold == pytest.approx(0.003) for rule in planted.values())
-    assert planted[RULE].scores is scores.rule and planted[ORACLE].scores is scores.oracle
-
-
 def everything(setup: EvaluationSetup) -> PlayedPolicies:
     return play_all(setup, eager_agent(setup), simple_rules(setup.market), random_selections=6, generator=seeded())
 
@@ -461,16 +407,6 @@ def test_the_charged_costs_are_among_the_others() -> None:
         np.testing.assert_allclose(played.at_cost[10.0][name].equity, played.curves[name].equity, rtol=1e-12)
     ends = [float(levels[CHAMPION].equity[..., -1].sum()) for levels in played.at_cost.values()]
     assert ends == sorted(ends, reverse=True)
-
-
-def test_survivors_are_told_from_a_market_with_deaths() -> None:
-    file, validation = case(windows=1), case(windows=1, split="validation", config=Config())
-    assert list(file.biases) == ["Survivors only", "Fills"]
-    data = file.market.data_array.copy()
-    data[-12:, 2] = np.nan
-    died = dataclasses.replace(file, market=dataclasses.replace(file.market, data_array=data))
-    assert list(died.biases) == ["Delisting", "Fills"]
-    assert list(validation.biases) == ["Built-in market", "Fills"]
 
 
 def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:

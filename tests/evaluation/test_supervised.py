@@ -20,7 +20,6 @@ from data.synthetic.built_in import bars_frame, built_in_market, synthetic_marke
 from environment.portfolio import Portfolio
 from models.input_rows import InputRows
 from tests.evaluation.page_case import case
-from training.evaluation import supervised
 from training.evaluation.baselines import CHAMPION, ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
 from training.evaluation.page.write import render
@@ -33,7 +32,6 @@ from training.evaluation.supervised import (
     fit_supervised,
     scores_of,
 )
-from training.forecasts.ridge import TrainingDays
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
@@ -98,19 +96,6 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
     assert ridge.error == pytest.approx(float(np.nansum((results[0] - scores) ** 2)), rel=1e-3)
 
 
-def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
-    x = InputRows.of_dense(np.ones((300, 2, 1), np.float32))
-    samples = Samples(x, np.zeros((1, 300, 2), np.float32), Span(30, 280), longest=24)
-    judged = np.zeros(300, dtype=int)
-    for learned, held in samples.folds:
-        judged[held] += 1
-        for day in np.flatnonzero(learned):
-            assert samples.train.first <= day <= samples.train.last - samples.longest
-            assert day + samples.longest <= held.start or day >= held.stop - 1 + samples.longest
-    assert judged[30:281].tolist() == [1] * 251
-    assert judged.sum() == 251
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "least"),
     [
@@ -142,27 +127,6 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
 SMALL = {"days": 1600, "stocks": 6}
 
 
-def test_trees_learn_from_results_drawn_at_random_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    market = built_in_market(SyntheticConfig(kind="momentum", **SMALL), SPLIT, RULES, seed=1)[0]
-    env, train, rows = Portfolio.on(market, RULES), market.splits.train, list[int]()
-    x = BankInputs.fit(market).of(market, np.isfinite(market.close))
-    samples = Samples.of(x, env, train, train.last)
-    count = int((samples.is_known & samples.train_days[:, None]).sum())
-    whole = lightgbm.Dataset
-
-    def counted(data: np.ndarray, label: np.ndarray) -> lightgbm.Dataset:
-        rows.append(len(data))
-        return whole(data, label)
-
-    monkeypatch.setattr(lightgbm, "Dataset", counted)
-    all_rows = supervised.fit_trees(samples, 2).out_of_fold(samples)
-    monkeypatch.setattr(supervised, "_MOST_ROWS", count // 2)
-    half = supervised.fit_trees(samples, 2).out_of_fold(samples)
-    assert rows[0] == count and abs(rows[1] - count / 2) < 0.05 * count
-    some = slice(train.first, train.last + 1)
-    assert np.isfinite(half[some]).all() and not np.array_equal(half[some], all_rows[some])
-
-
 def test_days_that_are_judged_change_nothing() -> None:
     """What is fitted depends on training days, and a day's scores on the days up to it."""
     market = market_of("momentum", **SMALL)
@@ -174,21 +138,6 @@ def test_days_that_are_judged_change_nothing() -> None:
         np.testing.assert_array_equal(baseline.rule.scores[: day + 1], known.rule.scores[: day + 1])
         assert (baseline.rule.scores[day + 1 :] != known.rule.scores[day + 1 :]).any()
         assert (baseline.rule.target_percent, baseline.explained) == (known.rule.target_percent, known.explained)
-
-
-def test_results_that_are_known_need_not_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run gives those that it was trained on."""
-    market = market_of("momentum", **SMALL)
-    env, train = Portfolio.on(market, RULES), market.splits.train
-    expected = fit_supervised(market, env)
-    known = TrainingDays.of(market, env).samples.results
-    monkeypatch.setattr("training.forecasts.samples.order_results", None)
-    found = fit_supervised(market, env, results=known)
-    assert list(found) == list(expected)
-    for name, baseline in found.items():
-        np.testing.assert_array_equal(baseline.rule.scores, expected[name].rule.scores)
-        assert baseline.explained == expected[name].explained
-    assert np.isfinite(known[:, train.first]).any() and not np.isfinite(known[:, train.last]).any()
 
 
 def test_rolling_fits_learn_only_what_is_known() -> None:

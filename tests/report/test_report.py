@@ -15,10 +15,10 @@ import pytest
 
 from main import main
 from tests.evaluation.test_evaluate import spoilt_from
-from tests.evaluation.test_page import HOSTILE, Page
+from tests.evaluation.test_page import Page
 from tests.tiny_run import TINY, frame, run
 from training.evaluation.holdout import LEDGER, Look, add_look, looks_beside
-from training.evaluation.judge import Estimate
+from training.evaluation.measures import Estimate
 from training.evaluation.report import (
     ReportedRun,
     cautions,
@@ -26,11 +26,9 @@ from training.evaluation.report import (
     read_run,
     render,
     runs_equity_chart,
-    runs_learning_charts,
     short_table,
 )
 from utils.charts import number
-from utils.pictures import STYLES
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 HOLDOUT_TITLE = "Past results on the holdout"
@@ -169,38 +167,6 @@ def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
     np.testing.assert_allclose(chart.lines[2].values, 100 * (frames["equal weight"] / frames["equal weight"][0] - 1))
     apart = runs_equity_chart([one, clean], with_equal_weight=False)
     assert apart is not None and apart.x[:2].tolist() == [0, 1] and "days differ" in apart.note
-    shorter = dataclasses.replace(
-        clean,
-        validation=dataclasses.replace(
-            clean.validation,
-            dates=clean.validation.dates[:5],
-            equity={name: curve[:5] for name, curve in clean.validation.equity.items()},
-        ),
-    )
-    cut = runs_equity_chart([one, shorter], with_equal_weight=False)
-    assert cut is not None and np.isfinite(cut.lines[1].values).sum() == 5
-
-
-def test_learning_is_drawn_by_generation(runs: Path) -> None:
-    one, two = read(runs, "one", "two")
-    for chart, (group, name) in zip(
-        runs_learning_charts([one, two]), (("fitness", "mean"), ("validation", "champion")), strict=True
-    ):
-        assert chart.x.tolist() == [1, 2, 3]
-        for line, own in zip(chart.lines, (one, two), strict=True):
-            drawn = line.values[np.isfinite(line.values)]
-            assert drawn.tolist() == [record[group][name] for record in own.records]
-    assert runs_learning_charts([dataclasses.replace(one, records=[])]) == []
-
-
-def test_no_two_runs_share_a_style_and_the_note_tells_of_those_not_drawn(runs: Path) -> None:
-    (one,) = read(runs, "one")
-    many = [dataclasses.replace(one, name=f"r{place}") for place in range(20)]
-    for chart in (runs_equity_chart(many, True), *runs_learning_charts(many)):
-        assert chart is not None and "first 15 of 20 runs are drawn" in chart.note
-        styles = [line.style for line in chart.lines]
-        assert len(set(styles)) == len(styles) >= 15 and max(styles) < len(STYLES)
-    assert all("drawn" not in chart.note for chart in runs_learning_charts(many[:15]))
 
 
 def test_a_run_that_has_not_ended_is_shown_as_far_as_it_got(runs: Path) -> None:
@@ -289,24 +255,6 @@ def test_looks_by_other_runs_on_the_same_data_and_days_count(tmp_path: Path) -> 
         add_look(tmp_path / LEDGER, one)
     assert looks_beside(tmp_path, "one") == kept
     assert looks_beside(tmp_path, "never looked at") == []
-
-
-def test_the_page_refers_to_nothing_outside(runs: Path) -> None:
-    evaluate(runs, "one", "holdout")
-    page = Page(render(read(runs, "one", "two", "clean")))
-    addresses = [a[key] or "" for _, a in page.elements for key in ("src", "href", "data", "action") if key in a]
-    assert addresses and all(address.startswith("#") or address == "data:," for address in addresses)
-    identities = [a["id"] for _, a in page.elements if "id" in a]
-    assert len(identities) == len(set(identities))
-    assert {address[1:] for address in addresses if address.startswith("#")} <= set(identities)
-    tables, captions = page.all("table"), page.all("caption")
-    assert len(tables) == len(captions) == 5 and all(text for _, text in captions)
-
-
-def test_names_are_text_and_nothing_else(runs: Path) -> None:
-    (one,) = read(runs, "one")
-    shapes = [Page(render([dataclasses.replace(one, name=name)])).shape() for name in ("plain", *HOSTILE)]
-    assert all(shape == shapes[0] for shape in shapes)
 
 
 @pytest.mark.parametrize(

@@ -244,13 +244,6 @@ def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     assert "nothing is sent" in shown and "the next session alone" in shown
 
 
-@pytest.mark.parametrize("flag", ["--ib", "--alpaca"])
-def test_a_file_that_cannot_be_written_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    assert command(folder, flag, "no/such/folder/out")[0] == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
-    assert len(errors) == 1 and f"a file to write to for {flag}" in errors[0]
-
-
 def test_fractions_that_orders_for_the_open_do_not_take_are_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,13 +260,3 @@ def test_fractions_that_orders_for_the_open_do_not_take_are_told(
         shown = capsys.readouterr().err
         told = f"WARNING {fractions} of {len(quantities)} quantities have fractions of a share"
         assert (told in shown) == ("MOO, OPG" in shown) == are_told == (fractions > 0)
-
-
-def test_less_than_a_share_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "held.csv").write_text(
-        "ticker,entry_date,entry_price,target_percent,shares\n"
-        f"T0,{frame(301, 5)['date'].iloc[299 * 5]:%Y-%m-%d},20,50,0.5\n"
-    )
-    flags = ("--positions", str(folder / "held.csv"), "--whole-shares", "--ib", str(folder / "basket.csv"))
-    assert command(folder, *flags)[0] == 0
-    assert "less than a share, and not in the files for brokers: T0" in capsys.readouterr().err

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,11 +27,9 @@ from tests.small_market import TINY_RULES, environment_of, random_action, small_
 from tests.tiny import INPUTS, networked, tiny_agent
 from tests.tiny_run import TINY, frame
 from tests.tiny_run import run as train
-from training.commands.table import COMMANDS
 from training.run.saved import open_saved_run
-from training.signals.holdings import Holding, position_features, read_holdings, session
+from training.signals.holdings import Holding, position_features, read_holdings
 from training.signals.signals import NETWORKS, Parts, Signals, attribution, cash_left, make_signals, parts_of
-from utils.config.settings import settings_of
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
@@ -447,22 +444,6 @@ def test_a_file_of_positions_has_a_header(tmp_path: Path, text: str, missing: st
     (tmp_path / "held.csv").write_text(text)
     with pytest.raises(DataError, match=f"expected the header ticker,.* got no {missing}"):
         read_holdings(tmp_path / "held.csv", MARKET, 60)
-
-
-def test_sessions_are_found_by_their_date() -> None:
-    for day in (0, 17, len(MARKET.dates) - 1):
-        assert session(str(MARKET.dates[day]), MARKET, "it") == day
-
-
-@pytest.mark.parametrize("name", ["evaluate", "signals", "walk-forward"])
-def test_help_names_every_flag_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([name, "--help"])
-    assert left.value.code == 0
-    shown = capsys.readouterr().out
-    known = settings_of(COMMANDS[name].arguments)
-    flags = [flag for key, setting in known.items() if "." not in key for flag in setting.flags]
-    assert len(flags) >= 7 and all(re.search(rf"{flag}\b", shown) for flag in flags)
 
 
 def test_a_day_before_all_that_was_learned_from_is_refused() -> None:

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.record import MARKET
 from data.splits import Splits
 from training.commands.arguments import SweepArguments
 from training.commands.train import run_training
 from training.evaluation.export import EQUITY
 from training.evaluation.page.document import write_document
-from training.run.market import MARKET, load_market, remember_market
+from training.run.market import load_market, remember_market
 from training.run.study_folder import fetch_files, is_begun, keep_files, open_study, store_of_folds
 from training.sweep.outcome import outcome_of, profit_of, toml_of
 from training.sweep.page import render, short_table

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from data.benchmark import read_benchmark
+from data.record import MARKET
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
 from training.commands.arguments import TrainArguments
@@ -20,7 +21,7 @@ from training.evaluation.export import EQUITY, short_table, short_values, verdic
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.page.write import write_page
 from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
-from training.run.market import MARKET, load_market, remember_market
+from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import market_lines, opening_line, result_block, status_block
 from training.run.trainer import build_trainer

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from data.market import Market
+from data.record import MARKET
 from data.splits import FoldPlan, Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
@@ -21,7 +22,7 @@ from training.evaluation.export import EQUITY, log_evaluation, write_evaluation
 from training.evaluation.export import RESULTS as FOUND
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.play import EvaluationSetup, join, play_all
-from training.run.market import MARKET, load_market, remember_market
+from training.run.market import load_market, remember_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, open_study, store_of_folds
 from utils.cloud.settings import open_cloud

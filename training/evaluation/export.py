@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from training.evaluation.baselines import CHAMPION, RANDOM
-from training.evaluation.judge import METRICS, Estimate, Evaluation
+from training.evaluation.judge import Evaluation
+from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.write import write_page
 from utils.runs.run_log import REPORT, write_atomically, write_json
 from utils.tables import spreadsheet_text, table

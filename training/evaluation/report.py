@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data.record import MarketRecord, read_record
+from data.record import MARKET, MarketRecord, read_record
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.charts import ON_TRAINING, by_generation, column, gain_percent
 from training.evaluation.export import EQUITY, RESULTS, SHORT
 from training.evaluation.holdout import Look, looks_beside
-from training.evaluation.judge import METRICS, Estimate
+from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.document import document, shown_settings
-from training.run.market import MARKET
 from utils.charts import DASH, Chart, Dates, FloatArray, ends_of, lines_of
 from utils.config.settings import to_dict
 from utils.config.trader import Config

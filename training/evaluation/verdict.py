@@ -201,11 +201,6 @@ def verdict(
         name = max(baselines, key=lambda name: float(baselines[name].sum()))
         test = yearly(mean_test(champion - baselines[name], trials * len(baselines)))
         best = BestBaseline(name, test, len(baselines))
-    deviation = float(champion.std())
-    ratios = {
-        "exposure": exposure_ratio,
-        "volatility": float(equal_weight.std()) / deviation if deviation else math.inf,
-    }
     return Verdict(
         selection=yearly(mean_test(champion - same_day, looks)),
         rank_p_value=rank_p_value(earned, totals, looks),
@@ -215,14 +210,22 @@ def verdict(
         timing_known=timing_known,
         exposure=exposure,
         over_equal_weight=yearly(mean_test(champion - equal_weight, trials)),
-        scaled={
-            name: yearly(mean_test(ratio * champion - equal_weight, trials))
-            for name, ratio in ratios.items()
-            if math.isfinite(ratio)
-        },
+        scaled=_scaled(champion, equal_weight, exposure_ratio, trials),
         best_baseline=best,
         trials=trials,
     )
+
+
+def _scaled(champion: Array, equal_weight: Array, exposure_ratio: float, trials: int) -> dict[str, MeanTest]:
+    """Test the champion's profit scaled to equal weight's exposure and volatility; left out where it has none."""
+    deviation = float(champion.std())
+    volatility_ratio = float(equal_weight.std()) / deviation if deviation else math.inf
+    ratios = {"exposure": exposure_ratio, "volatility": volatility_ratio}
+    return {
+        name: yearly(mean_test(ratio * champion - equal_weight, trials))
+        for name, ratio in ratios.items()
+        if math.isfinite(ratio)
+    }
 
 
 def yearly(test: MeanTest) -> MeanTest:

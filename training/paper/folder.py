@@ -14,13 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from data.market import Market
+from data.record import MARKET
 from models.ddpg_agent import DDPGAgent
 from training.paper.account import Account, cut_market
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
 from training.paper.sessions import Sessions
 from training.paper.venue import Venue
-from training.run.market import MARKET, load_market, pinned
+from training.run.market import load_market, pinned
 from training.run.saved import SavedRun
 from utils.config.settings import from_dict, to_dict
 from utils.config.trader import Config

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from data.record import MARKET
 from training.paper.backtest import backtest
 from training.paper.folder import CHAMPION, Parts
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
-from training.run.market import MARKET
 from utils.errors import ConfigError, FileError
 from utils.progress import progress
 from utils.runs.durable import new_directory

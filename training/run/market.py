@@ -7,15 +7,12 @@ from pathlib import Path
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import MarketRecord, pin_market, read_record, record_market, sealed, split_market
+from data.record import MARKET, MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_market
 from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
-
-MARKET = "market.json"
-"""Name of the file in a run's folder that describes its market."""
 
 
 def load_market(config: Config) -> tuple[Market, PlantedScores | None]:

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from data.market import Market
+from data.record import MARKET
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
 from training.run.extension import INHERITED
-from training.run.market import MARKET, load_market, pinned
+from training.run.market import load_market, pinned
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from training.run.market import MARKET
+from data.record import MARKET
 from utils.cloud.restore import claimed, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore

@@ -22,8 +22,8 @@ from utils.charts import number
 from utils.config.settings import flatten
 from utils.runs.run_log import write_atomically
 
-if TYPE_CHECKING:
-    from training.evaluation.judge import Estimate
+if TYPE_CHECKING:  # a command that reads or writes files should not wait for torch
+    from training.evaluation.measures import Estimate
     from utils.statistics import MeanTest
 
 NOT_SHOWN = "(not shown)"

@@ -10,7 +10,8 @@ import pandas as pd
 
 from training.evaluation import charts
 from training.evaluation.baselines import CHAMPION
-from training.evaluation.judge import METRICS, Estimate, Evaluation
+from training.evaluation.judge import Evaluation
+from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.document import NOT_SHOWN, SECRET_VALUE, Scale, document, shown_settings, write_document
 from training.evaluation.verdict import TAIL
 from utils.charts import Dates, FloatArray, memory_chart
