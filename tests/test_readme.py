@@ -31,7 +31,7 @@ PAGES = {
 }
 README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/architecture.md"]
 ALL_PAGES = "\n".join(PAGES.values())
-SHOWN = list(dict.fromkeys(re.findall(r"^python main\.py(?! fuel-breaks).*$", ALL_PAGES, flags=re.MULTILINE)))
+SHOWN = list(dict.fromkeys(re.findall(r"^python main\.py(?! fuel-breaks| paper).*$", ALL_PAGES, flags=re.MULTILINE)))
 """Every command once, however many pages show it."""
 CLUSTER = [line for line in SHOWN if "--cluster 127" in line]
 COMMANDS = [line for line in SHOWN if line not in CLUSTER]
@@ -89,6 +89,14 @@ def test_commands(folder: Path, command: str) -> None:
     begins = not {"--resume", "--extend"} & set(arguments)
     train = ["--config", "run.toml", "--generations", "1"] if begins else ["--generations", "2"]
     assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
+
+
+def test_the_commands_of_a_paper_account_in_their_order(folder: Path) -> None:
+    shutil.copy("before.parquet", "prices.parquet")
+    for page in ("README.md", "docs/paper.md"):
+        shutil.rmtree("runs/demo", ignore_errors=True)
+        for command in re.findall(r"^python main\.py paper .*$", PAGES[page], flags=re.MULTILINE):
+            assert main(shlex.split(command)[2:]) == 0, command
 
 
 # Imported here, Ray would keep for this process that no token is asked for.

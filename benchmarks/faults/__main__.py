@@ -25,6 +25,7 @@ from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_c
 from benchmarks.faults.files import malformed_files
 from benchmarks.faults.harness import QUICK_RUN, SMALL_RUN, Row
 from benchmarks.faults.overhead import added_time
+from benchmarks.faults.paper import KINDS, disturbed, kill_at_writes
 from benchmarks.faults.whole_run import kill_and_resume, leak, sigterm
 from benchmarks.speed.main_job import machine
 
@@ -55,6 +56,9 @@ def rows(share: float) -> Iterator[Row]:
     yield sigterm_while_stalled()
     yield sigterm(3, settings=QUICK_RUN if share >= 0.5 else SMALL_RUN)
     yield leak(GENERATIONS)
+    yield kill_at_writes(times(10_000))
+    for kind in KINDS:
+        yield disturbed(kind, times(100))
     yield malformed_files()
     yield added_time(max(8, times(44)))
 

@@ -23,6 +23,7 @@ from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_c
 from benchmarks.faults.files import malformed_files
 from benchmarks.faults.harness import SMALL_RUN, Row
 from benchmarks.faults.overhead import added_time
+from benchmarks.faults.paper import KINDS, disturbed, kill_at_writes
 from benchmarks.faults.whole_run import kill_and_resume, leak, sigterm
 
 pytestmark = pytest.mark.usefixtures("restore_process")
@@ -37,6 +38,7 @@ CASES: dict[str, Callable[[], list[Row]]] = {
     "kill and resume": lambda: [kill_and_resume(1, GENERATIONS)],
     "pickle bomb": lambda: [pickle_bomb()],
     "SIGTERM": lambda: [sigterm(GENERATIONS, ("train",), SMALL_RUN)],
+    "paper account": lambda: [kill_at_writes(10), *(disturbed(kind, 2) for kind in KINDS)],
     "leak": lambda: [leak(GENERATIONS)],
     "malformed": lambda: [malformed_files()],
 }

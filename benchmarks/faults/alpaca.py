@@ -1,0 +1,106 @@
+"""A server on this machine that answers like Alpaca's paper account, with acknowledgements lost, late and doubled."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+class FakeAlpaca:
+    """An account whose orders are filled in full when `fill` is called."""
+
+    def __init__(self, cash: float) -> None:
+        self.cash, self.orders, self.held = cash, list[dict[str, Any]](), dict[str, float]()
+        self.faults: list[str] = []
+        """Of the next orders, one each: `lost before`, `lost`, `late`, `doubled`, `503`, or `fine`; `silent` answers
+        nothing at all while it is there."""
+        self.asked = 0
+
+    def fill(self, date: str, prices: dict[str, float]) -> None:
+        """Execute all open orders at prices; those without one expire."""
+        for order in self.orders:
+            if order["status"] != "new":
+                continue
+            if (price := prices.get(order["symbol"])) is None:
+                order["status"] = "expired"
+                continue
+            shares = float(order["qty"]) * (1 if order["side"] == "buy" else -1)
+            self.held[order["symbol"]] = self.held.get(order["symbol"], 0.0) + shares
+            self.held = {symbol: qty for symbol, qty in self.held.items() if qty}
+            self.cash -= shares * price
+            order |= {"status": "filled", "filled_qty": order["qty"], "filled_avg_price": str(price)}
+            order["filled_at"] = f"{date}T14:30:00Z"
+
+    def post(self, body: dict[str, Any]) -> tuple[int, Any]:
+        """Take an order; one whose client id is known is refused."""
+        if any(order["client_order_id"] == body["client_order_id"] for order in self.orders):
+            return 422, {"code": 40010001, "message": "client_order_id must be unique"}
+        known = {"id": str(len(self.orders)), "status": "new", "filled_qty": "0", "filled_avg_price": None}
+        self.orders.append({**body, **known, "filled_at": None, "submitted_at": f"{len(self.orders):09d}"})
+        return 200, self.orders[-1]
+
+    def get(self, path: str, query: dict[str, list[str]]) -> Any:
+        """Answer a question."""
+        if path.endswith("/account"):
+            return {"cash": str(self.cash)}
+        if path.endswith("/positions"):
+            return [{"symbol": symbol, "qty": str(qty)} for symbol, qty in self.held.items()]
+        return [] if "after" in query and len(query["after"][0]) == 9 else self.orders
+
+
+@contextmanager
+def served(account: FakeAlpaca, seconds_late: float) -> Iterator[str]:
+    """Serve an account; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Log nothing."""
+
+        def do_GET(self) -> None:
+            account.asked += 1
+            if "silent" in account.faults:
+                return self.close()
+            split = urlsplit(self.path)
+            return self.answer(200, account.get(split.path, parse_qs(split.query)))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            fault = account.faults.pop(0) if account.faults and account.faults[0] != "silent" else "fine"
+            if "silent" in account.faults or fault == "lost before":
+                return self.close()
+            if fault == "503":
+                return self.answer(503, {"message": "busy"})
+            code, found = account.post(body)
+            if fault == "doubled":  # on the way, by the network
+                account.post(body)
+            if fault == "lost":
+                return self.close()
+            if fault == "late":
+                time.sleep(seconds_late)
+            return self.answer(code, found)
+
+        def close(self) -> None:
+            self.close_connection = True
+            self.connection.close()
+
+        def answer(self, code: int, found: Any) -> None:
+            content = json.dumps(found).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,208 @@
+"""Faults of a paper account: kill -9 at every write of a step, a full disk, a clock set back, two steps at once."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.harness import Row, flags, folder, run_here
+from training.paper.folder import Parts, opened
+from training.paper.journal import JOURNAL, Journal
+from utils.errors import ProgramError
+from utils.runs.run_log import SUMMARY
+
+_SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/types.h>
+#include <unistd.h>
+static long left = -1, passed = 0;
+void arm(long writes) { left = writes; passed = 0; }
+long writes(void) { return passed; }
+static void boundary(void) { passed++; if (left >= 0 && left-- == 0) kill(getpid(), SIGKILL); }
+#define NEXT(name) static __typeof__(&name) next; if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+ssize_t pwrite64(int f, const void *b, size_t n, off64_t o) { NEXT(pwrite64); boundary(); return next(f, b, n, o); }
+ssize_t pwrite(int f, const void *b, size_t n, off_t o) { NEXT(pwrite); boundary(); return next(f, b, n, o); }
+ssize_t write(int f, const void *b, size_t n) { NEXT(write); if (f > 2) boundary(); return next(f, b, n); }
+int fsync(int f) { NEXT(fsync); boundary(); return next(f); }
+int fdatasync(int f) { NEXT(fdatasync); boundary(); return next(f); }
+int ftruncate64(int f, off64_t n) { NEXT(ftruncate64); boundary(); return next(f, n); }
+int ftruncate(int f, off_t n) { NEXT(ftruncate); boundary(); return next(f, n); }
+int rename(const char *a, const char *b) { NEXT(rename); boundary(); return next(a, b); }
+int unlink(const char *a) { NEXT(unlink); boundary(); return next(a); }
+"""
+"""Counts what a process writes, and kills it before a write of choice."""
+_ROOT = Path(__file__).parents[2]
+
+
+def in_child(act: Callable[[], object]) -> int:
+    """Do something in a forked process; return its wait status."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except ProgramError:
+            code = 2
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+class Steps:
+    """An account whose market is in memory, so that a step takes milliseconds."""
+
+    def __init__(self, runs: Path) -> None:
+        logging.disable(logging.WARNING)
+        train = [*flags(runs), "--run", "one", "--evaluation.evidence", "report", "--evaluation.rivals", "none"]
+        if not (runs / "one" / SUMMARY).is_file():
+            assert run_here(*train, "--generations", "1").code == 0
+        self.path = runs / "account"
+        assert run_here("paper", "open", "account", "--run", "one", "--runs-dir", str(runs)).code == 0
+        with Journal(self.path / JOURNAL) as journal:
+            opening = journal.opening
+        self.parts = Parts.of(self.path, opening)
+        first = self.parts.market.splits.train.first
+        (self.path / JOURNAL).unlink()
+        start = str(self.parts.market.dates[first].astype("datetime64[D]"))
+        Journal.create(self.path / JOURNAL, opening | {"start": start})
+        self.days = range(first, len(self.parts.market.dates))
+
+    def step(self, path: Path, day: int, now: datetime | None = None) -> None:
+        """Step as the command does, without its page."""
+        with opened(path) as journal:
+            self.parts.account(path, journal, day).step(now)
+
+    def copies(self, path: Path) -> Iterator[Path]:
+        """Yield copies of an account, one after the other."""
+        while True:
+            copy = path.with_name("copy")
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(path, copy)
+            yield copy
+
+
+def last(path: Path) -> str:
+    """Return the hash of a journal's last row, which stands for all of them."""
+    with Journal(path / JOURNAL) as journal:
+        return journal.last.hash
+
+
+def kill_at_writes(count: int) -> Row:
+    """Kill steps at every write in turn, half of their repetitions too, and compare with an undisturbed account."""
+    with folder() as runs:
+        source, shim = runs / "shim.c", runs / "shim.so"
+        source.write_text(_SHIM)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
+        words = [sys.executable, "-m", "benchmarks.faults.paper", str(runs), str(count)]
+        environment = {**os.environ, "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(words, cwd=_ROOT, env=environment, capture_output=True, text=True, check=True)
+    kills, days, different = map(int, done.stdout.split()[-3:])
+    measured = f"{kills} kills on {days} sessions: {different} journals differ"
+    return Row("paper: kill -9 before every write of a step", kills, "the journal of an undisturbed account", measured,
+               different == 0 and kills >= count)  # fmt: skip
+
+
+def _kills(runs: Path, count: int) -> tuple[int, int, int]:
+    """Return how often a step was killed, on how many sessions, and how often the journal was not the expected one."""
+    steps, shim, rng = Steps(runs), ctypes.CDLL(str(runs / "shim.so")), random.Random(0)
+    shim.arm.argtypes = [ctypes.c_long]
+    killed = different = 0
+
+    def step(path: Path, day: int, writes: int) -> bool:
+        def act() -> None:
+            shim.arm(writes)
+            steps.step(path, day)
+
+        return os.WIFSIGNALED(in_child(act))
+
+    session = 0
+    for session, day in enumerate(steps.days, start=1):  # noqa: B007
+        undisturbed = next(steps.copies(steps.path)).rename(steps.path.with_name("undisturbed"))
+        steps.step(undisturbed, day)
+        expected = last(undisturbed)
+        for writes, copy in zip(itertools.count(), steps.copies(steps.path), strict=False):
+            if not step(copy, day, writes):
+                break  # it has fewer writes
+            killed += 1
+            if rng.random() < 0.5:
+                killed += step(copy, day, rng.randrange(writes + 1))
+            step(copy, day, -1)
+            different += last(copy) != expected
+        shutil.rmtree(steps.path)
+        undisturbed.rename(steps.path)
+        if killed >= count:
+            break
+    return killed, session, different
+
+
+def disturbed(kind: str, count: int) -> Row:
+    """Step on a disk that is full after some bytes, with a clock set back, or twice at once; then step undisturbed."""
+    with folder() as runs:
+        steps, different, met, rng = Steps(runs), 0, 0, random.Random(1)
+        for day in steps.days[:count]:
+            copy = next(steps.copies(steps.path))
+            met += _FAULTS[kind](steps, copy, day, rng)
+            steps.step(copy, day)
+            steps.step(steps.path, day)
+            different += last(copy) != last(steps.path)
+    measured = f"{met} steps disturbed: {different} journals differ"
+    return Row(f"paper: {kind}", count, "the journal of an undisturbed account", measured, different == 0 < met)
+
+
+def _full(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
+    def act() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(1, 40_000), resource.RLIM_INFINITY))
+        steps.step(path, day)
+
+    return in_child(act) != 0
+
+
+def _set_back(steps: Steps, path: Path, day: int, _: random.Random) -> bool:
+    try:
+        steps.step(path, day, datetime(1990, 1, 1, tzinfo=UTC))
+    except ProgramError:
+        return True
+    return False
+
+
+def _at_once(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
+    children = []
+    for _ in range(2):  # side by side
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                steps.step(path, day)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    return any([os.waitpid(child, 0)[1] == 0 for child in children])
+
+
+_FAULTS: dict[str, Callable[[Steps, Path, int, random.Random], Any]] = {
+    "disk full": _full,
+    "clock set back": _set_back,
+    "two steps at once": _at_once,
+}
+KINDS = tuple(_FAULTS)
+
+
+if __name__ == "__main__":
+    print(*_kills(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,80 @@
+"""The certificate is fair to a champion without skill, and finds one that has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.learning.certificate import median_sessions, null_careers
+from tests.paper.cases import MARKET
+from training.paper.certificate import (
+    BETS,
+    LINE,
+    MEDIAN_SESSIONS,
+    Stake,
+    bounded_result,
+    capital_curves,
+    finding,
+    sessions_to_line,
+)
+
+DAY = 60
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=5), st.integers(1, 4))
+def test_the_capital_is_a_fair_bet(sizes: list[float], days: int) -> None:
+    """Over all orders of results that cancel out, the expected capital is 1, whatever the sizes: a martingale."""
+    results = np.array([*sizes, *(-size for size in sizes)])
+    paths = np.stack(np.meshgrid(*[results] * days), axis=-1).reshape(-1, days)
+    assert capital_curves(paths)[:, -1].mean() == pytest.approx(1.0)
+    assert capital_curves(paths).min() > 0
+    by_hand = np.mean([math.prod(1 + bet * result for result in paths[0]) for bet in BETS])
+    assert capital_curves(paths[0])[-1] == pytest.approx(by_hand)
+
+
+def test_a_stock_drawn_at_random_has_no_result_on_average() -> None:
+    candidates = np.isfinite(MARKET.close[DAY - 1])
+    for is_entry in (False, True):
+        drawn = [bounded_result(MARKET, DAY, [Stake(s, 0.1, is_entry, candidates)]) for s in np.flatnonzero(candidates)]
+        inside = [result for result in drawn if abs(result) < 1]
+        assert len(inside) < len(drawn) or np.mean(drawn) == pytest.approx(0.0, abs=1e-9)
+        assert any(drawn)
+
+
+@given(st.floats(0.01, 0.5))
+@settings(max_examples=10)
+def test_a_result_does_not_depend_on_the_future_or_the_size(share: float) -> None:
+    first = int(np.flatnonzero(np.isfinite(MARKET.close[DAY]))[0])
+    stake = Stake(first, share, False, np.ones(MARKET.close.shape[1], bool))
+    bars = MARKET.data_array.copy()
+    bars[DAY + 1 :] = np.nan
+    other = dataclasses.replace(MARKET, data_array=bars)
+    assert bounded_result(MARKET, DAY, [stake]) == bounded_result(other, DAY, [stake])
+    one = dataclasses.replace(stake, share=0.1)
+    assert bounded_result(MARKET, DAY, [stake]) == pytest.approx(bounded_result(MARKET, DAY, [one]))
+
+
+def test_false_alarms_are_rare_and_the_table_holds() -> None:
+    assert null_careers(60, 3, np.random.default_rng(1)) <= 1 / LINE
+    for ratio in (6.0, 4.0):
+        assert median_sessions(ratio, 300, np.random.default_rng(2)) == pytest.approx(MEDIAN_SESSIONS[ratio], rel=0.15)
+
+
+def test_the_words_are_honest() -> None:
+    dates = [str(day) for day in np.datetime64("2020-01-01") + np.arange(400)]
+    assert "Nothing is shown yet" in finding([], []).words
+    assert "20 sessions or fewer" in finding([0.1] * 5, dates).words
+    noise = np.random.default_rng(3).standard_normal(400) / 4
+    assert "it will never be" in finding((noise - noise.mean() - 0.05).tolist(), dates).words
+    weak = finding((noise - noise.mean() + 0.01).tolist(), dates)
+    assert weak.shown is None and "until about 20" in weak.words
+    strong = np.clip(noise + 0.3, -1, 1).tolist()
+    shown = finding(strong, dates)
+    assert shown.shown is not None and f"Shown on {dates[shown.shown]}" in shown.words
+    assert sessions_to_line(np.array(strong)) == shown.shown + 1
