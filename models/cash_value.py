@@ -18,6 +18,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from models.risk import best_size
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, SESSIONS_HELD, SIZE, TRADING_LEFT
 
@@ -79,12 +80,17 @@ class Decision:
     before: Accounts
     largest_order: float
     purchase_factor: float
+    penalty: Tensor | None = None
+    """(L, k) what the risk of the largest orders costs, in the same unit; it grows with the square of the size."""
 
     @property
     def reward(self) -> Tensor:
-        """Return the (L,) expected results of the orders, percent of the initial capital."""
+        """Return the (L,) expected results of the orders less what their risk costs, percent of the initial capital."""
         # Nothing is ordered where there is no candidate; its minus infinity must not reach a gradient.
-        return (self.size * torch.where(self.best > -torch.inf, self.best, 0.0)).sum(-1)
+        result = self.size * torch.where(self.best > -torch.inf, self.best, 0.0)
+        if self.penalty is not None:
+            result = result - self.size.square() * self.penalty
+        return result.sum(-1)
 
     @property
     def after(self) -> Accounts:
@@ -195,6 +201,7 @@ class CashValue:
         largest: Tensor | float = 1.0,
         slopes: Tensor | None = None,
         adjustment: Adjustment | None = None,
+        penalty: Tensor | None = None,
     ) -> Decision:
         """Decide greedily: order the best stocks in turn while each earns more than the value of the cash it takes.
 
@@ -205,7 +212,8 @@ class CashValue:
             exploration_threshold: (L,) percent of an order's value that it must earn beyond that.
             largest: (L,) share of the largest order that an order has, if the cash suffices.
             slopes: see `slopes`; computed if not given.
-            adjustment: the actor's residual; without one an order is the largest or none.
+            adjustment: the actor's residual; without one an order is as large as pays best, or none.
+            penalty: (L, k) what the risk of the largest orders costs; with it the largest may be too large.
         """
         if slopes is None:
             slopes = self.slopes(accounts.left, accounts.opportunity)
@@ -214,28 +222,48 @@ class CashValue:
         smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
         sizes: list[Tensor] = []
         levels, margin = accounts.levels, exploration_threshold * self.largest_order
-        for expected in best.unbind(1):
+        for rank, expected in enumerate(best.unbind(1)):
             if sizes:
                 levels = levels - sizes[-1][:, None] * self.spent
             size = (levels[:, 0] / per_order).clamp(max=largest)
-            after = levels - size[:, None] * self.spent
-            passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
+            cost = value_weight * self._worth(levels, size, slopes)
             is_candidate = expected > -torch.inf
             expected = torch.where(is_candidate, expected, 0.0)  # minus infinity would spoil gradients
-            gain = size * (expected - margin) - value_weight * (slopes * passed).sum((-2, -1))
+            gain = size * (expected - margin) - cost
+            ordered: Tensor | float = 1.0
+            if penalty is not None:
+                risk, unit = penalty[:, rank], size.clamp(min=1e-9)
+                chosen = torch.minimum(size, best_size(expected - margin - cost / unit, risk))
+                cost = value_weight * self._worth(levels, chosen, slopes)
+                gain = chosen * (expected - margin) - chosen.square() * risk - cost
+                ordered = chosen / unit
             is_ordered = (gain > 0) & is_candidate
             if adjustment is not None:
-                share = (is_ordered + adjustment(levels, expected, gain)).clamp(0.0, 1.0)
+                share = (is_ordered * ordered + adjustment(levels, expected, gain)).clamp(0.0, 1.0)
                 size = size * share * is_candidate
                 # Straight-through: the gradient also reaches orders that are too small to be placed.
                 sizes.append(size + (size * (size >= smallest) - size).detach())
             else:
+                size = size * ordered
                 sizes.append(size * (is_ordered & (size >= smallest)))
-        return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.purchase_factor)
+        orders = self.largest_order, self.purchase_factor
+        return Decision(torch.stack(sizes, dim=1), best, accounts, *orders, penalty)
+
+    def _worth(self, levels: Tensor, size: Tensor, slopes: Tensor) -> Tensor:
+        """Return the (L,) value of the cash that orders of these sizes take from (L, 3) levels."""
+        after = levels - size[:, None] * self.spent
+        passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
+        return (slopes * passed).sum((-2, -1))
 
 
 def improve(
-    cash_value: CashValue, after: Accounts, following: Accounts, next_best: Tensor, gamma: float, iterations: int
+    cash_value: CashValue,
+    after: Accounts,
+    following: Accounts,
+    next_best: Tensor,
+    gamma: float,
+    iterations: int,
+    next_penalty: Tensor | None = None,
 ) -> CashValue:
     """Improve the value function by least-squares policy iteration over N transitions between two decisions.
 
@@ -244,7 +272,8 @@ def improve(
 
     Args:
         after: accounts after the first decision.
-        following: before the second, with the (N, k) expected results of its best candidates, `next_best`.
+        following: before the second, with the (N, k) expected results of its best candidates, `next_best`, and with
+            what their risk costs, `next_penalty`.
     """
     quantiles = torch.tensor(_OPPORTUNITIES, dtype=torch.float64, device=next_best.device)
     knots = torch.quantile(after.opportunity.double()[:: 1 + len(next_best) // 100_000], quantiles)
@@ -257,7 +286,8 @@ def improve(
     for _ in range(iterations):
         left, right = gram.clone(), torch.zeros_like(learned.weights)
         for now, part in zip(features, parts, strict=True):
-            decision = cash_value.greedy(part(next_best), following.map(part))
+            penalty = None if next_penalty is None else part(next_penalty)
+            decision = cash_value.greedy(part(next_best), following.map(part), penalty=penalty)
             left -= gamma * (now.T @ learned.features(decision.after)).double()
             right += gamma * (now.T @ decision.reward.float()).double()
         cash_value = replace(learned, weights=torch.linalg.solve(left, right))

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.market import Market
+from models import risk
 from models.cash_value import CashValue, accounts_of
 from models.evidence import Evidence, Trust
 from models.input_rows import InputRows
@@ -116,6 +117,8 @@ class DDPGAgent:
     """Of one agent, or of a committee."""
     members: Members | None = None
     """Where there are networks."""
+    risk: Tensor | None = None
+    """(numbers,) weights of what the risk of orders costs it, see `models.risk`; None: nothing."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, as a share of the largest order."""
     learner: Learner | None = None
@@ -234,30 +237,73 @@ class DDPGAgent:
             return Forecasts.none(tradable)
         judgements = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
         judgements, shift = judgements.to(self.device), torch.zeros(len(tradable), 1, device=self.device)
+        penalty = None if self.risk is None else judgements.new_zeros(1, *tradable.shape)
         if isinstance(x, InputRows):
             for some in x.blocks():
-                seen = x.x(some)
-                judgements[:, some] = x.spread(torch.stack(self.judge(seen)), some, -torch.inf)
-                shift[some, 0] = x.mean((seen @ self.trust.shift.float())[None], some)[0]
+                seen, shares = x.x(some), None
+                shifted = seen @ self.trust.shift.float()
+                if penalty is not None:
+                    costs, shares = self.risks(risk.numbers_of_days(x, some, self.inputs.volatility_scale))
+                    penalty[0, some], shifted = x.spread(costs, some), shares * shifted
+                judgements[:, some] = x.spread(torch.stack(self.judge(seen, shares)), some, -torch.inf)
+                shift[some, 0] = x.mean(shifted[None], some)[0]
         else:
             blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
+            if penalty is not None:
+                blocks = list(blocks)
+                daily = self._daily_numbers(blocks, tradable[days])
             for stocks, block in blocks:
-                seen = torch.as_tensor(block, device=self.device)
-                judged = self.judge(seen.flatten(0, 1))
+                seen, shares = torch.as_tensor(block, device=self.device), None
+                shifted = seen @ self.trust.shift.float()
+                if penalty is not None:
+                    known = risk.numbers(seen, self.inputs.volatility_scale)
+                    known[..., 2:] = daily
+                    penalty[0, days, stocks], shares = self.risks(known)
+                    shifted = shares * shifted
+                judged = self.judge(seen.flatten(0, 1), None if shares is None else shares.flatten())
                 judgements[:, days, stocks] = torch.stack(judged).view(-1, *block.shape[:2])
-                shift[days] += total_of_day(seen @ self.trust.shift.float(), tradable[days, stocks])
+                shift[days] += total_of_day(shifted, tradable[days, stocks])
             shift /= tradable.sum(1, keepdim=True).clamp(min=1)
         if self.members is None:
-            return Forecasts.of(judgements + shift, tradable, self.traders.target_percent, judgements)
+            target = self.traders.target_percent
+            return Forecasts.of(judgements + shift, tradable, target, judgements, penalty=penalty)
         judged, relative = Judgement(*judgements), partial(relative_to_day, tradable=tradable)
         level = day_mean(judged.level, tradable) + shift
         expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
         score = judged.level + relative(judged.score)
-        return Forecasts.of(expected[None], tradable, judged.target[None], score[None])
+        return Forecasts.of(expected[None], tradable, judged.target[None], score[None], penalty=penalty)
 
-    def judge(self, x: Tensor) -> Judgement | tuple[Tensor]:
-        """Return what it makes of stocks by (rows, inputs), (rows,) each; without networks the level alone."""
+    def _daily_numbers(self, blocks: Sequence[tuple[slice, Float32Array | Tensor]], tradable: Tensor) -> Tensor:
+        """Return the (days, 1, 2) means over the stocks with a bar of the numbers that count by day."""
+        total = torch.zeros(len(tradable), 1, 2, device=self.device)
+        for stocks, block in blocks:
+            known = risk.numbers(torch.as_tensor(block, device=self.device), self.inputs.volatility_scale)[..., 2:]
+            total[:, 0] += torch.where(tradable[:, stocks, None], known, 0.0).sum(1)
+        return total / tradable.sum(1).clamp(min=1)[:, None, None]
+
+    def numbers_of_day(self, x: Tensor, tradable: Tensor) -> Tensor:
+        """Return the (n, 4) numbers of a day's stocks that tell the risk, by (n, inputs)."""
+        known = risk.numbers(x, self.inputs.volatility_scale)
+        known[:, 2:] = self._daily_numbers([(slice(None), x[None])], tradable[None])[0]
+        return known
+
+    def risks(self, known: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the risk of largest orders costs, and the share of forecasts that comes true, by (..., stocks, 4)
+        numbers: (..., stocks) each. Only with aversion to risk."""
+        assert self.risk is not None
+        weights = self.risk.float()
+        penalty = risk.penalties(known, weights)
+        return penalty, risk.shares(penalty, weights)
+
+    def judge(self, x: Tensor, shares: Tensor | None = None) -> Judgement | tuple[Tensor]:
+        """Return what it makes of stocks by (rows, inputs), (rows,) each; without networks the level alone.
+
+        Args:
+            shares: (rows,) of the ridge forecasts that come true, see `risks`; default: all.
+        """
         level = x @ self.traders.weights[0].float()
+        if shares is not None:
+            level = level * shares
         if self.members is None:
             return (level,)
         members, networks, seen = self.members, self._learned.targets, self.inputs.for_networks(x)
@@ -271,6 +317,8 @@ class DDPGAgent:
         score, target, at_start, reward = total
         factors = members.ridge, networks.weights[..., 0].mean(1).double() - 1.0
         ridge, more = (x @ (factor[:, None] * members.weights).mean(0).float() for factor in factors)
+        if shares is not None:
+            ridge, more = ridge * shares, more * shares
         return Judgement(level, ridge, reward, at_start, score + more, target)
 
     def act(
@@ -315,10 +363,9 @@ class DDPGAgent:
             mixed = partial(policy.mixed, market=market, cash=cash, day=today)
             policy = policy.own
         accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
-        none, candidates = (
-            torch.zeros_like(accounts.cash),
-            Candidates(forecasts.expected[:, day], score, forecasts.target[:, day]),
-        )
+        penalty = None if forecasts.penalty is None else forecasts.penalty[:, day]
+        candidates = Candidates(forecasts.expected[:, day], score, forecasts.target[:, day], penalty)
+        none = torch.zeros_like(accounts.cash)
         # Without noise as with it in float64: the same sizes as in rollouts, to the last bit.
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value, none)
         choice = daily_orders(self.traders, self.cash_value, candidates, accounts, none, orders, adjustment=adjustment)
@@ -335,6 +382,7 @@ class DDPGAgent:
             },
             "trust": {name: torch.as_tensor(value, dtype=torch.float64) for name, value in vars(self.trust).items()},
             "rules": asdict(self.rules),
+            **({} if self.risk is None else {"risk": {"weights": self.risk}}),
             **({} if self.members is None else {"members": dict(vars(self.members))}),
             **({} if self.networks is None else {"networks": self.networks.tensors}),
         }
@@ -354,6 +402,7 @@ class DDPGAgent:
         saved = state["trust"]
         trust = Trust(float(saved["orders"]), float(saved["timing"]), saved["shift"].to(device))
         agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence, trust)
+        agent.risk = state["risk"]["weights"].to(device) if "risk" in state else None
         if "networks" in state:
             agent.networks = Networks.of({name: value.to(device) for name, value in state["networks"].items()})
             agent.members = Members(**{name: value.to(device) for name, value in state["members"].items()})

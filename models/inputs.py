@@ -60,6 +60,11 @@ class TradeInputs:
     """(inputs - 1,) of stocks with a bar on training days."""
     responses: Responses
 
+    @property
+    def volatility_scale(self) -> float:
+        """Return the standard deviation of the logarithm of the stocks' volatility."""
+        return float(self.std[BANK - 2])
+
     @classmethod
     def fit(cls, market: Market, learned: BoolArray) -> Self:
         """Fit responses and standardisation to the (days,) learned days."""

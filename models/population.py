@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models import genome
+from models import genome, risk
 from models.cash_value import FEATURES, CashValue
 from models.ddpg_agent import HISTORY, DDPGAgent, Members
 from models.evidence import Evidence, Trust
@@ -48,11 +48,15 @@ class RidgeRegressions:
     """(A, inputs) weights of the day's mean inputs, which take off the share of the level that is not trusted."""
     shift_by_fold: Tensor
     """(A, folds, inputs) of the regressions without each fold."""
+    risk: Tensor
+    """(A, numbers) weights of what the risk of orders costs, see `models.risk`; 0: nothing."""
+    risk_by_fold: Tensor
+    """(A, folds, numbers) fitted without each fold."""
 
     @classmethod
     def zero(cls, agents: int, folds: int, inputs: int) -> RidgeRegressions:
         """Return regressions that forecast nothing."""
-        shapes = (inputs,), (folds, inputs), (), (), (inputs,), (folds, inputs)
+        shapes = (inputs,), (folds, inputs), (), (), (inputs,), (folds, inputs), (risk.NUMBERS,), (folds, risk.NUMBERS)
         return cls(*(torch.zeros(agents, *shape, dtype=torch.float64) for shape in shapes))
 
     def rows(self, rows: slice | Tensor | Sequence[int]) -> RidgeRegressions:
@@ -86,11 +90,25 @@ class Learners:
     cash_value: CashValue
     inputs: TradeInputs
     outcomes: Outcomes
+    risk: Tensor | None = None
+    """(A, folds, numbers) float32, see `models.risk`; None: no aversion to risk."""
+
+    def risks(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the risk of orders costs, and the share of forecasts that comes true, by (folds, D, S, inputs):
+        (A, folds, D, S) each. Only with aversion to risk."""
+        assert self.risk is not None
+        weights = self.risk[:, :, None]
+        known = risk.numbers(x, self.inputs.volatility_scale)
+        daily = known[..., 2:].mean(-2, keepdim=True).expand_as(known[..., 2:])
+        penalty = risk.penalties(torch.cat((known[..., :2], daily), dim=-1), weights)
+        return penalty, risk.shares(penalty, weights)
 
     def ridge(self, x: Tensor) -> Tensor:
         """Return the ridge forecasts of (folds, D, S, inputs), (A, folds, D, S), less their mean over the S stocks."""
         by_row = torch.matmul(x.flatten(1, 2), self.by_fold.movedim(0, -1))  # (folds, D * S, A)
         forecast: Tensor = by_row.movedim(-1, 0).unflatten(2, x.shape[1:3])
+        if self.risk is not None:
+            forecast = forecast * self.risks(x)[1]
         return forecast - forecast.mean(-1, keepdim=True)
 
 
@@ -115,7 +133,7 @@ class Population:
     ) -> None:
         """Draw genes and networks; agents without gradient steps are closed forms only."""
         size = evolution.population_size
-        self.evolution, self.inputs, self.learn = evolution, inputs, learn
+        self.evolution, self.inputs, self.learn, self.has_risk = evolution, inputs, learn, learning.risk_aversion > 0
         self.genes = genome.random_genes(size, generators["evolution"])
         """(P, genes)"""
         self.feature_groups = genome.random_feature_groups(size, generators["networks"])
@@ -174,6 +192,7 @@ class Population:
 
     def _refresh(self) -> None:
         traders, members = self.traders, None if self.networks is None else self.members(slice(None))
+        weights = self.ridge.risk.to(self.device) if self.has_risk else [None] * len(self)
         trust = zip(self.ridge.timing.tolist(), self.ridge.shift.to(self.device), strict=True)
         for row, (agent, (timing, shift)) in enumerate(zip(self.agents, trust, strict=True)):
             rows = slice(row, row + 1)
@@ -182,7 +201,7 @@ class Population:
                 self.cash_value,
                 Trust(1.0, timing, shift),
             )
-            agent.members = members and members.rows(rows)
+            agent.members, agent.risk = members and members.rows(rows), weights[row]
 
     @property
     def traders(self) -> Traders:
@@ -214,7 +233,8 @@ class Population:
         networks = self.networks if rows == slice(None) else self.agents[rows.start].networks
         assert networks is not None
         by_fold = self.ridge.by_fold[rows].float().to(self.device)
-        return Learners(networks, self.traders.rows(rows), by_fold, self.cash_value, self.inputs, self.outcomes)
+        risk = self.ridge.risk_by_fold[rows].float().to(self.device) if self.has_risk else None
+        return Learners(networks, self.traders.rows(rows), by_fold, self.cash_value, self.inputs, self.outcomes, risk)
 
     def evaluated(self, fitness: Tensor, blend: Blend) -> None:
         """Take the (P,) fitness of an evaluation and how agents blended their forecasts in it; choose the elites."""
@@ -258,6 +278,7 @@ class Population:
         ridge = self.ridge.rows(chosen)
         trust = Trust(1.0, float(ridge.timing.mean()), ridge.shift.mean(0).to(self.device))
         agent = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN, trust)
+        agent.risk = ridge.risk.mean(0).to(self.device) if self.has_risk else None
         if self.networks is not None:
             agent = replace(agent, networks=self.networks.rows(chosen.to(self.device)), members=self.members(chosen))
         return agent

@@ -42,6 +42,9 @@ class Transitions:
     """(N, k)"""
     terminated: Tensor
     """(N,) bool: the next decision is the last of the episode, after which nothing follows."""
+    penalty: Tensor | None = None
+    """(N, k) what the risk of the largest orders costs, see `models.risk`; None: nothing."""
+    next_penalty: Tensor | None = None
 
     @classmethod
     def of(cls, rows: dict[str, Tensor]) -> Self:
@@ -53,7 +56,8 @@ class Transitions:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return transitions of the changed parts."""
-        parts: dict[str, Any] = {n: part.map(change) if n in _WHEN else change(part) for n, part in vars(self).items()}
+        held = {name: part for name, part in vars(self).items() if part is not None}
+        parts: dict[str, Any] = {n: part.map(change) if n in _WHEN else change(part) for n, part in held.items()}
         return replace(self, **parts)
 
 
@@ -78,11 +82,13 @@ class Batch:
             yield Batch(self.transitions.map(itemgetter(own)), self.x[:, those], self.y[:, those]), share
 
 
-def transition_fields(orders_per_day: int) -> Fields:
+def transition_fields(orders_per_day: int, *, has_risk: bool = False) -> Fields:
     """Return the fields of a transition."""
     shapes = {f"{when}_{name}": shape for when in _WHEN for name, shape in _ACCOUNT.items()}
     orders = (orders_per_day,)
     shapes |= {"best": orders, "action": orders, "reward": (), "next_best": orders}
+    if has_risk:
+        shapes |= {"penalty": orders, "next_penalty": orders}
     fields: Fields = {name: (shape, torch.float32) for name, shape in shapes.items()}
     return {**fields, "terminated": ((), torch.bool)}
 
@@ -92,10 +98,16 @@ class ReplayBuffer(TensorRing):
     """A ring buffer of transitions; learning starts once it holds enough of them."""
 
     def __init__(
-        self, capacity: int, orders_per_day: int, training_starts: int = 0, device: torch.device | str = "cpu"
+        self,
+        capacity: int,
+        orders_per_day: int,
+        training_starts: int = 0,
+        device: torch.device | str = "cpu",
+        *,
+        has_risk: bool = False,
     ) -> None:
         """Allocate `capacity` transitions; networks learn once it holds `training_starts` of them."""
-        super().__init__(capacity, transition_fields(orders_per_day), device)
+        super().__init__(capacity, transition_fields(orders_per_day, has_risk=has_risk), device)
         self.training_starts = min(training_starts, capacity)
 
     @property

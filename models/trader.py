@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models.cash_value import Accounts, Adjustment, CashValue, Decision, account_features, candidate_features
 from models.networks import ActorCritic, Perceptrons, at_target
+from models.risk import utility
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
 
 _BEST = 5
@@ -86,6 +87,8 @@ class Forecasts:
     """(A, days) mean of the results that are expected of the best stocks of the day."""
     stock: Tensor | None = None
     """(A, days, k) int64 of each forecast, in their order; None: of all stocks."""
+    penalty: Tensor | None = None
+    """(A, days, k) float32 what the risk of the largest orders costs, see `models.risk`; None: nothing."""
 
     @classmethod
     def of(
@@ -95,6 +98,7 @@ class Forecasts:
         target: Tensor,
         score: Tensor | None = None,
         most: int | None = None,
+        penalty: Tensor | None = None,
     ) -> Forecasts:
         """Build from (A, days, n) expected results; stocks without a bar, (days, n), get none.
 
@@ -102,22 +106,26 @@ class Forecasts:
             target: (A, days, n) sale targets, or (A,) of all orders.
             score: of an actor; default: the expected results.
             most: number of the best stocks of a day of which forecasts are kept; default: of all.
+            penalty: (A, days, n) what the risk of the largest orders costs; stocks are then ranked by utility.
         """
         expected = torch.where(tradable & expected.isfinite(), expected, -torch.inf)
         score = expected if score is None else torch.where(expected.isfinite(), score, -torch.inf)
+        if penalty is not None:
+            score = utility(score, penalty)
         target = target.to(expected.dtype)
         target = target[:, None, None].expand(expected.shape) if target.dim() == 1 else target
         stock = None if most is None else best_stocks(score, max(most, _BEST))
         if stock is not None:
             expected, score, target = (part.gather(2, stock) for part in (expected, score, target))
-        return cls(expected, score, target, opportunity_of(expected, score), stock)
+            penalty = None if penalty is None else penalty.gather(2, stock)
+        return cls(expected, score, target, opportunity_of(expected, score, penalty), stock, penalty)
 
     @classmethod
     def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
         """Join forecasts of the best stocks on some of all `days`; none on the others."""
         all_days: dict[str, Tensor] = {}
         for some, part in parts:
-            values = vars(part)
+            values = {name: value for name, value in vars(part).items() if value is not None}
             if not all_days:
                 shapes = {name: (len(value), days, *value.shape[2:]) for name, value in values.items()}
                 all_days = {name: value.new_zeros(shapes[name]) for name, value in values.items()}
@@ -133,7 +141,8 @@ class Forecasts:
             return self
         stock = best_stocks(self.score, most)
         expected, score, target = (part.gather(2, stock) for part in (self.expected, self.score, self.target))
-        return Forecasts(expected, score, target, self.opportunity, stock)
+        penalty = None if self.penalty is None else self.penalty.gather(2, stock)
+        return Forecasts(expected, score, target, self.opportunity, stock, penalty)
 
     @classmethod
     def none(cls, tradable: Tensor) -> Forecasts:
@@ -142,8 +151,10 @@ class Forecasts:
         return cls.of(nothing, tradable, nothing + MAX_TARGET_PERCENT)
 
 
-def opportunity_of(expected: Tensor, score: Tensor) -> Tensor:
-    """Return the (A, days) mean of the results that are expected of the stocks with the largest (A, days, k) scores."""
+def opportunity_of(expected: Tensor, score: Tensor, penalty: Tensor | None = None) -> Tensor:
+    """Return the (A, days) mean of the results that are expected of the stocks with the largest (A, days, k) scores,
+    less what their risk costs."""
+    expected = expected if penalty is None else utility(expected, penalty)
     best = expected.gather(2, score.topk(min(_BEST, score.shape[2]), dim=2).indices)
     count = best.isfinite().sum(2)
     total = torch.where(best.isfinite(), best, 0.0).sum(2)
@@ -319,6 +330,7 @@ class Candidates:
     expected: Tensor
     score: Tensor
     target: Tensor
+    penalty: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -349,6 +361,7 @@ def daily_orders(
     """
     score, stock = rank_stocks(candidates.score, orders)
     best = candidates.expected.gather(1, stock).masked_fill(score == -torch.inf, -torch.inf)
+    penalty = candidates.penalty
     decision = cash_value.greedy(
         best.double(),
         accounts,
@@ -357,6 +370,7 @@ def daily_orders(
         largest=traders.size,
         slopes=slopes,
         adjustment=adjustment,
+        penalty=None if penalty is None else penalty.gather(1, stock).double(),
     )
     return GreedyOrders(stock, coefficients(decision.size), candidates.target.gather(1, stock), decision)
 

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from models import risk
 from models.cash_value import Accounts, CashValue, Decision
 from models.ddpg_agent import LOSSES
 from models.networks import at_target, choose, sale_target, soft_update
@@ -67,7 +68,9 @@ def temporal_difference(learners: Learners, replayed: Transitions, gamma: float)
     agents, cash_value = learners.traders.count, learners.cash_value
     online, target = (AccountPolicy.of(own) for own in (learners.networks.online, learners.networks.targets))
     with torch.no_grad():
-        following = act(target, learners.traders, cash_value, replayed.next, replayed.next_best)
+        following = act(
+            target, learners.traders, cash_value, replayed.next, replayed.next_best, penalty=replayed.next_penalty
+        )
         reward = (target.calibration * following.reward.view(agents, -1)).flatten()
         # The next decision of a terminated transition is the last one: nothing follows it.
         later = target.following(following.after, cash_value) * ~replayed.terminated.repeat(agents)
@@ -90,7 +93,17 @@ def choice_loss(learners: Learners, batch: Batch, hidden: Tensor, rewards: Tenso
     score = (departure + (base * parts).sum(0) / networks.base[:, 2, None, None]).unflatten(2, days)
     target = sale_target(start, shift)
     judged = torch.lerp(rewards, batch.y.flatten(1, 2), OUTCOMES) * deviation + learners.outcomes.typical
-    result = at_target(judged, target) / at_target(deviation.expand(len(start), 1, 1, -1), start)
+    unit = at_target(deviation.expand(len(start), 1, 1, -1), start)
+    result = at_target(judged, target) / unit
+    if learners.risk is not None:
+        # Ranked and rewarded by utility, at the size that the forecast tells to order.
+        penalty, _ = learners.risks(batch.x)
+        level = at_target(learners.outcomes.typical.expand(len(start), 1, 1, -1), start) / unit
+        cost = penalty.flatten(2) / unit
+        size = risk.best_size(level + (base.detach() * parts).sum(0) / unit, cost)
+        result = size * result - size.square() * cost
+        scale = networks.base[:, 2, None, None, None] / unit[..., None]
+        score = risk.utility(level[..., None] + scale * score, cost.unflatten(2, days)) / scale
     chosen = torch.softmax(score / TEMPERATURE, dim=-1)
     earned: Tensor = (chosen * result.unflatten(2, days)).sum(-1).mean(-1)
     trust = CHOICE_TRUST * departure.square().mean(-1) + TARGET_TRUST * shift.square().mean(-1)
@@ -101,7 +114,7 @@ def size_loss(learners: Learners, replayed: Transitions) -> Tensor:
     """Return the (A,) negative Q of the sizes that actors order in replayed accounts, in units of a good order."""
     policy, cash_value = AccountPolicy.of(learners.networks.online), learners.cash_value
     departures: list[Tensor] = []
-    chosen = act(policy, learners.traders, cash_value, replayed.state, replayed.best, departures)
+    chosen = act(policy, learners.traders, cash_value, replayed.state, replayed.best, departures, replayed.penalty)
     q = policy.value(chosen, cash_value) / cash_value.good_order
     departure = torch.stack(departures).square().mean(0)
     return (SIZE_TRUST * departure - q).view(learners.traders.count, -1).mean(1)
@@ -114,11 +127,13 @@ def act(
     accounts: Accounts,
     best: Tensor,
     departures: list[Tensor] | None = None,
+    penalty: Tensor | None = None,
 ) -> Decision:
     """Let each agent decide in N accounts with these (N, k) best candidates: a decision in A * N.
 
     Args:
         departures: takes the (A * N,) departures from the greedy rule, of each candidate.
+        penalty: (N, k) what the risk of the largest orders costs.
     """
     agents, count = traders.count, len(best)
     slopes = _of_each(agents, cash_value.slopes(accounts.left, accounts.opportunity))  # the same for all agents
@@ -138,6 +153,7 @@ def act(
         largest=traders.size.repeat_interleave(count),
         slopes=slopes,
         adjustment=noted,
+        penalty=None if penalty is None else _of_each(agents, penalty),
     )
 
 

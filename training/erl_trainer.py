@@ -61,15 +61,16 @@ class ERLTrainer:
         """
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
-        self.days = TrainingDays.of(market, env.account)
-        train = market.splits.train
-        self.rollouts = PopulationRollouts(self.days, env=self.eval_env, train=train, safe_point=safe_point)
+        self.days = TrainingDays.of(market, env.account, learning.risk_aversion)
+        self.rollouts = PopulationRollouts(self.days, env, market.splits.train, safe_point, learning.risk_aversion)
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, folds, orders = env.account.device, len(self.days.samples.folds), env.account.orders_per_day
         learn = partial(update, gamma=learning.gamma, tau=learning.tau)
         parts = self.days.inputs, env.rules, self.days.outcomes, folds, device, self.generators, learn
         self.population = Population(evolution, learning, *parts)
-        self.replay = ReplayBuffer(learning.replay_capacity, orders, learning.training_starts, device)
+        has_risk = learning.risk_aversion > 0
+        kept = learning.replay_capacity, orders, learning.training_starts, device
+        self.replay = ReplayBuffer(*kept, has_risk=has_risk)
         self.updating = Updates(learn, self.replay, learning)
         self.elite_forecasts: KnownForecasts | None = None
         """Those by which the champion was tested; they hold until the elites are trained again."""
@@ -138,9 +139,9 @@ class ERLTrainer:
         population, learning = self.population, self.learning
         if learning.gamma > 0 and self.replay.size:
             held = self.replay.sample(slice(None, self.replay.size))
-            transitions = held.after, held.next, held.next_best
+            transitions, penalty = (held.after, held.next, held.next_best), held.next_penalty
             del held  # its other half would take memory until the end of the training
-            better = improve(population.cash_value, *transitions, learning.gamma, learning.policy_iterations)
+            better = improve(population.cash_value, *transitions, learning.gamma, learning.policy_iterations, penalty)
             population.stand_on(population.ridge, better)
         self.safe_point()
         learned = self._train_networks() if population.networks is not None else {}

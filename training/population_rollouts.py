@@ -53,7 +53,8 @@ class KnownForecasts:
 
 def _merged(parts: Sequence[Stacked], order: Sequence[int]) -> Stacked:
     """Concatenate stacks of agents, and put them in an order."""
-    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+    names = [name for name, value in vars(parts[0]).items() if value is not None]
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     rows = torch.tensor(order, dtype=torch.int64, device=next(iter(tensors.values())).device)
     return replace(parts[0], **{name: tensor.index_select(0, rows) for name, tensor in tensors.items()})
 
@@ -113,10 +114,16 @@ class PopulationRollouts:
     """Plays a population on the training days of a market."""
 
     def __init__(
-        self, days: TrainingDays, env: TradingEnvironment, train: Span, safe_point: Callable[[], None] = lambda: None
+        self,
+        days: TrainingDays,
+        env: TradingEnvironment,
+        train: Span,
+        safe_point: Callable[[], None] = lambda: None,
+        risk_aversion: float = 0.0,
     ) -> None:
         """Play in this environment; `safe_point` is called before every day, and may raise to stop."""
         self.days, self.env, self.train, self.safe_point = days, env, train, safe_point
+        self.risk_aversion = risk_aversion
         self.graphs = CudaGraph("rollouts"), CudaGraph("rollouts of closed forms")
 
     def evaluate(
@@ -159,6 +166,7 @@ class PopulationRollouts:
             graph=self.graphs[networks is None],
             policy=None if networks is None else AccountPolicy.of(networks),
             noise=None if networks is None else windows.noise.to(device),
+            risk_aversion=self.risk_aversion,
         )
 
     def _forecasts(

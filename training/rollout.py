@@ -71,6 +71,7 @@ def roll_out(
     policy: AccountPolicy | RoundRobinPolicy | None = None,
     noise: Tensor | None = None,
     lengths: tuple[int, int] | None = None,
+    risk_aversion: float = 0.0,
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
 
@@ -84,6 +85,7 @@ def roll_out(
         graph: of the rollouts of this environment, if they all have the same shapes.
         policy: the agents' networks; or round robin with a share of the days.
         noise: (A, E, trading days) exploration noise on the last E windows, see `AccountPolicy.adjusting`.
+        risk_aversion: fitness is less half of this times the squared surprises of recorded orders.
         lengths: days of a window, and its first days on which orders are accepted; default: as the rules say.
     """
     account, rules = env.account, env.rules
@@ -94,7 +96,8 @@ def roll_out(
     judged = windows if exploration_threshold is None else windows - exploration_threshold.shape[1]
     if exploration_threshold is not None:
         least[:, judged:] = exploration_threshold
-    inputs = {"agent": agent, "least": least.flatten(), **vars(forecasts.best(account.ranked))}
+    inputs = {"agent": agent, "least": least.flatten()}
+    inputs |= {name: part for name, part in vars(forecasts.best(account.ranked)).items() if part is not None}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
     market, networks = (policy, policy.own) if isinstance(policy, RoundRobinPolicy) else (None, policy)
@@ -116,9 +119,12 @@ def roll_out(
     account.step_index = account.steps  # which a launch leaves as it was
     summary = account.summary()
     equity = account.equity_curve[: account.steps + 1].unflatten(1, (agents, windows)).clone()
+    utility = summary.fitness
+    if risk_aversion > 0 and records:
+        utility = utility - 0.5 * risk_aversion * _surprises(recorded, account).square().sum(0)
     fitness, profit, value = (
         total.view(agents, windows)[:, :judged].mean(1)
-        for total in (summary.fitness, summary.profit_percent, recorded["initial"])
+        for total in (utility, summary.profit_percent, recorded["initial"])
     )
     transitions = _transitions(recorded, account, cash_value, agents)
     by_window = summary.profit_percent.view(agents, windows)[:, :judged]
@@ -146,7 +152,7 @@ def _play_days(
     """
     account, rules, agent = env.account, env.rules, inputs["agent"]
     traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
-    forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts)})
+    forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts) if f.name in inputs})
     cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])
     # What does not depend on accounts is computed for all days at once.
     later = torch.arange(account.trading_steps, device=account.device)[:, None]
@@ -175,7 +181,8 @@ def _play_days(
         stock = inputs["stock"][agent, account.day]
         expected, score, target = (inputs[name][agent, account.day] for name in ("expected", "score", "target"))
         score = score.masked_fill(account.held().gather(1, stock) | account.is_locked[:, None], -torch.inf)
-        candidates, orders = Candidates(expected, score, target), account.orders_per_day
+        penalty = None if forecasts.penalty is None else forecasts.penalty[agent, account.day]
+        candidates, orders = Candidates(expected, score, target, penalty), account.orders_per_day
         choice = daily_orders(
             traders, cash_value, candidates, accounts, inputs["least"], orders, slopes[step], adjustment
         )
@@ -183,6 +190,8 @@ def _play_days(
             initial = cash_value.of(accounts) if networks is None else networks.value(choice.decision, cash_value)
         if records:
             days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
+            if choice.decision.penalty is not None:
+                days[-1]["penalty"] = choice.decision.penalty
         choice = replace(choice, stock=stock.gather(1, choice.stock))
         env.step(_orders(choice if market is None else market.mixed(choice, held, cash, account.day)))
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
@@ -205,10 +214,18 @@ def _transitions(recorded: Tensors, env: Portfolio, cash_value: CashValue, agent
     columns |= {f"after_{name}": value[:-1] for name, value in vars(after).items()}
     columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": recorded["best"][1:]}
     columns |= {"action": recorded["size"][:-1], "best": recorded["best"][:-1]}
+    if "penalty" in recorded:
+        columns |= {"penalty": recorded["penalty"][:-1], "next_penalty": recorded["penalty"][1:]}
     columns |= {"reward": env.entry_credited_rewards()[:days]}
     columns = {name: value.float() for name, value in columns.items()}
     columns |= {"terminated": before.left[1:] <= 0}
     return {name: value.unflatten(1, (agents, -1)) for name, value in columns.items()}
+
+
+def _surprises(recorded: Tensors, env: Portfolio) -> Tensor:
+    """Return what the orders of each day earned beyond what was expected, (days, lanes) percent of the capital."""
+    expected = torch.where(recorded["size"] > 0, recorded["size"] * recorded["best"], 0.0).sum(-1)
+    return env.entry_credited_rewards()[: len(expected)] - expected
 
 
 def purchases(env: Portfolio) -> Orders:

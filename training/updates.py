@@ -43,6 +43,7 @@ class Updates:
         self.outcomes = outcomes
         given = {f"traders {name}": getattr(learners.traders, name) for name in _TRADERS}
         given |= {f"cash value {name}": getattr(learners.cash_value, name) for name in _CASH_VALUE}
+        given |= {} if learners.risk is None else {"risk": learners.risk}
         given |= {"by fold": learners.by_fold, "orders": orders, "replayed": replayed, "next": orders.new_zeros(1)}
         shape, device = (len(orders), learners.traders.count), orders.device
         given |= {name: torch.zeros(shape, dtype=torch.float64, device=device) for name in LOSSES}
@@ -58,7 +59,8 @@ class Updates:
         held = self._held
         traders = Traders(**{name: held[f"traders {name}"] for name in _TRADERS})
         cash_value = learners.cash_value.with_values(**{name: held[f"cash value {name}"] for name in _CASH_VALUE})
-        return replace(learners, traders=traders, by_fold=held["by fold"], cash_value=cash_value)
+        risk = held.get("risk")
+        return replace(learners, traders=traders, by_fold=held["by fold"], cash_value=cash_value, risk=risk)
 
     @property
     def losses(self) -> Tensors:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
+from models import risk
 from models.evidence import Evidence
 from models.genome import TARGET
 from models.input_rows import InputRows
@@ -31,6 +32,10 @@ from training.forecasts.skill import information_coefficients, overlapping_mean_
 from training.forecasts.timing import DailyMeans
 from utils.progress import Progress
 
+_RISK_PENALTY = 0.1
+"""Of the regression whose surprises tell the risk of orders."""
+_LEAST_RISK = 0.05
+"""Least of what the risk of an order costs, as a share of the mean."""
 _TOGETHER = 16
 """Agents whose forecasts are one matrix product; a fixed number, since its shape decides the last bits."""
 
@@ -54,9 +59,12 @@ class TrainingDays:
     later: InputRows
     """Of the validation days, as deployed: fitted to all training days."""
     means: DailyMeans
+    risk: Tensor | None = None
+    """(targets, folds + 1, numbers) weights of what the risk of orders costs, without each fold and with all; None:
+    nothing."""
 
     @classmethod
-    def of(cls, market: Market, env: Portfolio) -> TrainingDays:
+    def of(cls, market: Market, env: Portfolio, risk_aversion: float = 0.0) -> TrainingDays:
         """Fit inputs and sum up the results of all orders of a market's training days.
 
         Raises:
@@ -87,7 +95,8 @@ class TrainingDays:
         apart = {(one, other): moments.over(first & second) for (one, first), (other, second) in pairs}
         total, samples = moments.over(samples.train_days), replace(samples, x=training.to(env.device))
         later = validation.to(env.device)
-        return cls(inputs, samples, total, without, apart, within, env.bars.tradable, later, DailyMeans.of(samples))
+        found = cls(inputs, samples, total, without, apart, within, env.bars.tradable, later, DailyMeans.of(samples))
+        return replace(found, risk=fit_risk(found, risk_aversion)) if risk_aversion > 0 else found
 
     @cached_property
     def relative(self) -> RelativeOutcomes:
@@ -121,22 +130,27 @@ class TrainingDays:
         shift = self.means.shift(ridge.shift_by_fold).to(rows.own)[..., None]
         if agents is None:
             for days in rows.blocks():
-                score = rows.spread(self.ridge(days, ridge.by_fold), days, -torch.inf)
+                forecast, shifted, penalty = self.ridge(days, ridge.by_fold), shift[:, rows.here(days)], None
+                if self.risk is not None:
+                    forecast, shifted, penalty = self.at_risk(days, ridge, forecast)
+                score = rows.spread(forecast, days, -torch.inf)
                 seen(days, score)
-                expected = score + shift[:, rows.here(days)]
-                by_block.append((days, Forecasts.of(expected, self.tradable[days], start, score, most)))
+                parts_of_block = score + shifted, self.tradable[days], start, score, most, penalty
+                by_block.append((days, Forecasts.of(*parts_of_block)))
             return Forecasts.on_days(by_block, len(self.tradable)), Blend.of_ridge(len(start))
         parts, sums = list[tuple[slice, BestOrders]](), torch.zeros((), device=rows.own.device)
         for days in rows.blocks():
-            forecast = self.ridge(days, ridge.by_fold)
+            forecast, shifted, penalty = self.ridge(days, ridge.by_fold), shift[:, rows.here(days)], None
+            if self.risk is not None:
+                forecast, shifted, penalty = self.at_risk(days, ridge, forecast)
             level = rows.mean(forecast, days)
             relative = forecast - rows.of_day(level, days)
             judged = self.relative.judged(days, agents, relative, start)
             score = rows.spread(forecast + judged.score, days, -torch.inf)
             seen(days, score)
             sums = sums + self.relative.products(days, relative, judged.at_start, places)
-            own = BestOrders.of(rows, days, score, forecast, judged, level, shift[:, rows.here(days)], most)
-            parts.append((days, own))
+            score = score if penalty is None else risk.utility(score, penalty)
+            parts.append((days, BestOrders.of(rows, days, score, forecast, judged, level, shifted, most, penalty)))
         blend = self.relative.blend(sums)
         by_block = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
         return Forecasts.on_days(by_block, len(self.tradable)), blend
@@ -161,6 +175,9 @@ class TrainingDays:
         apart = np.zeros((len(genes), len(folds), len(folds), whole.shape[1]))
         for (one, other), sums in self.apart.items():
             apart[:, one, other] = apart[:, other, one] = sums.solve(penalty)[agents, :, target]
+        if self.risk is not None:
+            risks = self.risk[torch.from_numpy(target)]
+            regressions = replace(regressions, risk=risks[:, -1], risk_by_fold=risks[:, :-1])
         trust = self.means.trust(regressions, torch.from_numpy(apart), target.tolist(), trials)
         return self.means.with_trust(regressions, trust)
 
@@ -179,6 +196,49 @@ class TrainingDays:
             parts.append(expectations(rows.x(tested), weights[:, fold]))
         return torch.cat(parts, dim=1)
 
+    def at_risk(self, days: slice, ridge: RidgeRegressions, forecast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (A, rows) forecasts as far as they come true, their (A, days, 1) shifts, and what the risk of orders
+        costs, (A, days, n)."""
+        rows, (penalty, share) = self.samples.x, self.penalties(days, ridge.risk_by_fold)
+        shift = rows.mean(self.ridge(days, ridge.shift_by_fold) * share, days)
+        return forecast * share, shift[..., None], rows.spread(penalty, days)
+
+    def penalties(self, days: slice, by_fold: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the risk of orders of some training days costs, and the share of forecasts that comes true, (A,
+        rows) each, by (A, folds, numbers) weights."""
+        rows, found = self.samples.x, list[tuple[Tensor, Tensor]]()
+        for fold, (_, held) in enumerate(self.samples.folds):
+            weights = by_fold[:, fold].to(rows.own)
+            known = risk.numbers_of_days(rows, overlap(held, days), self.inputs.volatility_scale)
+            penalty = risk.penalties(known, weights)
+            found.append((penalty, risk.shares(penalty, weights)))
+        penalty, share = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        return penalty, share
+
+
+def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
+    """Fit what the risk of orders costs by least squares, (targets, folds + 1, numbers), see `models.risk`: half the
+    aversion times the squared surprises of out-of-fold forecasts, and the share of these that came true."""
+    samples, rows = days.samples, days.samples.x
+    scale, targets = days.inputs.volatility_scale, len(samples.results)
+    numbers = torch.cat([risk.numbers_of_days(rows, some, scale) for some in rows.blocks()]).double()
+    by_fold = torch.from_numpy(np.stack([own.solve(_RISK_PENALTY).T for own in days.without], axis=1)).float()
+    forecast = torch.cat([days.ridge(some, by_fold) for some in rows.blocks()], dim=1).double()
+    results = torch.from_numpy(samples.results[:, rows.days]).to(forecast.device)
+    result = rows.compact(results, rows.days).double()
+    day = torch.arange(rows.days.start, rows.days.stop).repeat_interleave(rows.counts.cpu())
+    found = forecast.new_zeros(targets, len(samples.folds) + 1, risk.NUMBERS)
+    for place, learned in enumerate([*(own for own, _ in samples.folds), samples.train_days]):
+        used = torch.from_numpy(learned)[day].to(forecast.device) & result[0].isfinite()
+        for own, y, told in zip(found[:, place], result[:, used], forecast[:, used], strict=True):
+            cost = 0.5 * risk_aversion * (y - told).square()
+            known = numbers[used]
+            own[:4] = torch.linalg.solve(known.T @ known, known.T @ cost)
+            own[4] = _LEAST_RISK * cost.mean()
+            told = told[:, None] * torch.stack((known[:, 0], 1.0 / risk.penalties(known, own)), dim=1)
+            own[5:] = torch.linalg.solve(told.T @ told, told.T @ y)
+    return found.cpu()
+
 
 class BestOrders(NamedTuple):
     """What agents think of the best stocks of some days, before the blend of ridge regression and network is known."""
@@ -194,6 +254,8 @@ class BestOrders(NamedTuple):
     """(A, days, 1) mean ridge forecasts."""
     shift: Tensor
     """(A, days, 1) what is not trusted of them."""
+    penalty: Tensor | None = None
+    """(A, days, k) what the risk of the largest orders costs."""
 
     @classmethod
     def of(
@@ -206,13 +268,15 @@ class BestOrders(NamedTuple):
         level: Tensor,
         shift: Tensor,
         most: int,
+        penalty: Tensor | None = None,
     ) -> BestOrders:
         """Take the stocks with the largest of (A, days, n) scores; see `Forecasts.of`."""
         stock = best_stocks(score, most)
         ridge, reward, target = (
             rows.spread(part, days).gather(2, stock) for part in (ridge, judged.reward, judged.target)
         )
-        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None], shift)
+        penalty = None if penalty is None else penalty.gather(2, stock)
+        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None], shift, penalty)
 
     def forecasts(self, blend: Blend, start: Tensor, typical: Tensor) -> Forecasts:
         """Return the forecasts of agents that start from these (A,) sale targets.
@@ -223,7 +287,8 @@ class BestOrders(NamedTuple):
         expected = blended(blend, self.ridge, self.reward, self.level) + self.shift
         expected += beyond_start(typical, self.target, start)
         expected = expected.masked_fill(self.score == -torch.inf, -torch.inf)
-        return Forecasts(expected, self.score, self.target, opportunity_of(expected, self.score), self.stock)
+        opportunity = opportunity_of(expected, self.score, self.penalty)
+        return Forecasts(expected, self.score, self.target, opportunity, self.stock, self.penalty)
 
 
 class SkillTest:

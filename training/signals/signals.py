@@ -124,7 +124,8 @@ class Parts:
 
     groups: NDArray[np.float64]
     """(n, groups) of the inputs."""
-    constant: float
+    constant: NDArray[np.float64] | float
+    """(n,), or of all stocks."""
     networks: NDArray[np.float64] | None
     """(n,) of the networks, relative to their mean over the day's stocks; None where there are none."""
 
@@ -136,14 +137,18 @@ class Parts:
 
 def parts_of(agent: DDPGAgent, x: Tensor, tradable: Tensor) -> Parts:
     """Split an agent's forecasts of a day's orders: (n, inputs), on its device, and (n,) with a bar."""
-    weights, numbers = agent.traders.weights[0].double(), x.double()
+    weights, numbers, shares = agent.traders.weights[0].double(), x.double(), None
+    if agent.risk is not None:
+        shares = agent.risks(agent.numbers_of_day(x, tradable))[1]
+        numbers = numbers * shares[:, None].double()
     own, mean, added = weights, day_mean(numbers.T, tradable).T, None
     if agent.members is not None:
-        own, judged = (agent.members.ridge[:, None] * agent.members.weights).mean(0).double(), agent.judge(x)
+        own, judged = (agent.members.ridge[:, None] * agent.members.weights).mean(0).double(), agent.judge(x, shares)
         assert isinstance(judged, Judgement)
         added = (judged.reward - day_mean(judged.at_start, tradable)).double().cpu().numpy()
     level = weights + agent.trust.shift
-    return Parts(_by_group(numbers * own + mean * (level - own)), float(level[0]), added)
+    parts, constant = numbers * own + mean * (level - own), float(level[0])
+    return Parts(_by_group(parts), constant if shares is None else parts[:, 0].cpu().numpy(), added)
 
 
 def _by_group(products: Tensor) -> NDArray[np.float64]:

@@ -164,6 +164,9 @@ class LearningConfig:
     gamma: kinds.Share = 1.0
     """Daily discount factor. Episodes are finite and the time left is part of the state, so that 1 is well defined. 0:
     cash is worth nothing tomorrow."""
+    risk_aversion: kinds.NonNegativeFloat = 0.0
+    """An order's reward is its profit less half of this times the square of its surprise, both in percent of the
+    initial capital, so that sizes balance profit and risk. 0: profit alone."""
     policy_iterations: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 2
     """Least-squares policy iterations per generation."""
     replay_capacity: Annotated[int, Field(ge=1, le=10**9)] = 50_000

@@ -1,0 +1,108 @@
+"""Aversion to risk: `python -m benchmarks.learning risk [--seeds N] [--aversion A] [--json FILE]`.
+
+Each seed trains with the aversion and without, actors and closed form in one training; the champion, its closed form
+and the planted rule, with its sizes and at equal ones, are played on the same windows of unseen paths. Profit is the
+mean of an episode; the Sharpe ratio is that of the daily returns of all windows together.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.markets import of_each_seed
+from benchmarks.learning.study import (
+    Experiment,
+    Record,
+    add_study_flags,
+    folder_of,
+    mean_interval,
+    plus_minus,
+    run_study,
+    seeds_of,
+    study_config,
+    study_executor,
+)
+from benchmarks.learning.unseen import CPU, UnseenPaths, training_market
+from training.evaluation.baselines import CHAMPION, CLOSED_FORM, RULE, ScoreRule, score_policy
+from training.rollout import play
+from training.run.trainer import build_trainer
+from utils.config.settings import settings_hash
+from utils.config.trader import Config
+from utils.runs.seeding import seed_everything
+from utils.tables import table
+
+EQUAL_SIZES = "rule at equal sizes"
+_PATHS, _SEEDS, _AVERSION = 4, 2, 0.5
+
+
+def risk_run(config: Config) -> Record:
+    """Return profit and Sharpe ratio on unseen paths by policy: of champion, closed form and rule."""
+    seed_everything(config.seed)
+    market, _ = training_market(config)
+    trainer = build_trainer(config, market, CPU)
+    for _ in trainer.run(config.generations):
+        pass
+    champion = trainer.champion
+    agents = {CHAMPION: champion, CLOSED_FORM: champion.closed_form()}
+    equities: dict[str, list[np.ndarray[Any, np.dtype[np.float64]]]] = {}
+    for path in UnseenPaths(paths=_PATHS).each(config, market.stats):
+        x, account = champion.inputs.of(path.market), path.env.account
+        for name, agent in agents.items():
+            equities.setdefault(name, []).append(path.play_agent(agent, x).equity[:, 0].numpy())
+        for name, sizes in ((RULE, path.scores.sizes), (EQUAL_SIZES, None)):
+            rule = ScoreRule(path.scores.rule, 2 * config.env.cost_rate, sizes=sizes)
+            equities.setdefault(name, []).append(play(account, score_policy(account, rule), path.starts)[1].numpy())
+    found: Record = {}
+    for name, parts in equities.items():
+        equity = np.concatenate(parts, axis=1)
+        daily = equity[1:] / equity[:-1] - 1.0
+        profit = 100 * float(np.mean(equity[-1] / equity[0] - 1.0))
+        found[name] = {"profit": profit, "sharpe": float(np.sqrt(252) * daily.mean() / daily.std())}
+    return found
+
+
+def add_command(commands: Any) -> None:
+    """Add `risk` to the commands of `benchmarks.learning`."""
+    parser = commands.add_parser("risk", allow_abbrev=False, help="profit and Sharpe ratio with aversion to risk")
+    add_study_flags(parser, "--seeds", _SEEDS)
+    parser.add_argument("--aversion", type=float, default=_AVERSION, help=f"default: {_AVERSION}")
+    parser.set_defaults(run=run_risk)
+
+
+def run_risk(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+    """Train, play, print the table; on `storms` unless the settings name another kind."""
+    config = study_config(["--synthetic.kind", "storms", "--evaluation.evidence", "report", *words])
+    jobs = [
+        Experiment(
+            {"study": "risk", "aversion": aversion, "seed": own.seed, "settings": settings_hash(own)[:16]},
+            partial(risk_run, own),
+        )
+        for aversion in (0.0, arguments.aversion)
+        for own in of_each_seed(_averse(config, aversion), seeds_of(arguments))
+    ]
+    with study_executor(arguments, folder_of(arguments.json)) as executor:
+        records = list(run_study(jobs, arguments.json, executor))
+    rows = [
+        {
+            "policy": name,
+            "aversion": f"{aversion:g}",
+            **{
+                unit: plus_minus(*mean_interval([one[name][unit] for one in own]), ".2f")
+                for unit in ("profit", "sharpe")
+            },
+        }
+        for name in (CHAMPION, CLOSED_FORM, RULE, EQUAL_SIZES)
+        for aversion in (0.0, arguments.aversion)
+        if (own := [one for one in records if one["aversion"] == aversion])
+    ]
+    print(table(rows, list(rows[0])))
+
+
+def _averse(config: Config, aversion: float) -> Config:
+    return replace(config, learning=replace(config.learning, risk_aversion=aversion))
