@@ -98,7 +98,7 @@ class Account:
             )
         if closed is not None and closed > newest:
             logger.warning("stale data: they end on %s, and %s has closed; append its bars", newest, closed)
-        elif not self.sessions.is_session(today):
+        if not self.sessions.is_session(today):
             logger.info("%s is no session of %s", today, self.sessions.name)
 
     def _hold(self, reason: str, day: int, text: str) -> None:

@@ -111,7 +111,8 @@ class Parts:
         """Return the account as it stands after the session `day`, by default the newest."""
         market = self.market if day is None else cut_market(self.market, day)
         dates = market.dates.astype("datetime64[D]")
-        sessions = Sessions.of(journal.opening["calendar"], np.datetime64(journal.opening["start"]), dates[-1])
+        first, today = np.datetime64(journal.opening["start"]), np.datetime64("today")
+        sessions = Sessions.of(journal.opening["calendar"], first, max(dates[-1], today))
         return Account(path, journal, self.config, self.agent, market, sessions, broker)
 
 

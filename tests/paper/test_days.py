@@ -1,0 +1,117 @@
+"""Days that are no session, are missing, or cannot be right are not taken in, and what happens is written down."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.features import CLOSE, NUM_FEATURES
+from data.market import Market
+from tests.paper.cases import MARKET, START, Walk, agent_of
+from training.paper.account import STOP, Held
+from training.paper.sessions import Sessions
+from utils.errors import DataError
+
+DATES = MARKET.dates.astype("datetime64[D]")
+NEW_YORK = Sessions.of("XNYS", DATES[0], DATES[-1])
+PRESIDENTS_DAY = int(np.searchsorted(DATES, np.datetime64("2010-02-15")))
+AGENT = agent_of(0).betting(0.0)
+
+
+def without(market: Market, *days: int) -> Market:
+    return dataclasses.replace(
+        market, data_array=np.delete(market.data_array, days, axis=0), dates=np.delete(market.dates, days)
+    )
+
+
+def changed(walk: Walk, day: int, ticker: str, factor: float) -> Walk:
+    bars, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
+    bars[day:, column] *= factor
+    return dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
+
+
+def holds(walk: Walk) -> list[str]:
+    return [row[1] for row in walk.rows() if row[0] == "hold"]
+
+
+def test_a_holiday_in_the_data_and_a_missing_day_are_held(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
+    for day in range(START, PRESIDENTS_DAY):
+        walk.step(day)
+    with pytest.raises(Held, match="a session of XNYS, got bars of 2010-02-15"):
+        walk.step(PRESIDENTS_DAY)
+    assert holds(walk) == ["2010-02-15 session"]
+    # The 16th without the 15th is right; the 18th without the 17th is not.
+    right = dataclasses.replace(walk, market=without(MARKET, PRESIDENTS_DAY))
+    assert right.step(PRESIDENTS_DAY)
+    gap = dataclasses.replace(walk, market=without(MARKET, PRESIDENTS_DAY, PRESIDENTS_DAY + 2))
+    with pytest.raises(Held, match="bars of 2010-02-17, got none"):
+        gap.step(PRESIDENTS_DAY + 1)
+
+
+def test_the_clock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
+    walk.step(START)
+    rows = walk.rows()
+    with pytest.raises(DataError, match="set it"):
+        walk.step(START, now=datetime(2009, 12, 1, tzinfo=UTC))
+    caplog.set_level("INFO")
+    walk.step(START, now=datetime(2010, 2, 3, 12, tzinfo=UTC))
+    assert "stale data: they end on 2010-02-01, and 2010-02-02 has closed" in caplog.text
+    walk.step(START, now=datetime(2010, 2, 6, 12, tzinfo=UTC))
+    assert "2010-02-06 is no session of XNYS" in caplog.text
+    assert walk.rows() == rows
+
+
+def test_a_split_and_changed_bars_are_held_until_accepted(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT)
+    day = START
+    while True:
+        walk.step(day)
+        with walk.journal() as journal:
+            held = walk.account(journal, day).book.shares(day)
+        bars = MARKET.data_array[day : day + 2, :, CLOSE]
+        steady = [t for t in held if 0.99 < np.divide(*bars[:, MARKET.tickers.index(t)]) < 1.01]
+        if steady:
+            break
+        day += 1
+    opened = MARKET.data_array[day + 1, MARKET.tickers.index(steady[0]), 0]
+    factor = float(bars[0, MARKET.tickers.index(steady[0])] / opened) / 2
+    split = changed(walk, day + 1, steady[0], factor)
+    with pytest.raises(Held, match=f"{steady[0]}, got what looks like a split by 2"):
+        split.step(day + 1)
+    with pytest.raises(Held, match="as the account knew them"):
+        changed(walk, START, steady[0], 1.25).step(day + 1)
+    with walk.journal() as journal:
+        journal.append("go", "1", {})
+    assert split.step(day + 1)
+
+
+def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT)
+    for day in range(START, START + 3):
+        walk.step(day)
+    with walk.journal() as journal:
+        ticker = next(iter(walk.account(journal, START + 2).book.shares(START + 2)))
+    bars = MARKET.data_array.copy()
+    bars[START + 3 :, MARKET.tickers.index(ticker)] = np.full(NUM_FEATURES, np.nan)
+    gone = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
+    for day in range(START + 3, START + 8):
+        gone.step(day)
+    sold = [fill for row in gone.rows() if row[0] == "session" for fill in row[2]["fills"] if fill["side"] == "sell"]
+    assert "no_bar" in {fill["reason"] for fill in sold if fill["ticker"] == ticker}
+
+
+def test_the_file_stop_ends_orders_and_nothing_else(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT)
+    walk.step(START)
+    (tmp_path / STOP).touch()
+    walk.step(START + 1)
+    intents = [row[2] for row in walk.rows() if row[0] == "intent"]
+    assert intents[0]["orders"] and not intents[1]["orders"] and STOP in intents[1]["stopped"]
+    sessions = [row[2] for row in walk.rows() if row[0] == "session"]
+    assert sessions[1]["fills"]
