@@ -37,7 +37,7 @@ BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")
     ("command", "words", "says"),
     [
         *((command, BAD_DATA, "# Notes") for command in ("train", "walk-forward", "sweep", "signals --run one")),
-        *((command, IN_USE, f"process {os.getpid()}") for command in ("train", "walk-forward")),
+        *((command, IN_USE, "process {pid}") for command in ("train", "walk-forward")),
     ],
 )
 def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(
@@ -49,6 +49,7 @@ def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(
     with RunLock(tmp_path / "runs" / "one"):
         program = [sys.executable, "-c", WITHOUT_TORCH, *command.split(), *words]
         done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+    says = says.format(pid=os.getpid())
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
