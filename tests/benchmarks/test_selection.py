@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.learning.selection import MEAN_AGENT, SelectionStudy, rank_correlation
+from benchmarks.learning.selection import ALL_ORDERS, MEAN_AGENT, SelectionStudy, rank_correlation
 from benchmarks.learning.unseen import UnseenPath, UnseenPaths, training_market
 from data.splits import spaced_windows
 from tests.benchmarks.study_cases import tiny_config
@@ -57,7 +57,7 @@ def test_selection_is_measured_on_the_last_generation(has_networks: bool) -> Non
     trainer = trainer_of(config)
     trainer.run_generation()
     study, profits, champion = SelectionStudy(trainer, seed=0), [], []
-    known = {CHAMPION: trainer.champion}
+    known = {CHAMPION: trainer.champion, ALL_ORDERS: trainer.champion.betting(1.0)}
     if has_networks:
         known |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: trainer.champion.closed_form()}
     for path in UnseenPaths(paths=2, windows=4).each(config, trainer.market.stats):
