@@ -27,7 +27,7 @@ from benchmarks.gpu_budget.goals import GOALS, WIDE, fills, predict
 from benchmarks.gpu_budget.goals import table as goals_table
 
 BUDGET = Path(__file__).with_name("budget.json")
-AGENTS = (16, 64, 256, 1024)
+AGENTS = (16, 64, 256)
 TOTAL = "generation"
 
 
@@ -58,7 +58,7 @@ def busiest(phases: Mapping[str, Phase], what: str, count: int) -> str:
 def main() -> int:
     """Count, print, compare; return 1 where anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, nargs="+", help="populations; default: 16 64 256 1024, of the small: 4")
+    parser.add_argument("--agents", type=int, nargs="+", help="populations; default: 16 64 256, of the small: 4")
     parser.add_argument("--small", action="store_true", help="a market and episodes that take seconds")
     parser.add_argument("--lines", type=int, default=12, help="lines of code to list, by operations and by waits")
     parser.add_argument("--budget", type=Path, default=BUDGET)
