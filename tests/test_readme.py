@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -65,6 +66,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):
             rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
+        (folder / "files_of_the_day").mkdir()
+        later = data[data["ticker"] == "T1"].tail(1)
+        later.assign(date=later["date"] + pd.Timedelta(days=1)).to_csv("files_of_the_day/T1.csv", index=False)
         for run in ("OTHER", "NAME"):
             assert main(["--config", "run.toml", "--run", run, "--data", "before.parquet", "--generations", "1"]) == 0
     return folder

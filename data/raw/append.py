@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
@@ -22,15 +23,19 @@ def benchmark_file(target: Path) -> Path:
 
 
 def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
-    """Return the bars that an earlier `prepare` wrote: `day`, `ticker` as text, and values; its index has closes only.
+    """Return the bars of a prepared file: `day`, `ticker` as text, and values; its index has closes only.
 
-    Raises `DataError` if there is no such file, or it is damaged.
+    Volume is NaN where the file has none. Raises `DataError` if there is no such file, or it is damaged.
     """
+    bars = LongBars.of_file(target, COLUMNS)
+    if VOLUME in pq.read_schema(target).names:
+        bars = LongBars.of_file(target, (*COLUMNS, VOLUME))
     parts = [
         pd.DataFrame({"day": part.day, "ticker": np.array(part.texts, dtype=object)[part.ticker]}).assign(
-            **dict(zip(PRICE_COLUMNS, part.prices, strict=True)), volume=part.volume
+            **dict(zip(PRICE_COLUMNS, part.prices, strict=True)),
+            volume=np.nan if part.volume is None else part.volume,
         )
-        for part in LongBars.of_file(target, (*COLUMNS, VOLUME)).parts()
+        for part in bars.parts()
     ]
     if benchmark is not None and benchmark_file(target).exists():
         close = read_closes(benchmark_file(target))
