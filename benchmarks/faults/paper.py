@@ -54,6 +54,7 @@ def in_child(act: Callable[[], object]) -> int:
     """Do something in a forked process; return its wait status."""
     if (child := os.fork()) == 0:
         code = 1
+        logging.disable(logging.WARNING)
         try:
             act()
             code = 0
@@ -68,7 +69,6 @@ class Steps:
     """An account whose market is in memory, so that a step takes milliseconds."""
 
     def __init__(self, runs: Path) -> None:
-        logging.disable(logging.WARNING)
         train = [*flags(runs), "--run", "one", "--evaluation.evidence", "report", "--evaluation.rivals", "none"]
         if not (runs / "one" / SUMMARY).is_file():
             assert run_here(*train, "--generations", "1").code == 0

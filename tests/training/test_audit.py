@@ -168,8 +168,8 @@ def _of_all_days(real: Any) -> Any:
 
 
 def _members_of_tomorrow(real: Any) -> Any:
-    def leaky(cls: Any, expected: Any, tradable: torch.Tensor, *rest: Any) -> Any:
-        return real.__func__(cls, expected, tradable & tradable.roll(-1, 0), *rest)
+    def leaky(cls: Any, expected: Any, tradable: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return real.__func__(cls, expected, tradable & tradable.roll(-1, 0), *rest, **named)
 
     return classmethod(leaky)
 
