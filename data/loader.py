@@ -264,7 +264,7 @@ class StockDataLoader:
 
 
 def require_memory(days: int, tickers: int, bytes_per_bar: int = 4 * NUM_FEATURES) -> None:
-    """Raise `DataError` if so many bars, by default their features, do not fit into the memory that is free."""
+    """Raise `DataError` if this number of bars, by default their features, exceeds the memory that is free."""
     needed_mb, free_mb = days * tickers * bytes_per_bar / MB, free_memory_mb()
     if needed_mb > free_mb:
         raise DataError(
