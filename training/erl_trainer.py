@@ -62,7 +62,13 @@ class ERLTrainer:
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = TrainingDays.of(market, env.account, learning.risk_aversion)
-        self.rollouts = PopulationRollouts(self.days, env, market.splits.train, safe_point, learning.risk_aversion)
+        self.rollouts = PopulationRollouts(
+            self.days,
+            env=self.eval_env,
+            train=market.splits.train,
+            safe_point=safe_point,
+            risk_aversion=learning.risk_aversion,
+        )
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, folds, orders = env.account.device, len(self.days.samples.folds), env.account.orders_per_day
         learn = partial(update, gamma=learning.gamma, tau=learning.tau)
