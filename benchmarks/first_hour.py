@@ -1,26 +1,22 @@
 """What a first hour on a CUDA card should settle, in one command: `python -m benchmarks.first_hour [--out FILE.json]`.
 
 The card and its driver; the tests that need CUDA; microseconds that an operation takes of the host; the same small run
-on the CPU and twice on the card; seconds and memory of generations against what `benchmarks.gpu_budget` predicts, the
-first against later ones, one thread against more; the goals of wide networks, with the bits of updates that are
-launched as a graph against eager ones; a default run. Every step is a process of its own, so that one that
-fails leaves the others. Ends with 1 where numbers are wrong, a step fails, or anything is more than 1.5 times its
-prediction. Without a card the CPU is measured, and what needs a card is left out.
+on the CPU and twice on the card; updates of wide networks, launched as a graph and eagerly; seconds and memory of
+generations against what `benchmarks.gpu_budget` predicts; a default run. Every step is a process of its own, so that
+one that fails leaves the others. Ends with 1 where numbers are wrong, a step fails, or anything is more than 1.5 times
+its prediction. Without a card the CPU is measured, and what needs a card is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,24 +24,24 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.costs import ALL_CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Card
-from benchmarks.gpu_budget.finding import Finding, line, predicted
-from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES
+from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES, timed
 from benchmarks.gpu_budget.generation import Size as MarketSize
-from benchmarks.gpu_budget.goals import GENERATION, GOAL_LIST, GOALS, IN_ONE, MEMORY, RUN, UPDATES_OF, WIDE
-from benchmarks.gpu_budget.measure import first_difference, run_seconds, update_milliseconds, wide_generation
-from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
+from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of, synchronize
 from benchmarks.speed.main_job import ROOT, machine, measure_run
-from benchmarks.speed.updates import Size
-from training.forecasts.ridge import SkillTest, TrainingDays
+from benchmarks.speed.updates import Size, draw, stacked_generation
 from training.run.trainer import build_trainer
 from utils.memory.guard import MB
 from utils.runs.devices import choose_device, choose_threads
+from utils.runs.run_log import write_json
 
 _METRICS = "trace/metrics.jsonl"
+MOST_RATIO = 1.5
+"""Of what is measured to what is predicted."""
 TOLERANCE = 0.01
 """By which numbers of a first generation may differ between devices: rounding turns a few of its orders."""
 NEEDS_CARD = "left out: needs a CUDA card"
@@ -56,6 +52,36 @@ _SMALL = (
     "--population-size 4 --split.context-window-days 16 --synthetic.days 300 --synthetic.stocks 6 --env.trading-days 6 "
     "--env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2 --evaluation.rivals none"
 )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One figure."""
+
+    name: str
+    value: float | str | None
+    unit: str = ""
+    expected: float | None = None
+    """What was predicted, in the same unit."""
+    note: str = ""
+    fault: str = ""
+    """What is wrong; empty: nothing."""
+
+    def __str__(self) -> str:
+        value = self.value
+        text = "-" if value is None else value if isinstance(value, str) else f"{value:,.4g} {self.unit}".rstrip()
+        ratio = ""
+        if self.expected is not None and isinstance(value, float | int):
+            ratio = f"predicted {self.expected:,.4g}, ratio {value / self.expected:.2f}"
+        rest = "; ".join(part for part in (ratio, self.note, self.fault and f"FAULT {self.fault}") if part)
+        return f"{self.name:<64} {text:>18}  {rest}".rstrip()
+
+
+def predicted(name: str, value: float, unit: str, expected: float | None) -> Finding:
+    """Return a figure with its prediction; it is a fault to be far above."""
+    is_over = expected is not None and value > MOST_RATIO * expected
+    fault = f"{value:.3g} {unit}, predicted {expected:.3g}, at most {MOST_RATIO} times that" if is_over else ""
+    return Finding(name, value, unit, expected, "no prediction" * (expected is None), fault)
 
 
 @dataclass(frozen=True)
@@ -80,12 +106,6 @@ class Setup:
         """Return the card of the predictions whose name the device's holds, else the first."""
         name = torch.cuda.get_device_name(self.device)
         return next((card for card in ALL_CARDS if card.name in name), ALL_CARDS[0])
-
-    def goal(self, name: str, way: str = "graphs") -> float | None:
-        """Return what is predicted of a goal on this card; None without one, and at other sizes."""
-        if not self.is_card or self.is_small:
-            return None
-        return float(json.loads(GOALS.read_text())[name][f"{self.card.name}, {way}"])
 
 
 def describe(setup: Setup) -> list[Finding]:
@@ -173,77 +193,37 @@ def launch(setup: Setup) -> list[Finding]:
     ]
 
 
-@dataclass(frozen=True)
-class Run:
-    """Generations that are measured in one process."""
+def generation(setup: Setup, agents: int, *, is_eager: bool = False) -> list[Finding]:
+    """Measure generations with a full replay: time against the prediction, memory against the budget.
 
-    agents: int
-    threads: int = 1
-    is_eager: bool = False
-    """Rollouts are played day by day, not replayed as a CUDA graph."""
-
-    def __str__(self) -> str:
-        """Name it in the table."""
-        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
-        return f"generation, {self.agents} agents, {threads}{', no graph' * self.is_eager}"
-
-
-def generation(setup: Setup, run: Run) -> list[Finding]:
-    """Measure generations with a full replay: time against the prediction, memory against the budget."""
-    choose_threads(run.threads)
-    if run.is_eager:
+    Args:
+        is_eager: rollouts and updates are sent operation by operation, not replayed as CUDA graphs.
+    """
+    choose_threads(1)
+    if is_eager:
         torch.backends.cuda.is_built = lambda: False
-    size = setup.size
-    evolution = replace(size.config.evolution, population_size=run.agents)
-    config = replace(size.config, evolution=evolution)
+    size, name = setup.size, f"generation, {agents} agents{', no graph' * is_eager}"
+    config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
     market = random_market(config, size.days, size.columns, size.investable)
-    gauge, started = MemoryGauge(setup.device), time.perf_counter()
+    gauge, in_numpy, taken = MemoryGauge(setup.device), list[float](), list[float]()
     trainer = build_trainer(config, market, setup.device)
     trainer.replay.size = trainer.replay.capacity
-    synchronize(setup.device)
-    taken = [time.perf_counter() - started]
-    with timed((TrainingDays, "fit"), (SkillTest, "__call__"), (SkillTest, "evidence")) as in_numpy:
+    with timed(in_numpy.append):
         for _ in range(_GENERATIONS):
-            started = time.perf_counter()
-            trainer.run_generation()
-            synchronize(setup.device)
-            taken.append(time.perf_counter() - started)
+            taken.append(seconds_of(trainer.run_generation, setup.device, repeats=1, warm_up=0))
     host, seconds, peak = sum(in_numpy) / _GENERATIONS, None, None
-    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {run.agents}")
+    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}")
     if setup.is_card and budget:
-        seconds = host + generation_seconds(budget, setup.card, is_replayed=not run.is_eager)
+        seconds = host + generation_seconds(budget, setup.card, is_replayed=not is_eager)
         # A graph keeps, beside all that, its inputs and a pool of what is alive within a rollout.
-        peak = budget[TOTAL]["peak"] / MB * (1 if run.is_eager else 2)
+        peak = budget[TOTAL]["peak"] / MB * (1 if is_eager else 2)
     return [
-        Finding(f"{run}, set up", taken[0], "s"),
-        Finding(f"{run}, the first", taken[1], "s", note="nothing is warm"),
-        Finding(
-            f"{run}, the second", taken[2], "s", note="" if run.is_eager or not setup.is_card else "captures graphs"
-        ),
-        Finding(f"{run}, of it numpy", host, "s"),
-        predicted(str(run), statistics.median(taken[3:]), "s", seconds),
-        predicted(f"{run}, peak memory", gauge.peak_mb(), "MiB", peak),
+        Finding(f"{name}, the first", taken[0], "s", note="nothing is warm"),
+        Finding(f"{name}, the second", taken[1], "s", note="captures graphs" * (setup.is_card and not is_eager)),
+        Finding(f"{name}, of it numpy", host, "s"),
+        predicted(name, statistics.median(taken[2:]), "s", seconds),
+        predicted(f"{name}, peak memory", gauge.peak_mb(), "MiB", peak),
     ]
-
-
-@contextlib.contextmanager
-def timed(*methods: tuple[type, str]) -> Iterator[list[float]]:
-    """Yield a list to which each call of these methods adds its seconds while the block runs."""
-    seconds: list[float] = []
-
-    def watched(work: Callable[..., Any]) -> Callable[..., Any]:
-        def measured(*args: Any) -> Any:
-            started = time.perf_counter()
-            result = work(*args)
-            seconds.append(time.perf_counter() - started)
-            return result
-
-        return measured
-
-    with contextlib.ExitStack() as stack:
-        for owner, name in methods:
-            stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name))))
-        yield seconds
 
 
 def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, is_replayed: bool) -> float:
@@ -260,36 +240,24 @@ def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, 
     return total
 
 
-def wide_updates(setup: Setup, batch: int) -> list[Finding]:
+def wide_updates(setup: Setup) -> list[Finding]:
     """Measure updates of wide networks, as a graph and eagerly, and compare their bits."""
-    size = Size(4, 8, 16, updates=3, transitions=200) if setup.is_small else Size(hidden=WIDE, batch=batch)
-    differs = first_difference(replace(size, updates=3), setup.device)
-    fault = f"first in {differs}" if differs else ""
-    found = [Finding(f"update, batch {batch:,}, graph against eager, tensors apart", int(bool(differs)), fault=fault)]
-    for has_graphs, way in ((True, "graphs"), (False, "eager")):
-        goal = next(goal for goal in GOAL_LIST if goal.name == UPDATES_OF[batch])
-        value = update_milliseconds(size, setup.device, has_graphs=has_graphs)
-        rate = setup.goal(goal.name, way)
-        name = f"update of {size.agents} agents, batch {batch:,}, {way}"
-        found.append(predicted(name, value, "ms", rate and 1e3 / rate, f"goal {1e3 / goal.value:g} ms"))
-    return found
-
-
-def wide_generations(setup: Setup) -> list[Finding]:
-    """Measure generations of wide networks, the memory of 64 agents, and a whole run."""
-    if not setup.is_card or setup.is_small:
-        return [Finding("generations of wide networks", None, note=NEEDS_CARD)]
-    seconds, _ = wide_generation(setup.device, 16)
-    in_one, _ = wide_generation(setup.device, 16, is_in_one=True)
-    _, peak = wide_generation(setup.device, 64)
-    trained, judged = run_seconds(setup.device)
-    values = {GENERATION: seconds, IN_ONE: in_one, RUN: trained + judged, MEMORY: peak}
-    found = [
-        predicted(f"wide: {goal.name}", values[goal.name], goal.unit, setup.goal(goal.name), f"goal {goal.value:g}")
-        for goal in GOAL_LIST
-        if goal.name in values
-    ]
-    return [*found, Finding(f"wide: {RUN}, of it judging", judged, "s")]
+    size = Size(4, 8, 16, updates=3, transitions=200) if setup.is_small else Size(hidden=256, updates=3)
+    found, tensors = list[Finding](), list[dict[str, Tensor]]()
+    for way, is_built in (("graphs", torch.backends.cuda.is_built()), ("eager", False)):
+        with mock.patch.object(torch.backends.cuda, "is_built", lambda is_built=is_built: is_built):
+            drawn = draw(size, setup.device)
+        taken = []
+        for _ in range(6):
+            drawn.begin()
+            work = seconds_of(partial(stacked_generation, drawn), setup.device, repeats=1, warm_up=0)
+            taken.append(1e3 * work / size.updates)
+        found.append(Finding(f"update of {size.agents} wide agents, {way}", statistics.median(taken[1:]), "ms"))
+        results = {**drawn.learners.networks.tensors, **drawn.updates.losses}
+        tensors.append({name: part.cpu() for name, part in results.items()})
+    apart = [name for name, part in tensors[0].items() if not torch.equal(tensors[1][name], part)]
+    fault = f"first in {apart[0]}" if apart else ""
+    return [*found, Finding("updates, graph against eager, tensors apart", len(apart), fault=fault)]
 
 
 def default_run(setup: Setup) -> list[Finding]:
@@ -306,23 +274,14 @@ def default_run(setup: Setup) -> list[Finding]:
     ]
 
 
-def runs_of(setup: Setup) -> list[Run]:
-    """Return the populations that are measured, the first of them also in other ways."""
-    populations = (4,) if setup.is_small else (16, 64, 256) if setup.is_card else (16,)
-    threads = min(4, os.cpu_count() or 1)
-    others = [Run(populations[0], threads)] * (threads > 1) + [Run(populations[0], is_eager=True)] * setup.is_card
-    return [Run(agents) for agents in populations] + others
-
-
 def steps(setup: Setup) -> dict[str, Callable[[Setup], list[Finding]]]:
     """Return the steps by name, in their order."""
+    populations = (4,) if setup.is_small else (16, 64, 256) if setup.is_card else (16,)
+    generations = {f"generation-{agents}": partial(generation, agents=agents) for agents in populations}
+    if setup.is_card:
+        generations["generation-eager"] = partial(generation, agents=populations[0], is_eager=True)
     known = {"machine": describe, "tests": run_tests, "launch": launch, "trace": compare_devices}
-    measured = {
-        f"generation-{run.agents}-{'eager' if run.is_eager else run.threads}": partial(generation, run=run)
-        for run in runs_of(setup)
-    }
-    wide = {f"updates-{batch}": partial(wide_updates, batch=batch) for batch in UPDATES_OF}
-    return {**known, **wide, **measured, "wide": wide_generations, "run": default_run}
+    return {**known, "updates": wide_updates, **generations, "run": default_run}
 
 
 def run_step(name: str, words: list[str]) -> list[Finding]:
@@ -330,36 +289,13 @@ def run_step(name: str, words: list[str]) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, "-m", "benchmarks.first_hour", *words, "--here", "--only", name, "--out", str(path)]
-        # A session of its own, so that what a step has started ends with it.
-        step = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
         try:
-            _, shown = step.communicate(timeout=_STEP_SECONDS)
+            step = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_STEP_SECONDS)
         except subprocess.TimeoutExpired:
             return [Finding(name, None, fault=f"not done after {_STEP_SECONDS:.0f} s")]
-        finally:
-            if step.poll() is None:
-                os.killpg(step.pid, signal.SIGKILL)
         if step.returncode or not path.exists():
-            return [Finding(name, None, fault=f"exit code {step.returncode}: {(shown.splitlines() or [''])[-1]}")]
-        return [Finding(**finding) for finding in json.loads(path.read_text())]
-
-
-def choices(setup: Setup, findings: Sequence[Finding]) -> list[str]:
-    """Say which way of running the first population was the fastest, and how much slower the others were."""
-    seconds = {finding.name: finding.value for finding in findings if isinstance(finding.value, float)}
-    first, *others = [
-        str(run) for run in runs_of(setup) if run.agents == runs_of(setup)[0].agents and str(run) in seconds
-    ] or [""]
-    return [f"{other}: {seconds[other] / seconds[first]:.2f} times the seconds of {first}" for other in others]
-
-
-def write_findings(path: Path, content: object) -> None:
-    """Write figures, the whole file or none of it."""
-    begun = path.with_name(f"{path.name}.begun")
-    begun.write_text(json.dumps(content, indent=1) + "\n")
-    begun.replace(path)
+            return [Finding(name, None, fault=f"exit code {step.returncode}: {(step.stderr.splitlines() or [''])[-1]}")]
+        return [Finding(**finding) for finding in json.loads(path.read_text())["findings"]]
 
 
 def main() -> int:
@@ -376,18 +312,15 @@ def main() -> int:
     chosen = arguments.only or list(known)
     if not set(chosen) <= set(known):
         parser.error(f"expected --only of {', '.join(known)}, got {', '.join(chosen)}")
-    if arguments.here:
-        write_findings(arguments.out, [asdict(finding) for name in chosen for finding in known[name](setup)])
-        return 0
+    words = ["--device", setup.device.type, *["--small"] * setup.is_small]
     findings: list[Finding] = []
     for name in chosen:
-        found = run_step(name, ["--device", setup.device.type, *["--small"] * setup.is_small])
-        print("\n".join(line(finding) for finding in found), flush=True)
+        found = known[name](setup) if arguments.here else run_step(name, words)
+        print(*found, sep="\n", flush=True)
         findings += found
         if arguments.out:  # after each step: what is known stays known
-            write_findings(arguments.out, {"device": str(setup.device), "findings": [asdict(one) for one in findings]})
-    print("\n".join(choices(setup, findings)))
-    return int(any(finding.fault for finding in findings))
+            write_json(arguments.out, {"device": str(setup.device), "findings": [asdict(one) for one in findings]})
+    return 0 if arguments.here else int(any(finding.fault for finding in findings))
 
 
 if __name__ == "__main__":

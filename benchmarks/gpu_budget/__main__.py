@@ -2,11 +2,10 @@
 
 Runs a generation of the `full` profile at full scale on a fake card, and prints what each phase launches, moves and
 waits for, with the seconds predicted for named cards; the days of a rollout are one launch there, as they are from the
-third generation on, and so is an update. `--goals` predicts what wide networks reach instead. Exits with 1 where
-tensors lie on different devices, where the host waits within a day of a rollout or more often than it may outside,
-where the third generation launches other operations than the second, where a random number is drawn on the device, or
-where a figure is more than 2% over budget.json. Counts are those of the torch that the budget was written with; another
-one's are not compared.
+third generation on, and so is an update. Exits with 1 where tensors lie on different devices, where the host waits
+within a day of a rollout or more often than it may outside, where the third generation launches other operations than
+the second, where a random number is drawn on the device, or where a figure is more than 2% over budget.json. Counts are
+those of the torch that the budget was written with; another one's are not compared.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ import torch
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Phase, joined, over_budget
 from benchmarks.gpu_budget.fake_card import MixedDevicesError, install_before_torch
 from benchmarks.gpu_budget.generation import APART, FULL, SMALL, count_generation
-from benchmarks.gpu_budget.goals import GOALS, WIDE, fills, predict
-from benchmarks.gpu_budget.goals import table as goals_table
 
 BUDGET = Path(__file__).with_name("budget.json")
 AGENTS = (16, 64, 256)
@@ -62,18 +59,10 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a market and episodes that take seconds")
     parser.add_argument("--lines", type=int, default=12, help="lines of code to list, by operations and by waits")
     parser.add_argument("--budget", type=Path, default=BUDGET)
-    parser.add_argument("--write", action="store_true", help="write what was counted into the budget, or the goals")
-    parser.add_argument("--goals", action="store_true", help="predict what wide networks reach on cards, and no more")
+    parser.add_argument("--write", action="store_true", help="write what was counted into the budget")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     install_before_torch("benchmarks.gpu_budget", sys.argv[1:])
-    if arguments.goals:
-        found = predict()
-        print(f"{WIDE} hidden units, 16 agents unless said; none of it was measured on a card\n{goals_table(found)}")
-        print(f"settings that fill a card\n{fills()}")
-        if arguments.write:
-            GOALS.write_text(json.dumps(found, indent=1) + "\n")
-        return 0
     budget: dict[str, Any] = json.loads(arguments.budget.read_text()) if arguments.budget.exists() else {}
     version = torch.__version__.split("+")[0].rpartition(".")[0]
     size = SMALL if arguments.small else FULL

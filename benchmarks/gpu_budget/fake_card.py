@@ -91,6 +91,10 @@ class Meter(TorchDispatchMode):
         """The phase that runs."""
         return self.phases[self.name]
 
+    def add_host(self, seconds: float) -> None:
+        """Add seconds of numpy to the phase that runs."""
+        self.phase.host += seconds
+
     @contextlib.contextmanager
     def within(self, name: str) -> Iterator[None]:
         """Count what follows to the phase of that name."""

@@ -110,8 +110,8 @@ def count_generation(
         env = TradingEnvironment.on(market, config.env, "cuda")
         samples, later = replace(days.samples, x=days.samples.x.to("cuda")), days.later.to("cuda")
         known = replace(days, tradable=env.account.bars.tradable, samples=samples, later=later)
-        for owner, name in ((TrainingDays, "fit"), (SkillTest, "__call__"), (SkillTest, "evidence")):
-            stack.enter_context(_timed(meter, owner, name))
+        stack.enter_context(timed(meter.add_host))
+        stack.enter_context(_significant())
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
         updates = stack.enter_context(_updates_apart(meter))
@@ -167,17 +167,34 @@ def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _timed(meter: Meter, owner: type, name: str) -> Iterator[None]:
-    """Add the seconds of a method that computes in numpy to its phase; the champion's evidence counts as found."""
-    work: Callable[..., Any] = getattr(owner, name)
+def timed(add: Callable[[float], object]) -> Iterator[None]:
+    """Give `add` the seconds of each call of the methods that compute in numpy, while the block runs."""
 
-    def measured(*args: Any) -> Any:
-        started = time.perf_counter()
-        result = work(*args)
-        meter.phase.host += time.perf_counter() - started
-        return Evidence(0.0, 0.0) if name == "evidence" else result
+    def watched(work: Callable[..., Any]) -> Callable[..., Any]:
+        def measured(*args: Any) -> Any:
+            started = time.perf_counter()
+            result = work(*args)
+            add(time.perf_counter() - started)
+            return result
 
-    with mock.patch.object(owner, name, measured):
+        return measured
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((TrainingDays, "fit"), (SkillTest, "__call__"), (SkillTest, "evidence")):
+            stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name))))
+        yield
+
+
+@contextlib.contextmanager
+def _significant() -> Iterator[None]:
+    """Let the champion's evidence count as found, so that it bets."""
+    evidence = SkillTest.evidence
+
+    def found(*args: Any) -> Evidence:
+        evidence(*args)
+        return Evidence(0.0, 0.0)
+
+    with mock.patch.object(SkillTest, "evidence", found):
         yield
 
 
