@@ -61,7 +61,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         "planted rule",
     ):
         assert text in shown, text
-    for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'", "memory by phase", "oracle"):
+    for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'", "oracle"):
         assert text in log and text not in shown.partition("Result of")[0], text
     for record in (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()):
         seconds = record["seconds"]

@@ -68,9 +68,9 @@ class GenerationLog:
         self.seconds[-1][name] = time.perf_counter() - started
         if self.profiler is not None:
             # Most garbage is young; the old is collected once a generation.
-            done = clean_up(2 if name == "train" else 1)
-            self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + done.seconds
-            logger.debug("clean-up after %s: %.3f s, %d objects, %.1f MB, %.1f MB of the GPU", name, *done)
+            ended = time.perf_counter()
+            logger.debug("clean-up after %s gave back %.1f MB", name, clean_up(2 if name == "train" else 1))
+            self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + time.perf_counter() - ended
             self.profiler.log_memory(name, census=name == "evolve" and self._is_census_due(self.profiler))
 
     def _is_census_due(self, profiler: MemoryProfiler) -> bool:

@@ -18,33 +18,23 @@ def write(path: Path, text: str) -> None:
 
 V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"
 V2 = "0::/system.slice/run.service"
-CGROUPS = [
-    (
-        "v2 tightest of the chain",
-        V2,
-        {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"},
-        300,
-    ),
-    ("v2 own", V2, {"memory.max": 900, "system.slice/run.service/memory.max": 200}, 200),
-    ("v2 host path not visible", "0::/../other", {"memory.max": 400}, 400),
-    ("v2 beside v1", V2, {"unified/system.slice/memory.max": 250}, 250),
-    ("v1 own", V1, {"memory/docker/abc/memory.limit_in_bytes": 150}, 150),
-    ("v1 host path not visible", V1, {"memory/memory.limit_in_bytes": 120}, 120),
-    ("v1 without limit", V1, {"memory/docker/abc/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
-    ("v1 of a group that is not ours", V1, {"memory/docker/other/memory.limit_in_bytes": 50}, None),
-    ("junk", "nonsense\n1:memory", {"memory.max": "", "memory/memory.limit_in_bytes": "-1"}, None),
-    ("nothing", None, {}, None),
-]
+CGROUPS = {
+    "v2 tightest": (V2, {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"}, 300),
+    "v2 host path not visible": ("0::/../other", {"memory.max": 400}, 400),
+    "v2 beside v1": (V2, {"unified/system.slice/memory.max": 250}, 250),
+    "v1": (V1, {"memory/docker/abc/memory.limit_in_bytes": 150}, 150),
+    "v1 host path not visible": (V1, {"memory/memory.limit_in_bytes": 120}, 120),
+    "v1 without limit": (V1, {"memory/docker/abc/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
+    "v1 of a group that is not ours": (V1, {"memory/docker/other/memory.limit_in_bytes": 50}, None),
+    "junk": ("nonsense\n1:memory", {"memory.max": "", "memory/memory.limit_in_bytes": "-1"}, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("membership", "files", "limit_mb"), [case[1:] for case in CGROUPS], ids=[c[0] for c in CGROUPS]
-)
+@pytest.mark.parametrize(("membership", "files", "limit_mb"), CGROUPS.values(), ids=CGROUPS)
 def test_limit_is_read_from_cgroup_files(
-    tmp_path: Path, membership: str | None, files: dict[str, float | str], limit_mb: float | None
+    tmp_path: Path, membership: str, files: dict[str, float | str], limit_mb: float | None
 ) -> None:
-    if membership is not None:
-        write(tmp_path / "self", membership)
+    write(tmp_path / "self", membership)
     for name, value in files.items():
         write(tmp_path / "fs" / name, value if isinstance(value, str) else str(int(value * MB)))
     machine_mb = psutil.virtual_memory().total / MB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -10,17 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from tests.memory.thing import Environment, Thing
-from utils.memory.census import UNKNOWN_HOLDER, Heap, find_storages, largest_objects
+from utils.memory.census import UNKNOWN_HOLDER, Heap
+from utils.memory.clean_up import frozen_heap, thawed_heap
 from utils.memory.guard import MB
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
-
-pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 def census_bytes(profiler: MemoryProfiler) -> tuple[float, float]:
@@ -28,45 +26,40 @@ def census_bytes(profiler: MemoryProfiler) -> tuple[float, float]:
     return measures["array_bytes"], measures["tensor_bytes"]
 
 
-def largest(min_mb: float, top: int = 20) -> list[dict[str, Any]]:
-    return largest_objects(Heap(), min_mb, top)
+def largest(min_mb: float) -> list[dict[str, Any]]:
+    return Heap().largest(min_mb)
 
 
-def test_views_of_an_array_share_its_bytes(profiler: MemoryProfiler) -> None:
+def test_what_is_frozen_is_collected_and_seen_only_when_thawed() -> None:
+    kept, garbage = Thing(None), Thing(None)
+    garbage.held = garbage
+    gone = weakref.ref(garbage)
+    with frozen_heap():
+        del garbage
+        gc.collect()
+        assert gone() is not None
+        assert not any(item is kept for item in gc.get_objects())
+        with thawed_heap():
+            assert gone() is None and any(item is kept for item in gc.get_objects())
+        assert not any(item is kept for item in gc.get_objects())
+    assert any(item is kept for item in gc.get_objects())
+
+
+@pytest.mark.usefixtures("small_heap")
+def test_views_share_the_bytes_of_their_array_or_tensor(profiler: MemoryProfiler) -> None:
     arrays, tensors = census_bytes(profiler)
-    base = np.zeros((100, 50))
-    views: list[Any] = [
-        base[3:],
-        base.T,
-        base[::-1, ::-2],
-        np.broadcast_to(base[0], (9, 9, 50)),
-        as_strided(base, (3, 3), (8, 8)),
-    ]
-    views.append(torch.from_numpy(base))
-    views.append(torch.from_numpy(base)[4:].numpy())
-    assert census_bytes(profiler) == (arrays + base.nbytes, tensors)
-    del base
-    del views[1:]  # one slice keeps the whole array
-    assert census_bytes(profiler) == (arrays + 100 * 50 * 8, tensors)
+    base, other = np.zeros((100, 50)), torch.zeros(100, 50)
+    views: list[Any] = [base[3:], base.T, base[::-1, ::-2], np.broadcast_to(base[0], (9, 9, 50))]
+    views += [as_strided(base, (3, 3), (8, 8)), torch.from_numpy(base), torch.from_numpy(base)[4:].numpy()]
+    views += [other[3:], other.t(), other.expand(4, 100, 50), other.detach(), torch.nn.Parameter(other)]
+    views += [other.numpy(), other[7:].numpy()[::2]]
+    expected = arrays + 100 * 50 * 8, tensors + 100 * 50 * 4
+    assert census_bytes(profiler) == expected
+    del base, other, views[8:], views[1:7]  # one slice keeps the whole array or tensor
+    assert census_bytes(profiler) == expected
 
 
-def test_views_of_a_tensor_share_its_storage(profiler: MemoryProfiler) -> None:
-    arrays, tensors = census_bytes(profiler)
-    base = torch.zeros(100, 50)
-    views: list[Any] = [base[3:], base.t(), base.expand(4, 100, 50), base.detach(), torch.nn.Parameter(base)]
-    views += [base.numpy(), base[7:].numpy()[::2]]
-    assert census_bytes(profiler) == (arrays, tensors + 100 * 50 * 4)
-    assert len(find_storages(views)) == 1
-
-
-@given(parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), max_size=8), with_whole=st.booleans())
-def test_storage_of_slices_is_that_of_their_base(parts: list[tuple[int, int]], with_whole: bool) -> None:
-    bases: list[Any] = [np.zeros(100), torch.zeros(100, dtype=torch.float64)]
-    for base in bases:
-        slices = [base[start : start + length] for start, length in parts] + [base] * with_whole
-        assert [high - low for _, low, high, _ in find_storages(slices)] == ([800] if slices else [])
-
-
+@pytest.mark.usefixtures("small_heap")
 def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
     before = profiler.log_memory("census", census=True).measures
     kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
@@ -82,6 +75,7 @@ def capture(array: np.ndarray) -> Callable[[], np.ndarray]:
     return captured
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_largest_objects_tell_what_they_are_and_who_holds_them() -> None:
     holder = Thing(np.zeros((512, 512)))
     tensors = {"weights": [torch.zeros(3 * MB // 4), None]}
@@ -101,10 +95,10 @@ def test_largest_objects_tell_what_they_are_and_who_holds_them() -> None:
     assert found[3]["held by"].startswith("list of 2 items in key 'weights'")
     assert found[5]["held by"].endswith(f"function {__name__}.capture.<locals>.captured")
     assert found[7]["held by"] == UNKNOWN_HOLDER
-    assert [item["mb"] for item in largest(min_mb=4.5, top=1)] == [found[7]["mb"]]
     del holder, tensors, view, numbers, closure
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_holders_are_followed_to_the_module_that_keeps_them() -> None:
     module = ModuleType("keeper")
     module.__dict__["KEPT"] = [np.zeros(17 * MB // 8)]
@@ -139,6 +133,7 @@ class Hostile(metaclass=HostileMeta):
         raise RuntimeError("measured")
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfiler) -> None:
     make = type.__call__
     dead = weakref.proxy(Thing())
@@ -152,6 +147,7 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
     del kept
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
     def run() -> list[weakref.ref[Any]]:
         array, tensor, thing = np.zeros(MB // 4), torch.zeros(MB), Environment()

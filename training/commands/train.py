@@ -127,7 +127,6 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
         champion = trainer.champion
         logger.info("%s", status_block(shown, memory, config.env, champion.evidence.bet(champion.trust)))
-        logger.debug("memory by phase\n%s", get_profiler().phase_table(after=GENERATION))
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)
         # The pictures of the last one are drawn at the end.

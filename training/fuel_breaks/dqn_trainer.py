@@ -199,7 +199,7 @@ class DQNTrainer:
 
     def cleanup_memory(self, generation: int = 2) -> float:
         """Clean up memory, see `clean_up`; return the MiB that the process gave back."""
-        return clean_up(generation).freed_mb
+        return clean_up(generation)
 
     def reset_memory(self) -> float:
         """Empty the replay, the histories and the caches of fires, and clean up; return the MiB given back.

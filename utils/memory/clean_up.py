@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import psutil
 import torch
@@ -14,30 +12,19 @@ import torch
 from utils.memory.guard import MB, release_free_memory
 
 
-class CleanUp(NamedTuple):
-    """Cost of a clean-up, and what it gave back."""
-
-    seconds: float
-    objects: int
-    freed_mb: float
-    gpu_freed_mb: float
-
-
-def clean_up(generation: int = 2) -> CleanUp:
-    """Collect garbage up to a generation, and give CUDA's unused cache to the driver.
+def clean_up(generation: int = 2) -> float:
+    """Collect garbage up to a generation, and give CUDA's unused cache to the driver; return the MiB given back.
 
     After a full collection free memory is given to the system, too.
     """
-    process, started = psutil.Process(), time.perf_counter()
-    resident, (_, reserved) = process.memory_info().rss, gpu_memory()
-    objects = gc.collect(generation)
+    process = psutil.Process()
+    resident = process.memory_info().rss
+    gc.collect(generation)
     if generation == 2:
         release_free_memory()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    seconds = time.perf_counter() - started
-    freed = resident - process.memory_info().rss, reserved - gpu_memory()[1]
-    return CleanUp(seconds, objects, *(max(0, freed_bytes) / MB for freed_bytes in freed))
+    return max(0, resident - process.memory_info().rss) / MB
 
 
 @contextmanager
