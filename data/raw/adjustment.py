@@ -7,7 +7,6 @@ x volume, unchanged.
 """
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from data.raw.layout import PRICES
@@ -19,6 +18,13 @@ _STEP = 0.001
 """Relative move of adjusted close / close that counts as an event; rounding of prices moves it less."""
 _NORMAL = 1.4826
 """Standard deviation of a normal variable over its median absolute value."""
+_OUTCOMES = {
+    1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
+    0.0: "in the prices already, which do not move by them; left as they are",
+    -1.0: "prices do not tell whether they are in them already; left as they are, for yfinance adjusts unless told not "
+    "to; give an adjusted close if they are not",
+}
+"""What is done by the state of the prices: raw, adjusted already, inconclusive."""
 
 
 def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
@@ -37,18 +43,16 @@ def scaled_events(rows: pd.DataFrame) -> list[str]:
     if np.isnan(scale).all():
         return []
     with np.errstate(all="ignore"):
-        step = np.where(codes[1:] == codes[:-1], scale[1:] / scale[:-1], np.nan)
-        size = np.abs(np.log(step))
-    found = np.flatnonzero(size > _STEP)
-    if not found.size:
+        size = np.log(np.where(codes[1:] == codes[:-1], scale[1:] / scale[:-1], np.nan))
+    row = 1 + np.flatnonzero(np.abs(size) > _STEP)
+    if not row.size:
         return ["Steps of the adjusted close: none: it moves as the close does, so there was nothing to adjust"]
-    worst = found[np.argmax(size[found])]
-    largest = f"{1 / step[worst]:.4g} {_place(rows, worst + 1)}"
+    events = pd.DataFrame({"ticker": codes[row], "row": row, "size": size[row - 1]})
     outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
-    return [_line("Steps of the adjusted close", codes[found + 1], largest, outcome)]
+    return [_line("Steps of the adjusted close", events, rows, outcome)]
 
 
-def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: bool) -> tuple[pd.DataFrame, list[str]]:
+def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return rows adjusted for events that their prices do not reflect yet, and what was done.
 
     Raw prices jump with a split and fall with a dividend, adjusted ones do not: for each kind of event the overnight
@@ -59,7 +63,6 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: 
         rows: sorted by `ticker` (a category) and `day`, once each.
         events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (cash per
             share); 0 or NaN is none.
-        is_yfinance: the columns are those of yfinance, which adjusts prices by default.
     """
     found, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = found["ticker"].to_numpy(), found["row"].to_numpy()
@@ -89,44 +92,23 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: 
     last = np.searchsorted(codes, codes, side="right") - 1
     factor = np.exp(passed[last] - passed)
     adjusted = rows.assign(**{role: rows[role] * factor for role in PRICES}, volume=rows["volume"] / factor)
-    split_shares = found.assign(size=split, state=raw_splits[owner])[has_split]
-    dividend_shares = found.assign(size=by_dividend, state=raw_dividends[owner])[has_dividend]
+    splits = found.assign(size=-np.log(split), state=raw_splits[owner])[has_split]
+    dividends = found.assign(size=np.log(by_dividend), state=raw_dividends[owner])[has_dividend]
     return adjusted, [
-        *_described("Splits", split_shares, rows, is_yfinance),
-        *_described("Dividends", dividend_shares, rows, is_yfinance),
+        _line(what, of, rows, outcome)
+        for what, events in (("Splits", splits), ("Dividends", dividends))
+        for state, outcome in _OUTCOMES.items()
+        if len(of := events[events["state"].fillna(-1.0) == state])
     ]
 
 
-def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance: bool) -> list[str]:
-    """Describe what was done about events of one kind, which have a `size` and a `state`."""
-    advice = ", for yfinance adjusts unless told not to" if is_yfinance else "; give an adjusted close if they are not"
-    outcomes = {
-        1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
-        0.0: "in the prices already, which do not move by them; left as they are",
-        -1.0: f"prices do not tell whether they are in them already; left as they are{advice}",
-    }
-    result = []
-    for state, outcome in outcomes.items():
-        of = events[events["state"].fillna(-1.0) == state]
-        if len(of):
-            worst = of.iloc[int(np.argmax(np.abs(np.log(of["size"]))))]
-            size = _ratio(worst["size"]) if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
-            result.append(_line(what, of["ticker"], f"{size} {_place(rows, int(worst['row']))}", outcome))
-    return result
-
-
-def _line(what: str, owners: npt.ArrayLike, largest: str, outcome: str) -> str:
-    """Describe events, of tickers of these codes, and what was done about them in one sentence."""
-    events = f"{np.size(owners):,} of {len(np.unique(owners)):,} tickers"
-    return f"{what}: {events}; the largest {largest}: {outcome}"
-
-
-def _place(rows: pd.DataFrame, row: int) -> str:
-    return f"({rows['ticker'].iloc[row]}, {date_of(rows['day'].iloc[row])})"
-
-
-def _ratio(shares: float) -> str:
-    return f"{shares:.4g}:1" if shares >= 1 else f"1:{1 / shares:.4g}"
+def _line(what: str, events: pd.DataFrame, rows: pd.DataFrame, outcome: str) -> str:
+    """Describe events, which have a `ticker`, `row` and `size` in logarithms, and what was done about them."""
+    size = events["size"].abs().to_numpy()
+    row, factor = int(events["row"].to_numpy()[size.argmax()]), np.exp(size.max())
+    place = f"{rows['ticker'].iloc[row]}, {date_of(rows['day'].iloc[row])}"
+    count = f"{len(events):,} of {events['ticker'].nunique():,} tickers"
+    return f"{what}: {count}; the largest a factor of {factor:.4g} ({place}): {outcome}"
 
 
 def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:

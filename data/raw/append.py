@@ -1,6 +1,5 @@
 """A prepared file to which bars are appended: those that it holds stay as they are."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pyarrow.parquet as pq
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
-from data.raw.layout import PRICES
+from data.raw.layout import PRICES, VALUES
 from data.raw.text import date_of
 from utils.errors import DataError
 
@@ -44,7 +43,7 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).astype({"day": np.int32})
 
 
-def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, values: Sequence[str], source: Path) -> pd.DataFrame:
+def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> pd.DataFrame:
     """Return `rows`, of old bars and new ones, with the old ones exactly as they were.
 
     Raises `DataError` where a row on a day up to a ticker's last old one differs by more than the rounding of a float.
@@ -53,18 +52,15 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, values: Sequence[str], 
     is_old = rows["day"] <= last  # NaN for a new ticker, which has no old bar
     both = rows[is_old].astype({"ticker": object})
     both = both.merge(old, on=["ticker", "day"], how="left", suffixes=("", " before"))
-    now, before = both[values].to_numpy(), both[[f"{name} before" for name in values]].to_numpy()
+    now, before = both[VALUES].to_numpy(), both[[f"{name} before" for name in VALUES]].to_numpy()
     changed = np.argwhere(~np.isclose(now, before, rtol=_ROUNDING, atol=0.0, equal_nan=True))
     if not len(changed):
-        rows.loc[is_old, values] = before
+        rows.loc[is_old, VALUES] = before
         return rows
     row, column = changed[0]
-    ticker, day = both["ticker"][row], date_of(both["day"][row])
-    no_bar = np.isnan(both["close before"][row])
-    was = "no bar, though it has later ones" if no_bar else float(before[row, column])
-    more = len(np.unique(changed[:, 0])) - 1
+    was = "no bar, though it has later ones" if np.isnan(both["close before"][row]) else float(before[row, column])
     raise DataError(
-        f"expected the bars of {source} to stay as they are, got {ticker} on {day} with {values[column]} "
-        f"{float(now[row, column])}, where the file has {was}{f' ({more} more bars differ)' if more else ''}; leave "
-        "these rows out, or, where prices were adjusted again, prepare all files anew without --append"
+        f"expected the bars of {source} to stay as they are, got {both['ticker'][row]} on {date_of(both['day'][row])} "
+        f"with {VALUES[column]} {float(now[row, column])}, where the file has {was}; leave such rows out, or, where "
+        "prices were adjusted again, prepare all files anew without --append"
     )

@@ -1,6 +1,5 @@
 """Layout of a file of bars, recognised by column names and the first row, for every vendor."""
 
-import ast
 import tomllib
 import unicodedata
 from collections.abc import Sequence
@@ -14,10 +13,7 @@ VALUES = [*PRICES, "volume"]
 EVENTS = ["split", "dividend"]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 
-# Alpaca's one-letter columns; accepted only together, as T and C are tickers too.
-_SHORT = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
 _ALSO_IN_PANELS = frozenset({"capitalgains", "repaired"})
-_YFINANCE = "stocksplits"
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
 
 
@@ -28,8 +24,6 @@ def plain(title: str) -> str:
 
 _TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
 _NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
-DATES = frozenset({*_NAMES["date"], "t"})
-"""Names of a column of dates."""
 _CLOSES = frozenset({*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"})
 """Names that are no ticker; `last` and `price` may be one."""
 
@@ -40,41 +34,39 @@ class UnusableFileError(Exception):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file is read: its columns by role, or by role of each ticker, and where its rows begin."""
+    """How a file is read: its columns by role, or by role of each ticker."""
 
     fields: dict[str, int]
     """Column by role; `date` alone in a panel."""
     width: int
+    separator: str
+    """Of a CSV file's fields."""
     panel: dict[str, dict[str, int]] = field(default_factory=dict)
     """Column by role by ticker, in a file with columns for each ticker."""
-    is_yfinance: bool = False
-    """There is yfinance's column `Stock Splits`."""
-    separator: str = ","
-    """Of a CSV file's fields."""
-    skip: int = 0
-    """Lines before the first row of a CSV file."""
-    header_lines: int = 0
-    """Header lines among them; 0 where columns are known by position only."""
-    columns: tuple[str, ...] = ()
-    """Names of a parquet file's columns; () for a CSV file."""
-
-    @property
-    def groups(self) -> list[dict[str, int]]:
-        """Columns of values by role, one group per ticker or one for all."""
-        return list(self.panel.values()) or [self.fields]
-
-    @property
-    def roles(self) -> set[str]:
-        """Roles of all columns."""
-        return {role for group in self.groups for role in group}
 
     @property
     def has_closes_only(self) -> bool:
         """There is no open, high or low."""
-        return "close" in self.roles and not self.roles & {"open", "high", "low"}
+        roles = set().union(*self.panel.values(), self.fields)
+        return "close" in roles and not roles & {"open", "high", "low"}
 
 
-def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:
+def layout_of(rows: Sequence[Sequence[str]], separator: str = ",") -> tuple[Layout, int] | None:
+    """Return the layout of a file that begins with these rows, and how many of them are its header; None for others.
+
+    Raises `UnusableFileError` where the header lacks a price.
+    """
+    first, second, third = [*rows, [""], [""]][:3]
+    if panel := _panel_layout(first, second, separator):
+        has_third = bool(third[0]) and not any(third[1:])  # only the index's name
+        return panel, 2 + has_third
+    if layout := _wide_layout(first, second, separator) or _long_layout(first, separator):
+        return layout, 1
+    layout = _bar_layout(first, separator)
+    return None if layout is None else (layout, 0)
+
+
+def _long_layout(titles: Sequence[str], separator: str) -> Layout | None:
     """Return the layout of a header with one column per role, or None for another line.
 
     Raises `UnusableFileError` where a price is missing.
@@ -88,24 +80,17 @@ def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:
     missing = [role for role in ("date", *PRICES) if role not in fields]
     if missing:
         raise UnusableFileError(f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'")
-    return Layout(fields, len(titles), is_yfinance=_YFINANCE in map(plain, titles))
+    return Layout(fields, len(titles), separator)
 
 
 def _roles(titles: Sequence[str]) -> dict[str, int]:
     """Return the column of each role found in the titles."""
     names = [plain(title) for title in titles]
-    fields = {
-        role: names.index(name)
-        for role, known in _NAMES.items()
-        if (name := next((name for name in known if name in names), None)) is not None
-    }
-    if "date" not in fields and {*_SHORT.values()} - {"v"} <= set(names):
-        fields |= {role: names.index(name) for role, name in _SHORT.items() if name in names}
-        fields |= {"ticker": names.index("s")} if "ticker" not in fields and "s" in names else {}
-    return fields
+    found = {role: next((name for name in known if name in names), None) for role, known in _NAMES.items()}
+    return {role: names.index(name) for role, name in found.items() if name is not None}
 
 
-def wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str = ",") -> Layout | None:
+def _wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str) -> Layout | None:
     """Return the layout of a file of closes, dates first and then one column per ticker, or None for another file."""
     names = [plain(title) for title in titles]
     known = {name for names in _NAMES.values() for name in names}
@@ -119,10 +104,10 @@ def wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str 
     if not all(is_number(text, separator) for text in cells[1:] if text.casefold() not in BLANKS):
         return None
     panel = {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
-    return Layout({"date": 0}, len(titles), panel)
+    return Layout({"date": 0}, len(titles), separator, panel)
 
 
-def panel_layout(first: Sequence[str], second: Sequence[str], separator: str = ",") -> Layout | None:
+def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -> Layout | None:
     """Return the layout of two header rows, of roles and of tickers in either order, or None for other rows.
 
     Raises `UnusableFileError` where a ticker lacks some prices.
@@ -147,19 +132,24 @@ def panel_layout(first: Sequence[str], second: Sequence[str], separator: str = "
             if has not in (PRICES, ["close"]):
                 got = ", ".join(has) or "none"
                 raise UnusableFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
-        return Layout({"date": 0}, len(titles), panel, is_yfinance=_YFINANCE in names)
+        return Layout({"date": 0}, len(titles), separator, panel)
     return None
 
 
-def split_names(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """Return the two header rows in the column names of a parquet file with a column MultiIndex, None for others."""
-    pairs = []
-    for name in names:
-        try:
-            pair = ast.literal_eval(name) if name.startswith("(") else (name, "")
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as literal_eval may raise
-            return None
-        pairs.append(pair)
-    if not any(name.startswith("(") for name in names) or any(len(pair) != 2 for pair in pairs):
-        return None
-    return [str(pair[0]) for pair in pairs], [str(pair[1]) for pair in pairs]
+def _bar_layout(texts: Sequence[str], separator: str) -> Layout | None:
+    """Return the layout by position of a line that holds a bar, or None for another line.
+
+    Raises `UnusableFileError` where it has further fields.
+    """
+    leads: list[tuple[str, ...]] = [("date",)]
+    if len(texts) > 1 and not is_number(texts[1], separator):
+        leads = [("date", "ticker"), ("ticker", "date")]
+    for lead in leads:
+        fields = {role: place for place, role in enumerate((*lead, *VALUES)[: len(texts)])}
+        is_bar = "close" in fields and all(is_number(texts[fields[role]], separator) for role in PRICES)
+        if not is_bar or not is_day(texts[fields["date"]]):
+            continue
+        if any(texts[len(fields) :]):
+            raise UnusableFileError(f"{len(texts)} fields a line and no header; name them in a first line")
+        return Layout(fields, len(texts), separator)
+    return None

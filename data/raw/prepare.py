@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -25,8 +25,8 @@ from data.bars import (
 )
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
-from data.raw.files import PARQUET_SUFFIXES, open_file, read_file
-from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
+from data.raw.files import PARQUET_SUFFIXES, read_file
+from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import Survey, survey_of
 from data.raw.text import NO_DAY, date_of
 from utils.errors import DataError
@@ -114,68 +114,63 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     """
     summary = PrepareSummary(target)
     old = read_prepared(target, benchmark) if append else None
-    tickers: dict[str, int] = {}
-    parts, events, is_yfinance = _read_files(source, target, tickers, summary)
-    summary.files_read, earlier = len(parts), []
+    parts, events = _read_files(source, target, summary)
+    read = pd.concat(parts, ignore_index=True)
+    spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
+    rows = _merged(pd.concat([old, read], ignore_index=True), spelled, summary.dropped)
+    rows = _adjusted(rows, events, spelled, summary)
+    _require_benchmark(list(rows["ticker"].cat.categories), benchmark)
+    is_index = rows["ticker"].isin([benchmark])
+    rows.loc[is_index, VALUES] = rows.loc[is_index, ["close"] * 4].assign(volume=np.nan).to_numpy()
     if old is not None:
-        codes, earlier = pd.factorize(old["ticker"])
-        parts.insert(0, old.assign(ticker=codes + len(tickers)))
-    names = _tickers(list(tickers), earlier, summary)
-    rows = _merge(parts, names, summary.dropped)
-    rows = _adjust(rows, events, names, is_yfinance, summary)
-    rows, index = _without_benchmark(rows, benchmark)
-    if old is not None:
-        is_index = old["ticker"] == benchmark
-        rows = with_old_bars(old[~is_index], rows, VALUES, target)
-        if index is not None:
-            index = with_old_bars(old[is_index], index, ["close"], benchmark_file(target))
-        summary.appended = len(rows) - int((~is_index).sum())
-    stocks = rows["ticker"].cat.categories
-    summary.rows_kept, summary.tickers = len(rows), len(stocks)
-    summary.first_date, summary.last_date = date_of(rows["day"].min()), date_of(rows["day"].max())
+        rows = with_old_bars(old, rows, target)
+        summary.appended = len(rows) - len(old)
+    stocks = rows[~is_index].assign(ticker=lambda own: own["ticker"].cat.remove_unused_categories())
+    names = stocks["ticker"].cat.categories
+    summary.rows_kept, summary.tickers = len(stocks), len(names)
+    summary.first_date, summary.last_date = date_of(stocks["day"].min()), date_of(stocks["day"].max())
     summary.dropped = +summary.dropped  # without reasons that apply to no row
     summary.notes += [
         f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers"
-        for name in stocks
+        for name in names
         if name.startswith("^")
     ]
-    summary.survey = survey_of(rows)
-    _write(rows, ["ticker", *VALUES], target)
-    if index is not None:
+    summary.survey = survey_of(stocks)
+    _write(stocks, ["ticker", *VALUES], target)
+    if benchmark is not None:
         summary.benchmark = benchmark_file(target)
-        _write(index, ["close"], summary.benchmark)
+        _write(rows[is_index], ["close"], summary.benchmark)
     return summary
 
 
-def _read_files(
-    source: Path, target: Path, tickers: dict[str, int], summary: PrepareSummary
-) -> tuple[list[pd.DataFrame], pd.DataFrame, bool]:
-    """Return the rows of each usable file, the events of all, and whether yfinance's column is among theirs."""
-    files = _usable_files(source, target, summary)
-    read: list[tuple[pd.DataFrame, pd.DataFrame]] = []
-    for path, layout in progress(files.items(), "read", "file"):
-        name = _relative(path, source)
+def _read_files(source: Path, target: Path, summary: PrepareSummary) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+    """Return the rows of each usable file, and the events of all that are still to be applied."""
+    parts, events = [], []
+    for path in progress(_found(source, target), "read", "file"):
+        name = str(path.relative_to(source)) if source.is_dir() else path.name
         try:
-            read.append(_read_file(path, layout, tickers, summary))
+            rows, has_closes_only = read_file(path, _ticker_of(path), summary.dropped, summary.notes)
+            own = rows.reindex(columns=["ticker", "day", *EVENTS])
+            has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
+            if "adjusted" in rows:
+                rows, has_event = scale_to_adjusted(rows), has_event & False
+            parts.append(_usable(rows.drop(columns=EVENTS, errors="ignore"), path.name, summary))
+            events.append(own[has_event & (own["day"] != NO_DAY)])
         except (UnusableFileError, OSError) as reason:
             summary.skipped.append((name, str(reason)))
             continue
-        if layout.has_closes_only:
+        if has_closes_only:
             summary.closes_only.append(name)
-    if not read:
+    if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    parts, events = zip(*read, strict=True)
-    return [*parts], pd.concat(events, ignore_index=True), any(layout.is_yfinance for layout in files.values())
+    summary.files_read = len(parts)
+    return parts, pd.concat(events, ignore_index=True)
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:
     rest = len(lines) - _LISTED
     return [*lines[:_LISTED], *([f"  and {rest} more"] if rest > 0 else [])]
-
-
-def _relative(path: Path, source: Path) -> str:
-    return str(path.relative_to(source)) if source.is_dir() else path.name
 
 
 def _found(source: Path, target: Path) -> list[Path]:
@@ -195,52 +190,15 @@ def _found(source: Path, target: Path) -> list[Path]:
     return files
 
 
-def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> dict[Path, Layout]:
-    """Return the layouts of usable files; a CSV file with extra fields and no header borrows a neighbour's."""
-    found: dict[Path, Layout] = {}
-    for path in _found(source, target):
-        try:
-            found[path] = open_file(path)
-        except (UnusableFileError, OSError) as reason:
-            summary.skipped.append((_relative(path, source), str(reason)))
-    named = {layout.width: layout for layout in found.values() if layout.header_lines and not layout.panel}
-    for path, layout in found.items():
-        if not (layout.header_lines or layout.columns):
-            summary.notes.append(f"{_relative(path, source)} has no header: columns taken by position")
-            if layout.width > len(layout.fields) and layout.width in named:
-                borrowed = named[layout.width]
-                found[path] = replace(borrowed, separator=layout.separator, skip=layout.skip, header_lines=0)
-    return found
-
-
-def _read_file(
-    path: Path, layout: Layout, tickers: dict[str, int], summary: PrepareSummary
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return one file's usable rows, scaled to their adjusted close, and events that are still to be applied."""
+def _ticker_of(path: Path) -> str:
+    """Return the ticker that a file's name tells."""
     named = _FILE.fullmatch(path.stem)
     name = named[1].strip() if named else path.stem
-    if stooq := _STOOQ_FILE.fullmatch(name):
-        name = next(part for part in stooq.groups() if part).upper()
-    rows, unsettled = read_file(path, layout, name, tickers, summary.dropped)
-    if unsettled is not None:
-        summary.notes.append(
-            f"{path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it"
-        )
-    if "adjusted" in rows:
-        rows = scale_to_adjusted(rows)
-    events = pd.DataFrame(columns=["ticker", "day", *EVENTS], dtype=np.float64)
-    if "adjusted" not in layout.roles and set(EVENTS) & set(rows.columns):
-        events = rows.reindex(columns=["ticker", "day", *EVENTS])
-        has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
-        events = events[has_event & (events["day"] != NO_DAY)]
-    kept = ["day", "ticker", *VALUES, *(["scale"] if "scale" in rows else [])]
-    is_one_ticker = "ticker" not in layout.fields and not layout.panel
-    return _usable(rows[kept], path.name, tickers, is_one_ticker, summary), events
+    stooq = _STOOQ_FILE.fullmatch(name)
+    return next(part for part in stooq.groups() if part).upper() if stooq else name
 
 
-def _usable(
-    rows: pd.DataFrame, name: str, tickers: dict[str, int], is_one_ticker: bool, summary: PrepareSummary
-) -> pd.DataFrame:
+def _usable(rows: pd.DataFrame, name: str, summary: PrepareSummary) -> pd.DataFrame:
     """Return the rows of a file that the loader can use; the others are counted by their first fault."""
     with np.errstate(over="ignore"):  # as in the loader: beyond float32 is infinite, or zero
         prices = rows[PRICES].to_numpy().astype(np.float32).T
@@ -249,8 +207,8 @@ def _usable(
         "date not understood": rows["day"] == NO_DAY,
         "date before 1900": rows["day"] < EARLIEST,
         "date after tomorrow": rows["day"] > latest_day(),
-        "no ticker": rows["ticker"] == tickers.get("", -1),
-        f"ticker {BAD_TICKER}": rows["ticker"].isin([code for name, code in tickers.items() if is_bad_ticker(name)]),
+        "no ticker": rows["ticker"] == "",
+        f"ticker {BAD_TICKER}": rows["ticker"].isin([*filter(is_bad_ticker, rows["ticker"].unique())]),
         "price missing or not a number": np.isnan(prices).any(axis=0),
         "price infinite or not positive": ~((prices >= SMALLEST_PRICE) & (prices < np.inf)).all(axis=0),
         large_ratio: has_wrong_digit(prices),
@@ -258,40 +216,37 @@ def _usable(
     first = np.select(list(faults.values()), range(len(faults)), default=len(faults))
     summary.dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))
     if len(wrong := rows[first == len(faults) - 1]):
-        names = list(tickers)
-        named = [f"{names[code]} on {date_of(day)}" for code, day in zip(wrong["ticker"], wrong["day"], strict=True)]
+        named = [f"{ticker} on {date_of(day)}" for ticker, day in zip(wrong["ticker"], wrong["day"], strict=True)]
         rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         summary.notes.append(f"{name}: dropped {', '.join(named[:_NAMED])}{rest}: {large_ratio}")
     rows = rows[first == len(faults)]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
     if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
-        wish = ", or a column of tickers" if is_one_ticker else ""
-        raise UnusableFileError(f"many rows for one date: expected daily bars{wish}")
+        raise UnusableFileError("many rows for one date: expected daily bars, or a column of tickers")
     return rows
 
 
-def _tickers(names: Sequence[str], earlier: Sequence[str], summary: PrepareSummary) -> list[str]:
-    """Return the tickers of files and then of an earlier file, those that differ in case only in one spelling.
+def _spellings(names: Iterable[str], earlier: Iterable[str], summary: PrepareSummary) -> dict[str, str]:
+    """Return the ticker by each name in the files and in an earlier file; names that differ in case only are one.
 
     Stooq's `.US` is left out if all stocks of the files have it.
     """
-    stocks = [name for name in names if not name.startswith("^")]
+    plain = {name: name for name in names}
+    stocks = [name for name in plain if not name.startswith("^")]
     if stocks and all(map(_STOOQ_TICKER.fullmatch, stocks)):
         summary.notes.append(f"tickers like {stocks[0]} written without .US")
-        names = [name.removesuffix(".US") for name in names]
+        plain = {name: name.removesuffix(".US") for name in plain}
     # That of the earlier file counts, else the one with most capitals.
-    spelled = {name.casefold(): name for name in [*sorted(names, reverse=True), *earlier]}
-    found = [spelled[name.casefold()] for name in [*names, *earlier]]
-    twins = sorted({(name, one) for name, one in zip(names, found, strict=False) if name != one})
+    spelled = {name.casefold(): name for name in [*sorted(plain.values(), reverse=True), *earlier]}
+    twins = sorted({(name, one) for name in plain.values() if name != (one := spelled[name.casefold()])})
     summary.notes += [f"{name} and {one} are one ticker, {one}" for name, one in twins]
-    return found
+    return {name: spelled[short.casefold()] for name, short in [*plain.items(), *((one, one) for one in earlier)]}
 
 
-def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter[str]) -> pd.DataFrame:
+def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str]) -> pd.DataFrame:
     """Return rows of all files sorted by ticker, as a category, and day, the last of each kept."""
-    rows = pd.concat(parts, ignore_index=True)
-    rows["ticker"] = pd.Categorical(np.array(names, dtype=object)[rows["ticker"]])
+    rows["ticker"] = rows["ticker"].map(spelled).astype("category")
     rows = rows.sort_values(["ticker", "day"], kind="stable")  # rows of one date stay in the order read
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
     kept = rows[~is_repeated]
@@ -301,38 +256,29 @@ def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter
     return kept.reset_index(drop=True)
 
 
-def _adjust(
-    rows: pd.DataFrame, events: pd.DataFrame, names: Sequence[str], is_yfinance: bool, summary: PrepareSummary
+def _adjusted(
+    rows: pd.DataFrame, events: pd.DataFrame, spelled: dict[str, str], summary: PrepareSummary
 ) -> pd.DataFrame:
     """Return rows adjusted for events; the summary says what was adjusted."""
     if "scale" in rows:
         summary.adjustments += scaled_events(rows)
         rows = rows.drop(columns="scale")
-    events = events.drop_duplicates(["ticker", "day"], keep="last")
-    code_of = rows["ticker"].cat.categories.get_indexer(names)
-    events = events.assign(ticker=code_of[events["ticker"].astype(np.int64)])
-    events = events[events["ticker"] >= 0]
+    codes = rows["ticker"].cat.categories.get_indexer(events["ticker"].map(spelled))
+    events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
     if len(events):
-        rows, found = adjust_for_events(rows, events, is_yfinance=is_yfinance)
+        rows, found = adjust_for_events(rows, events)
         summary.adjustments += found
     return rows
 
 
-def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Return the rows of all other tickers and those of the benchmark. Raises `DataError` if it is missing."""
-    if benchmark is None:
-        return rows, None
-    names = list(rows["ticker"].cat.categories)
-    if benchmark not in names:
+def _require_benchmark(names: list[str], benchmark: str | None) -> None:
+    """Raise `DataError` if the benchmark is missing, or alone."""
+    if benchmark is not None and benchmark not in names:
         near = most_like(benchmark, names)
         hint = f"the nearest is {near!r}" if near else f"such as {', '.join(names[:5])}"
         raise DataError(f"expected --benchmark to be a ticker of the data, got {benchmark!r} ({hint}); check its name")
-    if len(names) == 1:
+    if names == [benchmark]:
         raise DataError(f"expected other tickers beside --benchmark {benchmark}, got none; add the stocks to trade")
-    is_index = rows["ticker"] == benchmark
-    others = rows[~is_index].reset_index(drop=True)
-    others["ticker"] = others["ticker"].cat.remove_unused_categories()
-    return others, rows[is_index]
 
 
 def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:

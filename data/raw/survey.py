@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.bars import LARGE_MOVE
-from utils.errors import DataError
 
 Dates = npt.NDArray[np.datetime64]
 IntArray = npt.NDArray[np.int64]
@@ -17,7 +16,6 @@ IntArray = npt.NDArray[np.int64]
 REVERSING_MOVE = 0.25
 STALE_SESSIONS = 5
 MOST_SURVIVORS = 0.95
-THIN = 0.9
 _NAMED = 3
 """Findings of a kind listed on a line."""
 BEYOND, UNDONE, BACK, LIKE_SPLIT = "beyond 50%", "undone the next day", "back from it", "like a split"
@@ -40,8 +38,6 @@ class Survey:
     """(sessions,)"""
     traded: IntArray
     """(sessions,) tickers that traded."""
-    thin: list[tuple[np.datetime64, int, int]]
-    """Sessions on which fewer than 90% of the tickers alive trade: date, tickers that trade, tickers alive."""
     gaps: list[Any]
     """`ticker`, the bars before and after (`first`, `last`) and the `sessions` between them."""
     moves: list[Any]
@@ -57,15 +53,10 @@ class Survey:
     tickers: int
 
     @property
-    def survivors(self) -> float:
-        """Share of tickers that trade on the last day."""
-        return 1.0 - len(self.early) / self.tickers
-
-    @property
     def survivor_line(self) -> str:
         """Return the share of survivors with a warning if it is suspiciously high."""
         share = f"{self.tickers - len(self.early):,} of {self.tickers:,} tickers trade on the last day"
-        if self.survivors >= MOST_SURVIVORS and self.tickers > 1:
+        if len(self.early) <= (1.0 - MOST_SURVIVORS) * self.tickers and self.tickers > 1:
             return f"Survivors only: {share}; stocks that failed seem to be missing, which flatters results"
         return f"Survivors: {share}"
 
@@ -75,7 +66,6 @@ class Survey:
         by_mark = [f"{sum(mark in move.marks for move in self.moves):,} {mark}" for mark in marks]
         stale = f"Stale prices ({STALE_SESSIONS} or more equal bars)"
         return [
-            _line("Thin sessions", [f"{day} with {traded:,} of {of:,} tickers" for day, traded, of in self.thin]),
             _line("Gaps", [f"{one.ticker} {one.sessions:,} sessions, {one.first} to {one.last}" for one in self.gaps]),
             _line("Suspicious moves", [f"{one.ticker} {one.percent:+,.0f}% on {one.date}" for one in self.moves])
             + (f" ({', '.join(by_mark)})" if self.moves else ""),
@@ -96,12 +86,7 @@ def _line(what: str, found: Sequence[str]) -> str:
 
 
 def survey_of(rows: pd.DataFrame) -> Survey:
-    """Return the facts about `rows`, sorted by `ticker` (a category) and `day`, as `prepare` merges them.
-
-    Raises `DataError` if there are none.
-    """
-    if rows.empty:
-        raise DataError("expected bars to survey, got no usable row; check the source")
+    """Return the facts about `rows`, sorted by `ticker` (a category) and `day`, as `prepare` merges them."""
     numbers, session = np.unique(rows["day"].to_numpy(dtype=np.int64), return_inverse=True)
     dates = numbers.astype("datetime64[D]")
     bars = rows.assign(session=session, ticker=rows["ticker"].astype(object)).reset_index(drop=True)
@@ -112,7 +97,6 @@ def survey_of(rows: pd.DataFrame) -> Survey:
         years=_years(bars, dates),
         dates=dates,
         traded=np.bincount(session, minlength=len(dates)),
-        thin=_thin(dates, session, lives),
         gaps=_listed(_gaps(bars), "sessions", dates),
         moves=_listed(_moves(bars), "size", dates),
         stale=_listed(_stale(bars), "sessions", dates),
@@ -136,17 +120,6 @@ def _years(bars: pd.DataFrame, dates: Dates) -> list[dict[str, str | float]]:
     found = bars.groupby(year).agg(sessions=("session", "nunique"), tickers=("ticker", "nunique"), rows=("day", "size"))
     found["traded %"] = 100 * found["rows"] / (found["sessions"] * found["tickers"])
     return [{"year": str(year), **own} for year, own in found.to_dict("index").items()]
-
-
-def _thin(dates: Dates, session: IntArray, lives: pd.DataFrame) -> list[tuple[np.datetime64, int, int]]:
-    """Return thin sessions, the emptiest first."""
-    traded = np.bincount(session, minlength=len(dates))
-    begun = np.cumsum(np.bincount(lives["first"], minlength=len(dates)))
-    ended = np.cumsum(np.bincount(lives["last"] + 1, minlength=len(dates) + 1))[:-1]
-    alive = begun - ended
-    found = np.flatnonzero(traded < THIN * alive)
-    found = found[np.argsort(traded[found] / alive[found], kind="stable")]
-    return [(dates[at], int(traded[at]), int(alive[at])) for at in found]
 
 
 def _gaps(bars: pd.DataFrame) -> pd.DataFrame:

@@ -114,10 +114,10 @@ def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
         "Date,Open,High,Low,Close,Adj Close,Volume\n"
         "2014-01-02,10,12,8,10,2.5,5\n2014-01-03,10,12,8,10,,5\n2014-01-06,10,12,8,0,2.5,5\n2014-01-07,9,9.3,9,9.3,3.1,5\n"
     )
-    summary, rows = run(tmp_path, {"A.csv": text, "B.csv": "2014-01-08,8,12,8,10,2.5,5\n"})
+    summary, rows = run(tmp_path, {"A.csv": text, "B.csv": f"{text.splitlines()[0]}\n2014-01-08,8,12,8,10,2.5,5\n"})
     assert bars(rows)[0] == ("A", "2014-01-02", 2.5, 3.0, 2.0, 2.5)
     assert rows["high"][1] == rows["close"][1] == 3.1
-    assert bars(rows)[2] == ("B", "2014-01-08", 2.0, 3.0, 2.0, 2.5)  # no header: that of the other file of its width
+    assert bars(rows)[2] == ("B", "2014-01-08", 2.0, 3.0, 2.0, 2.5)
     assert sum(summary.dropped.values()) == 2
     # 10 x 5, 9.3 x 5 and 10 x 5 were traded.
     assert list(rows["close"] * rows["volume"]) == pytest.approx([50.0, 46.5, 50.0])
@@ -176,6 +176,7 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
         ("hello\nworld\n", "no header and no bar"),
         (bytes(range(256)) * 40, "no header and no bar"),
         (HEADER, "no rows"),
+        ("2014-01-08,8,12,8,10,2.5,5\n", "7 fields a line and no header"),
         (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n2014-01-03,1,6,1,1,1\n", "no row with a date"),
         (
             HEADER + "".join(f"2014-01-02 10:{minute}:00,1,1,1,1,1\n" for minute in range(10, 30)),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from data.loader import StockDataLoader
 from data.raw.prepare import prepare
 from data.raw.survey import BACK, BEYOND, LIKE_SPLIT, UNDONE, Survey, survey_of
-from utils.errors import DataError
 
 DAYS = 40
 
@@ -58,9 +57,6 @@ def test_gaps_late_and_early_tickers() -> None:
     assert [(one.ticker, one.first) for one in survey.late] == [("C", day(8)), ("D", day(3))]
     assert [(one.ticker, one.last) for one in survey.early] == [("C", day(29))]
     assert survey.survivor_line == "Survivors: 3 of 4 tickers trade on the last day"
-    assert [(when, traded, of) for when, traded, of in survey.thin] == [
-        (day(5), 2, 3), (day(10), 3, 4), (day(11), 3, 4), (day(12), 3, 4)
-    ]  # fmt: skip
     assert survey.years[0]["traded %"] == pytest.approx(100 * (17 + 13 + 9 + 14) / (4 * 17))
 
 
@@ -152,8 +148,3 @@ def test_the_survey_says_what_the_loader_does(seed: int, tmp_path_factory: pytes
     assert loader.quality.widened == len(survey.widened)
     assert loader.quality.large_moves == sum(BEYOND in move.marks for move in survey.moves)
     assert loader.quality.gaps == sum(gap.sessions for gap in survey.gaps)
-
-
-def test_no_bars_are_refused_in_one_line() -> None:
-    with pytest.raises(DataError, match="expected bars to survey, got no usable row"):
-        survey_of(flat("A").astype({"ticker": "category"})[:0])

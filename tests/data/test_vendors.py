@@ -15,7 +15,7 @@ from utils.errors import DataError
 
 TICKERS = ("AAPL", "BRK-B", "LOW", "T")
 FIELDS = ("open", "high", "low", "close", "volume")
-Writer = Callable[[pd.DataFrame, Path], Path]
+Writer = Callable[[pd.DataFrame, Path], None]
 
 
 def truth(seed: int = 0, days: int = 30, *, closes_only: bool = False) -> pd.DataFrame:
@@ -39,149 +39,49 @@ def titled(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.rename(columns=str.capitalize)
 
 
-def folder_of_csv(bars: pd.DataFrame, path: Path, **columns: object) -> Path:
+def folder_of(bars: pd.DataFrame, path: Path, name: str = "{}.csv") -> None:
+    """Write a file for each ticker of titled bars."""
     path.mkdir()
-    for ticker, own in bars.groupby("ticker"):
-        titled(own.drop(columns="ticker")).assign(**columns).to_csv(path / f"{ticker}.csv", index=False)
-    return path
+    for ticker, own in bars.groupby("Ticker"):
+        own, file = own.drop(columns="Ticker"), path / name.format(ticker)
+        own.set_index("Date").to_parquet(file) if file.suffix == ".parquet" else own.to_csv(file, index=False)
 
 
-def long_csv(bars: pd.DataFrame, path: Path) -> Path:
-    bars.to_csv(path, index=False)
-    return path
+def with_adjusted_close(bars: pd.DataFrame) -> pd.DataFrame:
+    """`Ticker.history(auto_adjust=False)` of yfinance: half of each price is Adj Close."""
+    doubled = bars.assign(**{name: bars[name] * 2 for name in FIELDS[:4]}, volume=bars["volume"] / 2)
+    extra = {"Adj Close": bars["close"], "Dividends": 0.0, "Stock Splits": 0.0}
+    dates = doubled["date"].dt.tz_localize("America/New_York").astype(str)
+    return titled(doubled.assign(date=dates)).assign(**extra)
 
 
-def long_parquet(bars: pd.DataFrame, path: Path) -> Path:
-    bars.assign(date=pd.to_datetime(bars["date"])).to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def indexed_parquet(bars: pd.DataFrame, path: Path) -> Path:
-    """Index of date and ticker, as a stacked download has; dates as text, tickers as a category, no suffix."""
-    bars.astype({"date": str, "ticker": "category"}).set_index(["date", "ticker"]).to_parquet(path)
-    return path
-
-
-def folder_of_parquet(bars: pd.DataFrame, path: Path) -> Path:
-    path.mkdir()
-    for ticker, own in bars.groupby("ticker"):
-        titled(own.drop(columns="ticker")).set_index("Date").to_parquet(path / f"{ticker}.parquet")
-    return path
-
-
-def yfinance_single(bars: pd.DataFrame, path: Path) -> Path:
-    """`Ticker.history(auto_adjust=False)`: half of each price is Adj Close."""
-    half = {"Adj Close": lambda own: own["Close"], "Dividends": 0.0, "Stock Splits": 0.0}
-    path.mkdir()
-    for ticker, own in bars.groupby("ticker"):
-        doubled = own.assign(**{name: own[name] * 2 for name in FIELDS[:4]}, volume=own["volume"] / 2)
-        frame = titled(doubled.drop(columns="ticker")).assign(**half).assign(**{"Adj Close": own["close"]})
-        frame["Date"] = frame["Date"].dt.tz_localize("America/New_York").astype(str)
-        frame.to_csv(path / f"{ticker}.csv", index=False)
-    return path
-
-
-def panel(bars: pd.DataFrame, *, by_ticker: bool = False, index: str | None = "Date") -> pd.DataFrame:
+def panel(
+    bars: pd.DataFrame, *, by_ticker: bool = False, names: tuple[str | None, ...] = ("Price", "Ticker", "Date")
+) -> pd.DataFrame:
     wide = titled(bars).pivot(index="Date", columns="Ticker")
-    wide.columns.names = ["Price", "Ticker"]
-    wide.index.name = index
+    wide.columns.names, wide.index.name = names[:2], names[2]
     return wide.swaplevel(axis=1).sort_index(axis=1) if by_ticker else wide
 
 
-def yfinance_three_rows(bars: pd.DataFrame, path: Path) -> Path:
-    panel(bars).to_csv(path)
-    assert path.read_text().splitlines()[2] == "Date" + "," * 20
-    return path
+def stooq(bars: pd.DataFrame) -> pd.DataFrame:
+    columns = ["<TICKER>", "<PER>", "<DATE>", "<TIME>", "<OPEN>", "<HIGH>", "<LOW>", "<CLOSE>", "<VOL>", "<OPENINT>"]
+    lead = {"ticker": bars["ticker"] + ".US", "per": "D", "date": bars["date"].dt.strftime("%Y%m%d"), "time": "000000"}
+    return pd.DataFrame({**lead, **bars[list(FIELDS)], "openint": 0}).set_axis(columns, axis=1)
 
 
-def yfinance_two_rows(bars: pd.DataFrame, path: Path) -> Path:
-    panel(bars, index=None).to_csv(path)
-    return path
+def at_midnight(bars: pd.DataFrame, zone: str) -> pd.Series:
+    """Midnight in a time zone as an instant."""
+    return pd.to_datetime(bars["date"]).dt.tz_localize(zone).dt.tz_convert("UTC")
 
 
-def yfinance_by_ticker(bars: pd.DataFrame, path: Path) -> Path:
-    panel(bars, by_ticker=True).to_csv(path)
-    return path
+def alpaca(bars: pd.DataFrame) -> pd.DataFrame:
+    frame = bars.assign(symbol=bars["ticker"], timestamp=at_midnight(bars, "America/New_York"))
+    return frame[["symbol", "timestamp", *FIELDS]].assign(trade_count=7, vwap=1.5)
 
 
-def yfinance_old(bars: pd.DataFrame, path: Path) -> Path:
-    """Header rows without names."""
-    frame = panel(bars)
-    frame.columns.names = [None, None]
-    frame.to_csv(path)
-    return path
-
-
-def yfinance_parquet(bars: pd.DataFrame, path: Path) -> Path:
-    frame = panel(bars)
-    frame.index = frame.index.tz_localize("America/New_York")
-    frame.to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def yfinance_parquet_reset(bars: pd.DataFrame, path: Path) -> Path:
-    panel(bars, by_ticker=False).reset_index().to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def stooq_bulk(bars: pd.DataFrame, path: Path) -> Path:
-    path.mkdir()
-    for ticker, own in bars.groupby("ticker"):
-        lines = ["<TICKER>,<PER>,<DATE>,<TIME>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<VOL>,<OPENINT>"]
-        for row in own.itertuples(index=False):
-            values = ",".join(str(getattr(row, name)) for name in FIELDS)
-            lines.append(f"{ticker}.US,D,{row.date:%Y%m%d},000000,{values},0")
-        (path / f"{str(ticker).lower()}.us.txt").write_text("\n".join(lines) + "\n")
-    return path
-
-
-def stooq_plain(bars: pd.DataFrame, path: Path) -> Path:
-    path.mkdir()
-    for ticker, own in bars.groupby("ticker"):
-        titled(own.drop(columns="ticker")).to_csv(path / f"{str(ticker).lower()}_us_d.csv", index=False)
-    return path
-
-
-def new_york(bars: pd.DataFrame) -> pd.Series:
-    """Midnight in New York as an instant: 4 or 5 o'clock in UTC."""
-    return pd.to_datetime(bars["date"]).dt.tz_localize("America/New_York").dt.tz_convert("UTC")
-
-
-def alpaca(bars: pd.DataFrame, path: Path) -> Path:
-    frame = bars.rename(columns={"ticker": "symbol"}).assign(timestamp=new_york(bars), trade_count=7, vwap=1.5)
-    columns = ["symbol", "timestamp", *FIELDS, "trade_count", "vwap"]
-    frame[columns].to_csv(path, index=False)
-    return path
-
-
-def alpaca_parquet(bars: pd.DataFrame, path: Path) -> Path:
-    frame = bars.rename(columns={"ticker": "symbol"}).assign(timestamp=new_york(bars)).drop(columns="date")
-    frame.set_index(["symbol", "timestamp"]).to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def alpaca_short(bars: pd.DataFrame, path: Path) -> Path:
-    path.mkdir()
-    stamps = new_york(bars).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    for ticker, own in bars.assign(date=stamps).groupby("ticker"):
-        short = own.drop(columns="ticker").rename(columns={"date": "t", **{name: name[0] for name in FIELDS}})
-        short.assign(n=3, vw=1.5).to_csv(path / f"{ticker}.csv", index=False)
-    return path
-
-
-def unix_tokyo(bars: pd.DataFrame, path: Path) -> Path:
-    """Midnight in Tokyo as Unix time: 15 o'clock in UTC on the day before."""
-    seconds = (
-        pd.to_datetime(bars["date"]).dt.tz_localize("Asia/Tokyo").dt.tz_convert("UTC").dt.as_unit("s").astype("int64")
-    )
-    bars.assign(date=seconds).rename(columns={"date": "time"}).to_csv(path, index=False)
-    return path
-
-
-def utc_berlin(bars: pd.DataFrame, path: Path) -> Path:
-    stamps = pd.to_datetime(bars["date"]).dt.tz_localize("Europe/Berlin").dt.tz_convert("UTC")
-    bars.assign(date=stamps).to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
+def unix(bars: pd.DataFrame, zone: str) -> pd.DataFrame:
+    seconds = at_midnight(bars, zone).dt.as_unit("s").astype("int64")
+    return bars.assign(date=seconds).rename(columns={"date": "time"})
 
 
 def read_back(source: Path, folder: Path) -> tuple[PrepareSummary, pd.DataFrame]:
@@ -194,54 +94,61 @@ def assert_equal(made: pd.DataFrame, bars: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(made, expected, check_dtype=False, check_exact=True)
 
 
-WRITERS = [
-    folder_of_csv, long_csv, long_parquet, indexed_parquet, folder_of_parquet, yfinance_single, yfinance_three_rows,
-    yfinance_two_rows, yfinance_by_ticker, yfinance_old, yfinance_parquet, yfinance_parquet_reset, stooq_bulk,
-    stooq_plain, alpaca, alpaca_parquet, alpaca_short, unix_tokyo, utc_berlin,
-]  # fmt: skip
+FORMS: dict[str, Writer] = {
+    "CSV files": lambda bars, path: folder_of(titled(bars), path),
+    "long CSV": lambda bars, path: bars.to_csv(path, index=False),
+    "long parquet": lambda bars, path: bars.to_parquet(path),
+    "stacked parquet": lambda bars, path: (
+        bars.astype({"date": str, "ticker": "category"}).set_index(["date", "ticker"]).to_parquet(path)
+    ),
+    "parquet files": lambda bars, path: folder_of(titled(bars), path, "{}.parquet"),
+    "yfinance, single": lambda bars, path: folder_of(with_adjusted_close(bars), path),
+    "yfinance, three rows": lambda bars, path: panel(bars).to_csv(path),
+    "yfinance, two rows": lambda bars, path: panel(bars, names=("Price", "Ticker", None)).to_csv(path),
+    "yfinance, by ticker": lambda bars, path: panel(bars, by_ticker=True).to_csv(path),
+    "yfinance, old": lambda bars, path: panel(bars, names=(None, None, "Date")).to_csv(path),
+    "yfinance, parquet": lambda bars, path: panel(bars).tz_localize("America/New_York").to_parquet(path),
+    "yfinance, parquet without index": lambda bars, path: panel(bars).reset_index().to_parquet(path),
+    "Stooq, long": lambda bars, path: stooq(bars).to_csv(path, index=False),
+    "Stooq, files": lambda bars, path: folder_of(
+        titled(bars.assign(ticker=bars["ticker"].str.lower())), path, "{}_us_d.csv"
+    ),
+    "Alpaca, CSV": lambda bars, path: alpaca(bars).to_csv(path, index=False),
+    "Alpaca, parquet": lambda bars, path: alpaca(bars).set_index(["symbol", "timestamp"]).to_parquet(path),
+    "Unix time of Tokyo": lambda bars, path: unix(bars, "Asia/Tokyo").to_csv(path, index=False),
+    "UTC of Berlin": lambda bars, path: bars.assign(date=at_midnight(bars, "Europe/Berlin")).to_parquet(path),
+}
 
 
-@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
-def test_every_form_gives_the_same_parquet(write: Writer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_parquet(form: str, tmp_path: Path) -> None:
     bars = truth()
-    summary, made = read_back(write(bars, tmp_path / "source"), tmp_path)
+    FORMS[form](bars, tmp_path / "source")
+    summary, made = read_back(tmp_path / "source", tmp_path)
     assert_equal(made, bars)
     assert (summary.dropped.total(), summary.skipped, summary.closes_only) == (0, [], [])
 
 
-def wide_csv(bars: pd.DataFrame, path: Path) -> Path:
-    bars.pivot(index="date", columns="ticker", values="close").to_csv(path)
-    return path
+def wide(bars: pd.DataFrame) -> pd.DataFrame:
+    return bars.pivot(index="date", columns="ticker", values="close")
 
 
-def wide_csv_german(bars: pd.DataFrame, path: Path) -> Path:
-    wide = bars.assign(date=bars["date"].dt.strftime("%d.%m.%Y")).pivot(index="date", columns="ticker", values="close")
-    wide.rename_axis(None).to_csv(path, sep=";", decimal=",", na_rep="NaN")
-    return path
+CLOSES: dict[str, Writer] = {
+    "CSV": lambda bars, path: wide(bars).to_csv(path),
+    "German CSV": lambda bars, path: (
+        wide(bars).rename_axis(None).to_csv(path, sep=";", decimal=",", na_rep="NaN", date_format="%d.%m.%Y")
+    ),
+    "parquet": lambda bars, path: wide(bars).to_parquet(path),
+    "parquet without names": lambda bars, path: wide(bars).rename_axis(None).rename_axis(None, axis=1).to_parquet(path),
+    "yfinance": lambda bars, path: panel(bars)[["Close"]].to_csv(path),
+}
 
 
-def wide_parquet(bars: pd.DataFrame, path: Path) -> Path:
-    bars.pivot(index="date", columns="ticker", values="close").to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def wide_parquet_unnamed(bars: pd.DataFrame, path: Path) -> Path:
-    wide = bars.pivot(index="date", columns="ticker", values="close")
-    wide.rename_axis(None).rename_axis(None, axis=1).to_parquet(path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
-
-
-def yfinance_closes(bars: pd.DataFrame, path: Path) -> Path:
-    panel(bars)[["Close"]].to_csv(path)
-    return path
-
-
-@pytest.mark.parametrize(
-    "write", [wide_csv, wide_csv_german, wide_parquet, wide_parquet_unnamed, yfinance_closes], ids=lambda w: w.__name__
-)
-def test_closes_side_by_side(write: Writer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", CLOSES)
+def test_closes_side_by_side(form: str, tmp_path: Path) -> None:
     bars = truth(closes_only=True)
-    summary, made = read_back(write(bars, tmp_path / "source"), tmp_path)
+    CLOSES[form](bars, tmp_path / "source")
+    summary, made = read_back(tmp_path / "source", tmp_path)
     assert_equal(made, bars)
     assert len(summary.closes_only) == 1
     assert any("orders fill at closes" in line for line in summary.lines())
@@ -283,7 +190,8 @@ def test_stamps_of_the_close_in_new_york_keep_their_date() -> None:
 
 def test_an_index_goes_into_its_own_file(tmp_path: Path) -> None:
     bars = truth()
-    source = long_csv(bars.replace({"ticker": {"T": "^SPX"}}), tmp_path / "all.csv")
+    source = tmp_path / "all.csv"
+    bars.replace({"ticker": {"T": "^SPX"}}).to_csv(source, index=False)
     target = tmp_path / "out" / "bars.parquet"
     summary = prepare(source, target, "^SPX")
     assert summary.benchmark == tmp_path / "out" / "bars.benchmark.csv"
@@ -307,8 +215,8 @@ INTRADAY = "symbol,timestamp,open,high,low,close\n" + "".join(
     ("content", "words"),
     [
         ("PAR1 and no more", "no readable parquet"),
-        ({"date": ["2020-01-02"], "city": ["Bonn"]}, "no columns of prices"),
-        ({"open": [1.0], "close": [1.0]}, "column of dates"),
+        ({"date": ["2020-01-02"], "city": ["Bonn"]}, "no columns of dates and prices among date, city"),
+        ({"open": [1.0], "close": [1.0]}, "no columns of dates and prices"),
         ({"date": ["2020-01-02"], "close": [1.0], "ticker": ["A"]}, "no column for open, high, low"),
         ("Price,Close,Open\nTicker,A,A\n2020-01-02,1,1\n", "expected open, high, low and close of A"),
         (INTRADAY, "many rows for one date: expected daily bars"),
