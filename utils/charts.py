@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,54 +16,16 @@ MemoryPoint = tuple[str, float, float, float, float]
 """Phase, seconds since the start, and RSS, unique set size and GPU memory in MiB."""
 
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
-JUDGED = "end"
-"""Phase of a memory point that follows the judging of the champion, in which none are taken."""
+_GREY_STYLE = 7
 
 
-class Line(NamedTuple):
-    """A series with a value per position of its chart; NaN leaves a gap."""
+class Trade(NamedTuple):
+    """A position from its purchase to its sale."""
 
-    label: str
-    values: FloatArray
-    style: int  # number of its colour and dashes; 0 for the subject of the chart
-    end: str  # text after the label, usually the last value
-
-
-class Band(NamedTuple):
-    """A shaded range of values."""
-
-    label: str
-    low: FloatArray
-    high: FloatArray
-
-
-class Mark(NamedTuple):
-    """A symbol at a position and a value."""
-
-    x: Any  # of the type of the chart's positions
-    value: float
-    symbol: str  # "entry", or why a position was sold: "target", "stop", "time", "end" or "lost"
-    kind: str  # "open", "gain" or "loss"
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Series over one x axis."""
-
-    title: str
-    description: str  # text for readers who cannot see the chart
-    x: npt.NDArray[Any]  # (T,) dates, integers or floats; ascending where there are lines
-    lines: Sequence[Line] = ()
-    dots: FloatArray | None = None  # (T,) values that no line joins
-    bands: Sequence[Band] = ()
-    verticals: Sequence[Any] = ()  # positions of dotted lines, which the note explains
-    marks: Sequence[Mark] = ()
-    segments: Sequence[tuple[Mark, Mark]] = ()  # pairs of marks joined by a line of the second one's kind
-    note: str = ""
-    x_unit: str = ""
-    has_zero: bool = True  # the y axis always includes 0
-    height: int = 240  # pixels on a page
+    x: tuple[Any, Any]  # of the type of the chart's positions
+    prices: tuple[float, float]
+    marker: str  # matplotlib's, at the sale
+    is_gain: bool
 
 
 def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
@@ -86,38 +48,54 @@ def last_known(values: FloatArray) -> float:
     return float(known[-1]) if known.size else math.nan
 
 
-def lines_of(
-    series: Mapping[str, FloatArray], end: Callable[[FloatArray], str] = lambda values: percent(last_known(values))
-) -> list[Line]:
-    """Return a line for each series, in different styles; `end` writes the text after its label."""
-    return [Line(label, values, style, end(values)) for style, (label, values) in enumerate(series.items())]
+def last_percent(values: FloatArray) -> str:
+    """Write the last finite value as a percentage."""
+    return percent(last_known(values))
 
 
-def ends_of(lines: Sequence[Line]) -> str:
-    """List the lines with the texts at their ends."""
-    return ", ".join(f"{line.label} {line.end}" for line in lines)
+@dataclass(frozen=True)
+class Chart:
+    """Series over one x axis."""
+
+    title: str
+    x: npt.NDArray[Any]  # (T,) dates, integers or floats; ascending where there are lines
+    lines: Mapping[str, FloatArray] = field(default_factory=dict)  # (T,) values by label; NaN leaves a gap
+    end: Callable[[FloatArray], str] = last_percent  # writes the text after a line's label
+    dots: FloatArray | None = None  # (T,) values that no line joins
+    bands: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)  # lowest and highest values
+    verticals: Sequence[Any] = ()  # positions of dotted lines, which the note explains
+    trades: Sequence[Trade] = ()
+    note: str = ""
+    x_unit: str = ""
+    has_zero: bool = True  # the y axis always includes 0
+    height: int = 280  # pixels on a page
+
+    @property
+    def ends(self) -> dict[str, str]:
+        """Return the text after each line's label."""
+        return {label: self.end(values) for label, values in self.lines.items()}
+
+    @property
+    def first_style(self) -> int:
+        """Return the number of the first line's colour and dashes: 0 for the subject of the chart."""
+        return _GREY_STYLE if self.trades else int(self.dots is not None)
+
+    @property
+    def description(self) -> str:
+        """Return text for readers who cannot see the chart."""
+        ends = ", ".join(f"{label} {end}" for label, end in self.ends.items())
+        return f"{self.title}. {self.note}" + (f" At the end: {ends}." if ends else "")
 
 
-def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None, *, moment: str = "phase") -> Chart:
-    """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any.
-
-    Points are taken at the ends of a `moment`. None are taken while the champion is judged: the lines end there.
-    """
-    gap = [("judging", point[1], math.nan, math.nan, math.nan) for point in points if point[0] == JUDGED]
-    points = [*(p for p in points if p[0] != JUDGED), *gap, *(p for p in points if p[0] == JUDGED)]
-    times, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
-    unit, seconds = ("s", 1) if times[-1] < 120 else ("min", 60) if times[-1] < 7200 else ("h", 3600)
-    series = {"resident": resident, "unique": unique} | ({"GPU": gpu} if np.nansum(gpu) else {})
-    peak = int(np.nanargmax(resident))
-    highest = f"{number(resident[peak], 0)} MiB"
-    limit = "" if limit_mb is None else f" The limit was {number(limit_mb, 0)} MiB."
-    lines = lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB")
+def memory_chart(points: Sequence[MemoryPoint], note: str = "At the end of each phase.") -> Chart:
+    """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any."""
+    minutes, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
+    peak = int(resident.argmax())
     return Chart(
-        title="Memory of the process, MiB",
-        note=f"At the end of each {moment}.{limit}",
-        description=f"Memory of the process in MiB over time. Peak {highest}. At the end: {ends_of(lines)}.",
-        x=times / seconds,
-        x_unit=f" {unit}",
-        lines=lines,
-        marks=[Mark(times[peak] / seconds, resident[peak], "target", "gain", f"peak {highest}, {points[peak][0]}")],
+        "Memory of the process, MiB",
+        minutes / 60,
+        {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {}),
+        lambda sizes: f"{number(sizes[-1], 0)} MiB",
+        note=f"{note} Peak {number(resident[peak], 0)} MiB, {points[peak][0]}.",
+        x_unit=" min",
     )

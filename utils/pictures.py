@@ -34,14 +34,12 @@ STYLES = tuple(
     for place, colour in enumerate(_COLOURS.split())
 )
 """Colour and dashes by style, as on the page in its light theme; no two lines of a chart share one."""
-_SYMBOLS = {"entry": "^", "target": "o", "stop": "v", "time": "s", "end": "D", "lost": "x"}
-_KINDS = {"open": ("white", INK), "gain": ("#0060a8", "#0060a8"), "loss": ("#b84500", "#b84500")}
-"""Fill and edge of marks."""
+_GAIN, _LOSS = "#0060a8", "#b84500"
 _PAGE_COLOURS = {colour: f"s{style}" for style, (colour, _) in enumerate(STYLES)} | {
     GREY.lower(): "muted",
     INK: "ink",
     GRID.lower(): "grid",
-    "#b84500": "loss",
+    _LOSS: "loss",
     "#ffffff": "paper",
 }
 """Names of the variables in the page's style sheet, by the colours of the light theme that they replace."""
@@ -49,7 +47,7 @@ _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 1000, 60, 220, 12, 26
 """Of a chart on a page and its margins, in pixels of its scale."""
 _FEW = 30
 """Positions up to which each is drawn as a dot."""
-_TEXT, _LABEL_GAP, _LABEL_CHARS = 12, 16, 28
+_TEXT, _LABEL_GAP, _LABEL_CHARS, _LEGEND_CHARS = 12, 16, 28, 22
 _NOISE = re.compile(
     r'(?<=^<g) id="[^"]*"| transform="rotate\(-?0 [^"]*"|xlink:(?=href)| font-(?:size|family): [^;]*;'
     r"|(?<=\.\d\d)\d+|\n"
@@ -68,8 +66,7 @@ def draw_charts(charts: Sequence[Chart], path: Path, note: str | None = None, ti
             _prepare(axes, chart.title, 13)
             _draw(chart, axes)
             axes.set_xlabel(textwrap.fill(chart.note, 95), fontsize=9, style="italic", loc="left", color=INK)
-            handles, labels = _legend(axes)
-            axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelspacing=0.8)
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelspacing=0.8)
         save_figure(figure, path)
 
 
@@ -81,7 +78,7 @@ def draw_svg(chart: Chart) -> str:
     figure = Figure(figsize=(_WIDTH / 72, chart.height / 72), dpi=72)
     edges = np.array([_LEFT, _BOTTOM, _WIDTH - _LEFT - _RIGHT, chart.height - _TOP - _BOTTOM])
     # Identifiers differ between the charts of a page.
-    salt = ascii((chart.title, chart.description, [line.end for line in chart.lines]))
+    salt = ascii((chart.title, chart.description))
     rc: Any = {"svg.fonttype": "none", "svg.hashsalt": salt, "text.parse_math": False}
     file = StringIO()
     with rc_context(rc), warnings.catch_warnings():
@@ -114,29 +111,28 @@ def _attributes(style: re.Match[str]) -> str:
 def _draw(chart: Chart, axes: Axes) -> None:
     """Draw a chart without its title and note."""
     is_few = len(chart.x) <= _FEW
-    for band in chart.bands:
-        axes.fill_between(chart.x, band.low, band.high, color=GREY, alpha=0.22, linewidth=0, label=band.label)
-        for bound in (band.low, band.high):
+    for label, bounds in chart.bands.items():
+        label = textwrap.fill(label, _LEGEND_CHARS)
+        axes.fill_between(chart.x, *bounds, color=GREY, alpha=0.22, linewidth=0, label=label)
+        for bound in bounds:
             axes.plot(chart.x, bound, color=GREY, linewidth=0.6, marker="o" if is_few else "", markersize=3)
-    for line in chart.lines:
-        known = np.pad(np.isfinite(line.values), 1)
+    for number, (label, end) in enumerate(chart.ends.items(), start=chart.first_style):
+        known = np.pad(np.isfinite(chart.lines[label]), 1)
         # A point without neighbours has no line that would show it.
         dots = np.flatnonzero(known[1:-1] & (is_few | ~known[:-2] & ~known[2:]))
-        (colour, dashes), (width, layer) = STYLES[line.style], (2.2, 3) if line.style == 0 else (1.5, 2)
+        (colour, dashes), (width, layer) = STYLES[number], (2.2, 3) if number == 0 else (1.5, 2)
         style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": width, "zorder": layer}
         style |= {"marker": "o", "markersize": 3, "markevery": dots.tolist()} if dots.size else {}
-        axes.plot(chart.x, line.values, label=f"{line.label}\n{line.end}", **style)
+        axes.plot(chart.x, chart.lines[label], label=f"{textwrap.fill(label, _LEGEND_CHARS)}\n{end}", **style)
     if chart.dots is not None:
         axes.plot(chart.x, chart.dots, "o", color=STYLES[0][0], markersize=5, clip_on=False)
-    for start, end in chart.segments:
-        axes.plot([start.x, end.x], [start.value, end.value], color=_KINDS[end.kind][1], linewidth=2, zorder=3)
-    for mark in (*chart.marks, *(mark for pair in chart.segments for mark in pair)):
-        fill, edge = _KINDS[mark.kind]
-        symbol: dict[str, Any] = {"marker": _SYMBOLS[mark.symbol], "markerfacecolor": fill, "markeredgecolor": edge}
-        axes.plot(mark.x, mark.value, markersize=6, zorder=4, **symbol)
-        if mark.text:
-            label: dict[str, Any] = {"ha": "right" if mark.x > chart.x[len(chart.x) // 2] else "left", "color": INK}
-            axes.annotate(mark.text, (mark.x, mark.value), (0, 8), textcoords="offset points", fontsize=10, **label)
+    for trade in chart.trades:
+        colour = _GAIN if trade.is_gain else _LOSS
+        axes.plot(trade.x, trade.prices, color=colour, linewidth=2, zorder=3)
+        for x, price, marker, fill, edge in zip(
+            trade.x, trade.prices, ("^", trade.marker), ("white", colour), (INK, colour), strict=True
+        ):
+            axes.plot(x, price, marker, markerfacecolor=fill, markeredgecolor=edge, markersize=6, zorder=4)
     for place in chart.verticals:
         axes.axvline(place, color=GREY, linestyle=":", linewidth=0.9)
     if chart.has_zero:
@@ -158,29 +154,23 @@ def _tick(value: float) -> str:
 def _name_ends(chart: Chart, axes: Axes) -> None:
     """Write the name of each line beside its end, apart from the other names."""
     low, high = axes.get_ylim()
-    shares = ((last_known(line.values) - low) / (high - low) for line in chart.lines)
-    ends = sorted((share, place) for place, share in enumerate(shares) if np.isfinite(share))
-    gap = _LABEL_GAP / (chart.height - _TOP - _BOTTOM)
-    for (end, index), height in zip(ends, spread([end for end, _ in ends], gap), strict=True):
-        line = chart.lines[index]
-        name = printable(line.label)
-        room = _LABEL_CHARS - len(line.end)
+    heights = [(last_known(values) - low) / (high - low) for values in chart.lines.values()]
+    named = zip(heights, chart.ends.items(), STYLES[chart.first_style :], strict=False)
+    known = sorted((one for one in named if np.isfinite(one[0])), key=lambda one: one[0])
+    places = spread([height for height, _, _ in known], _LABEL_GAP / (chart.height - _TOP - _BOTTOM))
+    for (height, (label, end), (colour, _)), place in zip(known, places, strict=True):
+        name, room = printable(label), _LABEL_CHARS - len(end)
         name = name if len(name) <= room else name[: room - 1] + "…"
-        leader = {"arrowstyle": "-", "color": STYLES[line.style][0], "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}
+        leader = {"arrowstyle": "-", "color": colour, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}
         text: dict[str, Any] = {"va": "center", "color": INK, "fontsize": _TEXT, "arrowprops": leader}
-        axes.annotate(f"{name} {line.end}", (1, end), (1.03, height), "axes fraction", **text)
+        axes.annotate(f"{name} {end}", (1, height), (1.03, place), "axes fraction", **text)
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
     """Return ascending places near the ascending wanted ones, at least `gap` apart, from 0 to 1 if they fit."""
-    placed: list[float] = []
-    for place in wanted:
-        placed.append(max(place, placed[-1] + gap if placed else 0.0))
-    ceiling = max(1.0, gap * (len(placed) - 1))
-    for index in reversed(range(len(placed))):
-        placed[index] = min(placed[index], ceiling)
-        ceiling = placed[index] - gap
-    return placed
+    steps = gap * np.arange(len(wanted))
+    pushed_up = np.maximum.accumulate(np.maximum(wanted, 0.0) - steps)
+    return list(np.minimum(pushed_up, max(0.0, 1.0 - steps.max(initial=0.0))) + steps)
 
 
 def new_figure(
@@ -214,9 +204,3 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG."""
     with new_file(path) as file:
         figure.savefig(file, format="png", facecolor="white")
-
-
-def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
-    """Return the handles of a legend and their labels, the long ones wrapped."""
-    handles, labels = axes.get_legend_handles_labels()
-    return handles, ["\n".join(textwrap.fill(line, 22) for line in label.splitlines()) for label in labels]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data.bars import is_bad_ticker
 from data.raw.prepare import prepare
 from main import main
-from tests.evaluation.chromium import chromium, find_chromium
+from tests.evaluation.chromium import needs_chromium, probe
 from tests.evaluation.test_page import HOSTILE, Page
 from training.commands.prepare import render
 from utils.errors import DataError
@@ -109,17 +109,11 @@ def test_names_cannot_act_in_the_page(name: str, tmp_path: Path) -> None:
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.skipif(find_chromium() is None, reason="no Chromium or Chrome is installed")
+@needs_chromium
 def test_the_page_in_a_browser(source: Path, tmp_path: Path) -> None:
     assert main(["prepare", str(source), str(tmp_path / "prices.parquet")]) == 0
-    executable = find_chromium()
-    assert executable is not None
-    with chromium(executable, tmp_path / "profile") as browser:
-        for width in (1280, 390):
-            browser.open(tmp_path / "prices.html", width)
-            assert browser.complaints() == []
-            assert len(browser.requests()) == 1
-            assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    widths = probe([tmp_path / "prices.html"], (1280, 390), "document.documentElement.scrollWidth")
+    assert widths == [1280, 390]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -159,12 +159,14 @@ def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
     one, two, clean = read(runs, "one", "two", "clean")
     chart = runs_equity_chart([one, two], with_equal_weight=True)
     assert chart is not None and one.validation is not None
-    assert [line.label for line in chart.lines] == ["one", "two", "equal weight"]
+    assert list(chart.lines) == ["one", "two", "equal weight"]
     np.testing.assert_array_equal(chart.x, one.validation.dates)
     equity = one.validation.equity["champion"]
-    np.testing.assert_allclose(chart.lines[0].values, 100 * (equity / equity[0] - 1))
+    np.testing.assert_allclose(chart.lines["one"], 100 * (equity / equity[0] - 1))
     frames = pd.read_csv(runs / "one" / "equity.csv")
-    np.testing.assert_allclose(chart.lines[2].values, 100 * (frames["equal weight"] / frames["equal weight"][0] - 1))
+    np.testing.assert_allclose(
+        chart.lines["equal weight"], 100 * (frames["equal weight"] / frames["equal weight"][0] - 1)
+    )
     apart = runs_equity_chart([one, clean], with_equal_weight=False)
     assert apart is not None and apart.x[:2].tolist() == [0, 1] and "days differ" in apart.note
 

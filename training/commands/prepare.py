@@ -8,7 +8,7 @@ from pathlib import Path
 from data.raw.prepare import PrepareSummary, prepare
 from training.commands.arguments import PrepareArguments
 from training.evaluation.page.document import document, write_document
-from utils.charts import Chart, lines_of, number
+from utils.charts import Chart, number
 from utils.errors import ConfigError
 from utils.tables import table
 
@@ -39,18 +39,13 @@ def run_prepare(arguments: PrepareArguments) -> None:
 def render(summary: PrepareSummary, source: Path) -> str:
     """Return the page about prepared data as HTML text: what was read, adjusted and dropped, and what looks wrong."""
     survey = summary.survey
-    most, last = int(survey.traded.max()), int(survey.traded[-1])
     facts = {
         "From": source.name or str(source),
         "Days": f"{summary.first_date} to {summary.last_date}",
         "Files": f"{number(summary.files_read, 0)} read, {number(len(summary.skipped), 0)} skipped",
     }
-    coverage = Chart(
-        title="Tickers that trade, by session",
-        description=f"Tickers that trade in each session: at most {most:,}, in the last one {last:,}.",
-        x=survey.dates,
-        lines=lines_of({"tickers": survey.traded.astype(float)}, lambda values: number(values[-1], 0)),
-    )
+    traded = {"tickers": survey.traded.astype(float)}
+    coverage = Chart("Tickers that trade, by session", survey.dates, traded, lambda values: number(values[-1], 0))
     return document(
         "data.html",
         f"Data: {summary.target.name}",

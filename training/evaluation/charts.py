@@ -1,4 +1,4 @@
-"""The charts of an evaluation and of a run's records: what is drawn, and the text for a reader who cannot see it."""
+"""The charts of an evaluation and of a run's records."""
 
 from __future__ import annotations
 
@@ -8,35 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from environment.ledger import EXIT_REASONS
+from data.features import CLOSE
 from training.evaluation import baselines
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE
-from utils.charts import (
-    Band,
-    Chart,
-    Dates,
-    FloatArray,
-    Line,
-    Mark,
-    MemoryPoint,
-    ends_of,
-    last_known,
-    lines_of,
-    number,
-    percent,
-)
+from utils.charts import Chart, FloatArray, Trade, last_known, memory_chart, number, percent
 
-EXIT_WORDS = {
-    "target": ("●", "target reached"),
-    "stop": ("▼", "stop reached"),
-    "time": ("■", "longest holding time"),
-    "end": ("◆", "end of the episode"),
-    "lost": ("✕", "stopped trading"),
+_TARGET, _STOP = ("o", "●", "target reached"), ("v", "▼", "stop reached")
+EXITS = {
+    "target_open": _TARGET,
+    "target": _TARGET,
+    "stop_open": _STOP,
+    "stop": _STOP,
+    "holding": ("s", "■", "longest holding time"),
+    "episode_end": ("D", "◆", "end of the episode"),
+    "no_bar": ("x", "✕", "stopped trading"),
 }
-"""Why a position was sold: the symbol in the key and the words, by the mark's symbol."""
-_SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "stop", "stop", "target", "time", "lost", "end"), strict=True))
-_PRICE_STYLE = 7
+"""Why a position was sold: marker in the chart, symbol in the key and words, by the reason in a trade."""
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
 ON_TRAINING = "training days, by forecasts out of fold"
@@ -59,16 +47,14 @@ _LOSSES = {
 
 def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the policies' returns since the first day, with the middle of the random selections."""
-    lines = lines_of({name: gain_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)})
     low, high = (gain_percent(edge) for edge in evaluation.random_band)
     verticals = _window_starts(evaluation)
     return Chart(
-        title="Return since the first day, %",
+        "Return since the first day, %",
+        evaluation.dates,
+        {name: gain_percent(evaluation.equity[name]) for name in _drawn_policies(evaluation)},
         note=f"After costs.{' Dotted vertical lines: a new window begins.' if verticals else ''}",
-        description=f"Return since the first day in percent. At the end: {ends_of(lines)}.",
-        x=evaluation.dates,
-        lines=lines,
-        bands=[Band("random selections, 5% to 95%", low, high)],
+        bands={"random selections, 5% to 95%": (low, high)},
         verticals=verticals,
         height=340,
     )
@@ -77,15 +63,13 @@ def equity_chart(evaluation: Evaluation) -> Chart:
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the policies' equity below its earlier peak, but for random selection."""
     # The mean of many random selections falls less than any of them.
-    names = [name for name in drawn_policies(evaluation) if name != baselines.RANDOM]
-    falls = {name: _drawdown_percent(evaluation.equity[name]) for name in names}
-    lines = lines_of(falls, lambda values: percent(np.nanmin(values)))
+    names = [name for name in _drawn_policies(evaluation) if name != baselines.RANDOM]
     return Chart(
-        title="Drawdown, %",
+        "Drawdown, %",
+        evaluation.dates,
+        {name: _drawdown_percent(evaluation.equity[name]) for name in names},
+        lambda values: percent(np.nanmin(values)),
         note="Fall below the earlier peak; the numbers beside the names are the deepest.",
-        description=f"Fall below the earlier peak in percent. Deepest: {ends_of(lines)}.",
-        x=evaluation.dates,
-        lines=lines,
         verticals=_window_starts(evaluation),
         height=220,
     )
@@ -97,7 +81,7 @@ def _window_starts(evaluation: Evaluation) -> list[np.datetime64]:
     return [evaluation.dates[steps * window] for window in range(1, windows)]
 
 
-def drawn_policies(evaluation: Evaluation) -> list[str]:
+def _drawn_policies(evaluation: Evaluation) -> list[str]:
     """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
     equity = evaluation.equity
     b = baselines
@@ -118,38 +102,30 @@ def _drawdown_percent(equity: FloatArray) -> FloatArray:
 
 
 def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, Any]]]]:
-    """Draw the stocks that the champion traded most over all days played; with its trades as `_shown_trade` says."""
-    market, days, made = evaluation.market, evaluation.played.days, evaluation.played.trades
-    counts = np.bincount([trade["stock"] for trade in made], minlength=len(market.investable_columns))
-    most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
+    """Draw the stocks that the champion traded most; with their trades, whose `percent` is after costs."""
+    market, days, trades = evaluation.market, evaluation.played.days, evaluation.trades
     played = slice(int(days.min()), int(days.max()) + 1)
-    dates = market.dates.astype("datetime64[D]")
+    trades = trades.assign(percent=100 * (trades["profit"] - trades["costs"]) / trades["value"])
+    by_ticker = sorted(trades.groupby("ticker", sort=False), key=lambda pair: -len(pair[1]))
     shown = []
-    for stock in most:
-        trades = [_shown_trade(trade, dates) for trade in made if trade["stock"] == stock]
-        close = market.close[played, stock].astype(np.float64)
-        ticker = market.tickers[market.investable_columns[stock]]
+    for ticker, own in by_ticker[:_TRADED_STOCKS]:
+        dates = own[["entry_date", "exit_date"]].to_numpy(dtype="datetime64[D]")
+        prices, made = own[["entry_price", "exit_price"]].to_numpy(), own.to_dict("records")
         chart = Chart(
-            title=ticker,
-            note=f"Closing price; {len(trades)} trades.",
-            description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
-            x=dates[played],
-            lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
-            segments=[trade["marks"] for trade in trades],
+            str(ticker),
+            market.dates[played].astype("datetime64[D]"),
+            {"close": market.data_array[played, market.tickers.index(ticker), CLOSE].astype(np.float64)},
+            lambda values: number(values[-1], 2),
+            note=f"Closing price; {len(made)} trades.",
+            trades=[
+                Trade((*when,), (*price,), EXITS[one["reason"]][0], one["percent"] > 0)
+                for when, price, one in zip(dates, prices, made, strict=True)
+            ],
             has_zero=False,
+            height=240,
         )
-        shown.append((chart, trades))
+        shown.append((chart, made))
     return shown
-
-
-def _shown_trade(trade: Mapping[str, Any], dates: Dates) -> dict[str, Any]:
-    """Add to a finished trade its dates, return and outcome, its `exit` as a key of `EXIT_WORDS`, and its marks."""
-    entry, leave, reason = dates[trade["entry_day"]], dates[trade["exit_day"]], _SYMBOLS[trade["reason"]]
-    gain = 100 * (trade["profit"] - trade["costs"]) / trade["value"]
-    outcome = "gain" if gain > 0 else "loss"
-    marks = Mark(entry, trade["entry_price"], "entry", "open"), Mark(leave, trade["exit_price"], reason, outcome)
-    added = {"entry_date": str(entry), "exit_date": str(leave), "exit": reason, "outcome": outcome, "marks": marks}
-    return {**trade, **added, "return_percent": gain}
 
 
 def cost_chart(evaluation: Evaluation) -> Chart:
@@ -158,14 +134,13 @@ def cost_chart(evaluation: Evaluation) -> Chart:
     costs = np.array(list(next(iter(returns.values()))))
     is_within = costs.min() <= charged <= costs.max()
     return Chart(
-        title="Return under other costs, %",
+        "Return under other costs, %",
+        costs,
+        {policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()},
         note="Costs and slippage of one leg in basis points of the value traded. This report was charged "
         f"{number(charged, 1)}{' (dotted line)' if is_within else ''}. Random selections are drawn anew at each cost, "
         "fewer than above.",
-        description="Return in percent by cost per leg; the table below holds the numbers.",
-        x=costs,
         x_unit=" bp",
-        lines=lines_of({policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}),
         verticals=[charged] if is_within else [],
         height=380,
     )
@@ -173,14 +148,16 @@ def cost_chart(evaluation: Evaluation) -> Chart:
 
 def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
-    lowest, mean, highest = (column(records, "fitness", name) for name in ("min", "mean", "max"))
-    return by_generation(
+    return Chart(
         "Fitness by generation, % of the initial capital per episode",
-        f"Of the population on {ON_TRAINING}, with penalties. The champion's validation result is from days that "
-        "neither training nor selection has seen.",
         _generations(records),
-        lines_of({"population mean": mean, "validation result": column(records, "validation", "champion")}),
-        bands=[Band("population, lowest to highest", lowest, highest)],
+        {
+            "population mean": column(records, "fitness", "mean"),
+            "validation result": column(records, "validation", "champion"),
+        },
+        note=f"Of the population on {ON_TRAINING}, with penalties. The champion's validation result is from days that "
+        "neither training nor selection has seen.",
+        bands={"population, lowest to highest": (column(records, "fitness", "min"), column(records, "fitness", "max"))},
     )
 
 
@@ -194,34 +171,33 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     if any("noise_scale" in record["learning"] for record in records):
         for name, (title, note) in _LOSSES.items():
             losses = {name: column(records, "learning", f"{name}_loss")}
-            lines = lines_of(losses, lambda values: number(last_known(values), 3))
-            charts.append(by_generation(title, note, generations, lines, has_zero=name != "actor"))
+            charts.append(
+                Chart(
+                    title,
+                    generations,
+                    losses,
+                    lambda values: number(last_known(values), 3),
+                    note=note,
+                    has_zero=name != "actor",
+                )
+            )
         explained = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
         on = "Means of the elites, on training days, out of fold; of results relative to the mean of their day."
     else:
         explained = {"population mean": "explained", "best agent": "explained_best"}
         on = "On training days, out of fold; below 0 forecasts are worse than the mean."
     shares = {label: 100.0 * column(records, "learning", name) for label, name in explained.items()}
-    charts.append(by_generation("Variance of results explained, %", on, generations, lines_of(shares)))
+    charts.append(Chart("Variance of results explained, %", generations, shares, note=on))
     values = {
         label: column(records, "learning", name)
         for label, name in (("Q(s0), expected", "initial_value"), ("earned", "elite_profit_percent"))
     }
     on = "Means of the elites over the training windows of the fitness, % of the capital."
-    return [*charts, by_generation("Value of an episode, expected and earned, %", on, generations, lines_of(values))]
+    return [*charts, Chart("Value of an episode, expected and earned, %", generations, values, note=on)]
 
 
-def by_generation(
-    title: str, note: str, generations: Sequence[int], lines: Sequence[Line], bands: Sequence[Band] = (), **others: Any
-) -> Chart:
-    """Return a chart of lines over generations."""
-    x = np.array(generations, dtype=np.int64)
-    description = f"{title.removesuffix(', %')}, by generation. Last: {ends_of(lines)}."
-    return Chart(title, description, x, lines, bands=bands, note=note, height=280, **others)
-
-
-def _generations(records: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [int(record["generation"]) for record in records]
+def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array([record["generation"] for record in records], dtype=np.int64)
 
 
 def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
@@ -229,14 +205,10 @@ def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> Float
     return np.array([record[group].get(name) for record in records], dtype=np.float64)
 
 
-def memory_points(records: Sequence[Mapping[str, Any]]) -> list[MemoryPoint]:
-    """Return memory at the end of each generation from the records; times add up over resumed runs."""
-    seconds = np.cumsum([record["seconds"]["total"] for record in records]).tolist()
-    return [
-        (
-            f"generation {record['generation']}",
-            after,
-            *(record["memory"][f"{kind}_mb"] or 0.0 for kind in ("rss", "uss", "gpu_allocated")),
-        )
-        for record, after in zip(records, seconds, strict=True)
-    ]
+def memory_by_generation(records: Sequence[Mapping[str, Any]], limit_mb: float) -> Chart:
+    """Draw memory at the end of each generation from the records; times add up over resumed runs."""
+    names = [f"generation {record['generation']}" for record in records]
+    seconds = np.cumsum(column(records, "seconds", "total"))
+    sizes = (column(records, "memory", f"{kind}_mb") for kind in ("rss", "uss", "gpu_allocated"))
+    note = "At the end of each generation." + (f" The limit was {number(limit_mb, 0)} MiB." if limit_mb else "")
+    return memory_chart(list(zip(names, seconds, *map(np.nan_to_num, sizes), strict=True)), note)

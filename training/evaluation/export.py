@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from training.evaluation.baselines import CHAMPION, RANDOM
+from training.evaluation.baselines import RANDOM
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.write import write_page
@@ -18,10 +18,6 @@ from utils.tables import spreadsheet_text, table
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY = "results.json", "equity.csv"
-_TRADE_COLUMNS = [
-    *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
-    *("exit_date", "exit_price", "reason", "profit", "costs"),
-]
 SHORT = {
     "return": "return %",
     "sharpe": "Sharpe",
@@ -152,7 +148,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     """Write page, results, trades and equity into a folder, each file in one step or newly made."""
     folder.mkdir(exist_ok=True)
-    trades = trade_frame(evaluation)
+    trades = evaluation.trades
     trades.assign(ticker=trades["ticker"].map(spreadsheet_text)).to_csv(folder / "trades.csv", index=False)
     trades.to_parquet(folder / "trades.parquet", index=False)
     write_equity(evaluation, folder)
@@ -237,17 +233,3 @@ def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
             if test is not None
         },
     }
-
-
-def trade_frame(evaluation: Evaluation) -> pd.DataFrame:
-    """Return the champion's trades, one row each: prices and amounts in currency units, `profit` before `costs`."""
-    market = evaluation.market
-    dates = market.dates.astype("datetime64[D]").astype(str).tolist()
-    rows = [
-        {
-            **{"policy": CHAMPION, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
-            **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry", "exit")},
-        }
-        for trade in evaluation.played.trades
-    ]
-    return pd.DataFrame(rows, columns=_TRADE_COLUMNS)

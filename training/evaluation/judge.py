@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from data.features import CLOSE, OPEN
 from data.market import Market
@@ -40,6 +41,10 @@ CHOSEN_IN_A_SWEEP = (
     "trials, {trials:,}."
 )
 _BAND = (5, 95)
+_TRADE_COLUMNS = [
+    *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
+    *("exit_date", "exit_price", "reason", "profit", "costs"),
+]
 _LAST_DAYS = 10
 TOO_GOOD = 0.25
 """Share of the variance of the next session's moves above which forecasts have probably seen them: more than twice what
@@ -248,6 +253,20 @@ class Evaluation:
         """Return percentiles 5 and 95 of the random selections' stitched equity."""
         low, high = np.percentile(self.played.curves[RANDOM].stitched, _BAND, axis=0)
         return low, high
+
+    @cached_property
+    def trades(self) -> pd.DataFrame:
+        """Return the champion's trades, one row each: prices and amounts in currency units, `profit` before `costs`."""
+        market = self.market
+        dates = market.dates.astype("datetime64[D]").astype(str).tolist()
+        rows = [
+            {
+                **{"policy": CHAMPION, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
+                **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry", "exit")},
+            }
+            for trade in self.played.trades
+        ]
+        return pd.DataFrame(rows, columns=_TRADE_COLUMNS)
 
     @property
     def title(self) -> str:

@@ -17,13 +17,12 @@ import pandas as pd
 
 from data.record import MARKET, MarketRecord, read_record
 from training.evaluation.baselines import CHAMPION, EQUAL
-from training.evaluation.charts import ON_TRAINING, by_generation, column, gain_percent
+from training.evaluation.charts import ON_TRAINING, column, gain_percent
 from training.evaluation.export import EQUITY, RESULTS, SHORT
 from training.evaluation.holdout import Look, looks_beside
 from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.document import document, shown_settings
-from utils.charts import DASH, Chart, Dates, FloatArray, ends_of, lines_of
-from utils.config.settings import to_dict
+from utils.charts import DASH, Chart, Dates, FloatArray
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.pictures import STYLES
@@ -216,8 +215,8 @@ def short_table(runs: Sequence[ReportedRun]) -> str:
 
 
 def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
-    """Return the settings in which the runs differ, each with its value of every run, without credentials."""
-    shown = [dict(shown_settings(to_dict(run.config))) for run in runs]
+    """Return the settings in which the runs differ, each with its value of every run."""
+    shown = [shown_settings(run.config) for run in runs]
     return [
         (name, [values[name] for values in shown])
         for name in shown[0]
@@ -289,21 +288,14 @@ def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> C
     equity = {name: one.equity[CHAMPION] for name, one in judged.items()}
     equity |= {EQUAL: first.equity[EQUAL]} if with_equal_weight else {}
     gains = {name: gain_percent(values) for name, values in equity.items()}
-    lines = lines_of({name: np.append(gain, np.full(len(x) - len(gain), np.nan)) for name, gain in gains.items()})
-    return Chart(
-        title="Return of the champions on validation days, %",
-        note=note,
-        description=f"Return since each run's first validation day in percent. At the end: {ends_of(lines)}.",
-        x=x,
-        lines=lines,
-        height=340,
-    )
+    lines = {name: np.append(gain, np.full(len(x) - len(gain), np.nan)) for name, gain in gains.items()}
+    return Chart("Return of the champions on validation days, %", x, lines, note=note, height=340)
 
 
 def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
     """Draw the mean fitness and the champions' validation results by generation; nothing where no run has a record."""
     note, runs = _note_on_drawn(runs), runs[:_DRAWN_RUNS]
-    generations = range(1, 1 + max((record["generation"] for run in runs for record in run.records), default=0))
+    generations = np.arange(1, 1 + max((record["generation"] for run in runs for record in run.records), default=0))
     charts = []
     for group, name, title, on in (
         ("fitness", "mean", "Mean fitness of the population by generation, %", ON_TRAINING),
@@ -313,8 +305,8 @@ def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
         for run in runs:
             series[run.name][[record["generation"] - 1 for record in run.records]] = column(run.records, group, name)
         text = f"Percent of the initial capital per episode, on {on}.{note}"
-        charts.append(by_generation(title, text, generations, lines_of(series)))
-    return charts if generations else []
+        charts.append(Chart(title, generations, series, note=text))
+    return charts if len(generations) else []
 
 
 def _note_on_drawn(runs: Sequence[ReportedRun]) -> str:

@@ -17,7 +17,7 @@ from PIL import Image
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.fires import BoolArray, Float64Array, Hazard
-from utils.charts import Chart, ends_of, lines_of, percent
+from utils.charts import Chart, percent
 from utils.pictures import BLUE, GREY, GRID, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file
 
@@ -52,11 +52,9 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
     curves = {label: np.array([validation[name] for validation in validations]) for name, label in names.items()}
     returns = [None, *(record["return_percent"] for record in records)]  # None: NaN
     curves["exploring, on training tiles"] = np.array(returns, dtype=np.float64)
-    lines = lines_of(curves, lambda values: f"{values[-1]:.1f} %")
     episodes = np.array([0, *(record["episodes"] for record in records)])
-    chart = Chart(
-        "Reduction of the burned area, %, by episodes played", ends_of(lines), episodes, lines, has_zero=False
-    )
+    title, end = "Reduction of the burned area, %, by episodes played", lambda values: f"{values[-1]:.1f} %"
+    chart = Chart(title, episodes, curves, end, has_zero=False)
     draw_charts([chart], path, note, "Learning to place fuel breaks")
 
 

@@ -10,7 +10,7 @@ from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
 from training.paper.certificate import LINE, MEDIAN_SESSIONS, finding
-from utils.charts import Chart, Line, lines_of, number
+from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 
 _SHOWN = 40
@@ -42,19 +42,13 @@ def _render(account: Account, played: Backtest) -> str:
         "account": 100 * (np.array([book.equity(day) for day in days]) / opening["capital"] - 1),
         "backtest": 100 * (played.equity / opening["capital"] - 1),
     }
-    equity = Chart(
-        "Equity, percent of the first capital",
-        "Profit of account and backtest over the sessions.",
-        x,
-        lines_of(percent),
-    )
+    equity = Chart("Profit of account and backtest, percent of the first capital", x, percent)
     power = np.log10(np.maximum(found.capital, 1e-3))
-    line = Line(f"{LINE:g}", np.full(len(x), np.log10(LINE)), 1, "shown")
     certificate = Chart(
         "Capital of a bet on the champion, powers of ten",
-        "Capital of the certificate over the sessions, with the line at which skill counts as shown.",
         x,
-        [Line("capital", power, 0, f"{found.capital[-1]:.3g}"), line],
+        {"capital": power, "skill is shown at": np.full(len(x), np.log10(LINE))},
+        lambda powers: f"{10 ** powers[-1]:.3g}",
     )
     return document(
         "report.html",

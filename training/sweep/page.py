@@ -10,8 +10,7 @@ import numpy as np
 
 from training.evaluation.page.document import document, shown_settings
 from training.sweep.study import ranked
-from utils.charts import Chart, FloatArray, Line, percent
-from utils.config.settings import to_dict
+from utils.charts import Chart, FloatArray
 from utils.config.trader import Config
 from utils.tables import table
 
@@ -61,20 +60,18 @@ def render(outcome: dict[str, Any], config: Config) -> str:
         by_setting=[_by_setting(shown, profits, name) for name in outcome["space"]],
         labels=[name.rpartition(".")[2].replace("_", " ") for name in outcome["space"]],
         word=_word,
-        settings=shown_settings(to_dict(config)),
+        settings=shown_settings(config),
     )
 
 
 def _history(shown: Sequence[dict[str, Any]], profits: FloatArray) -> Chart:
     """Draw the profits of trials in order, and the best so far."""
-    best = np.maximum.accumulate(profits)
     return Chart(
-        title="Profit of the trials on validation days, %",
-        note="Median over the seeds of each trial, and the best so far.",
-        description="Profit of each trial in order; the table of trials has the numbers.",
-        x=np.array([one["number"] for one in shown]),
-        lines=[Line("best so far", best, 1, percent(best[-1]))],
+        "Profit of the trials on validation days, %",
+        np.array([one["number"] for one in shown]),
+        {"best so far": np.maximum.accumulate(profits)},
         dots=profits,
+        note="Median over the seeds of each trial, and the best so far.",
     )
 
 
@@ -85,8 +82,7 @@ def _by_setting(shown: Sequence[dict[str, Any]], profits: FloatArray, name: str)
         choices = sorted(set(values))
         note = ", ".join(f"{place}: {choice}" for place, choice in enumerate(choices))
         values = [choices.index(value) for value in values]
-    description = f"Profit of each trial in percent by {name}; the table of trials has the numbers."
-    return Chart(name, description, np.array(values), dots=profits, note=note, height=200)
+    return Chart(name, np.array(values), dots=profits, note=note, height=200)
 
 
 def _word(value: Any) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,22 +18,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from utils.charts import number
-from utils.config.settings import flatten
+from utils.config.settings import flatten, to_dict
 from utils.runs.run_log import write_atomically
 
 if TYPE_CHECKING:  # a command that reads or writes files should not wait for torch
     from training.evaluation.measures import Estimate
     from utils.statistics import MeanTest
 
-NOT_SHOWN = "(not shown)"
 _HERE = Path(__file__).parent
 _MAX_HEAT = 4
-_SECRET_NAME = re.compile(r"secret|token|passw|credential|private|api_?key|access_?key|account_?key", re.IGNORECASE)
-SECRET_VALUE = re.compile(
-    r"-----BEGIN.*|(?<=://)[^/\s@]+:[^/\s@]+(?=@)|(?<=[?&])[\w-]*(?:sig|signature|token|key)=[^&\s]+"
-    r"|--[\w.-]*(?:token|password|secret|key)[= ]\S+",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 class Scale:
@@ -89,7 +81,6 @@ def _template(folder: Path, name: str) -> Template:
         "interval": interval_text,
         "p_value": lambda value: "< 0.001" if value is not None and value < 0.001 else number(value, 3),
         "heat": heat_level,
-        "redacted": lambda text: SECRET_VALUE.sub(NOT_SHOWN, text),
         "svg": lambda chart: Markup(draw_svg(chart)),
         "share": lambda value: number(None if value is None else 100 * value, 1),
     }
@@ -119,9 +110,6 @@ def heat_level(percent: float, largest: float) -> str:
     return f"{'gain' if percent > 0 else 'loss'} heat{level}"
 
 
-def shown_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return flat names and values, without what looks like a credential."""
-    return [
-        (name, NOT_SHOWN if _SECRET_NAME.search(name) else SECRET_VALUE.sub(NOT_SHOWN, str(value)))
-        for name, value in flatten(settings).items()
-    ]
+def shown_settings(config: object) -> dict[str, str]:
+    """Return the settings of a configuration as text, by dotted names."""
+    return {name: str(value) for name, value in flatten(to_dict(config)).items()}

@@ -12,10 +12,9 @@ from training.evaluation import charts
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS, Estimate
-from training.evaluation.page.document import NOT_SHOWN, SECRET_VALUE, Scale, document, shown_settings, write_document
+from training.evaluation.page.document import Scale, document, shown_settings, write_document
 from training.evaluation.verdict import TAIL
-from utils.charts import Dates, FloatArray, memory_chart
-from utils.config.settings import to_dict
+from utils.charts import Dates, FloatArray
 from utils.metrics import daily_returns
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -28,8 +27,7 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
 
 def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
-    records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
-    rows = evaluation.verdict.rows
+    records, rows = evaluation.records, evaluation.verdict.rows
     monthly = monthly_returns(evaluation.dates, evaluation.equity[CHAMPION])
     return document(
         "page.html",
@@ -47,12 +45,12 @@ def render(evaluation: Evaluation) -> str:
         largest_month=float(np.nanmax(np.abs([percent for _, percent, _ in monthly]), initial=0.0)),
         months=MONTHS,
         traded=charts.traded_stocks(evaluation),
-        exit_words=charts.EXIT_WORDS,
+        exits=charts.EXITS,
         costs=charts.cost_chart(evaluation),
         fitness=charts.fitness_chart(records) if records else None,
-        memory=memory_chart(charts.memory_points(records), limit, moment="generation") if records else None,
-        settings=shown_settings(to_dict(evaluation.config)),
-        command=SECRET_VALUE.sub(NOT_SHOWN, evaluation.command),
+        memory=charts.memory_by_generation(records, evaluation.config.memory_limit_mb) if records else None,
+        settings=shown_settings(evaluation.config),
+        command=evaluation.command,
     )
 
 
