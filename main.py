@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 try:
-    from training.commands.table import COMMANDS
+    from training.commands.table import COMMANDS, help_lists
     from utils.config.cli import ParsedCommand, parse_command
     from utils.errors import ProgramError, StopRequested, as_program_error
     from utils.runs.console import setup_logging
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     setup_logging()
     command = None
     try:
-        command = parse_command(argv, COMMANDS)
+        command = parse_command(argv, COMMANDS, help_lists)
         command.run()
     except (Exception, KeyboardInterrupt) as raised:
         if (error := as_program_error(raised)) is None:

@@ -210,7 +210,7 @@ def test_bad_data_gets_one_line_and_exit_code_2(
         (("--investable", "nowhere.txt"), "nowhere.txt"),
         (("--env.volume-cap", "5"), "expected volume for --env.volume-cap 5"),
         (("--env.delisting-loss", "101"), "<= 100"),
-        (("--synthetic.daily-noise", "1e300"), "synthetic.daily-noise: expected 0 < NUMBER <= 0.1"),
+        (("--synthetic.daily-noise", "1e300"), "synthetic.daily-noise: expected NUMBER > 0 and <= 0.1"),
         (("--synthetic.days", str(10**9)), "free memory, got 1,000,000,000 days x 6 tickers x 300 bytes"),
     ],
 )

@@ -24,7 +24,7 @@ def test_the_picture_is_of_this_version() -> None:
 
 def test_its_settings_are_those_of_the_first_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("utils.config.kinds.has_cuda", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert from_dict(default_settings({}), Config) == profile_config("quick")
 
 

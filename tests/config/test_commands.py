@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from main import main
-from training.commands.arguments import TrainArguments
-from training.commands.table import COMMANDS, require_startable
+from training.commands.table import COMMANDS, TrainArguments, require_startable
 from utils.config.cli import ParsedCommand
 from utils.config.settings import LATEST
 from utils.config.trader import Config

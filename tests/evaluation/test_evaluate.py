@@ -173,7 +173,7 @@ def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Pat
     ("flags", "message"),
     [
         (("--run", "three"), "expected a run in"),
-        (("--split", "training"), "expected validation or holdout"),
+        (("--split", "training"), "expected validation|holdout"),
         (("--random-pickers", "0"), "--random-pickers: expected INT >= 1"),
         (("--data", "missing.parquet"), "--data: expected an existing file"),
     ],

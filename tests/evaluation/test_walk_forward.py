@@ -18,8 +18,7 @@ from benchmarks.faults.harness import records
 from data.splits import FoldPlan, Span, consecutive_windows, make_folds
 from main import main
 from tests.tiny_run import TINY, frame
-from training.commands.arguments import WalkForwardArguments
-from training.commands.table import COMMANDS
+from training.commands.table import COMMANDS, WalkForwardArguments
 from training.commands.train import run_training
 from training.erl_trainer import ERLTrainer
 from training.run.market import load_market

@@ -260,7 +260,7 @@ def test_a_run_stopped_by_signals_goes_on_exactly(
         (["train", "--config", "no.toml"], "readable TOML"),
         (["train", "--device", "tpu"], "auto, cpu, cuda"),
         (["evaluate", "--run", "nothing"], "expected a run in"),
-        (["evaluate", "--split", "train"], "expected validation or test"),
+        (["evaluate", "--split", "train"], "expected validation|test"),
         (["evaluate", "--scenario-seeds", "0"], "--scenario-seeds: expected INT >= 1"),
         (["show", "--tile", "-1"], "--tile: expected INT >= 0"),
     ],

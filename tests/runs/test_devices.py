@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.tiny import learnable_market, tiny_trainer
+from utils.errors import ConfigError
 from utils.runs import devices
 from utils.runs.devices import choose_device
 
@@ -77,6 +78,10 @@ def restore_order() -> Iterator[None]:
 def test_a_card_computes_in_fixed_order_and_a_cpu_is_left_alone(
     restore_order: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="--device: expected cpu or auto on a machine without CUDA, got 'cuda:0'"):
+        choose_device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     choose_device("cpu")

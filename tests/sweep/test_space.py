@@ -54,9 +54,9 @@ def test_what_may_vary_are_settings_that_leave_days_prices_and_costs_alone() -> 
         ),
         ("[env.cost_bps]\nlow = 1\nhigh = 2", "a setting that a sweep may vary"),
         ("generations = 3", "a known setting in space.toml, got 'generations'"),
-        ("[generations]\nlow = 0\nhigh = 2", "generations in space.toml: expected INT >= 1, got 0"),
-        ("[generations]\nlow = 1.5\nhigh = 2", "an integer for generations in space.toml, got 1.5"),
-        ("[learning.gamma]\nchoices = [0.5, 1.5]", "learning.gamma in space.toml: expected 0 <= NUMBER <= 1, got 1.5"),
+        ("[generations]\nlow = 0\nhigh = 2", "--generations: expected INT >= 1, got 0"),
+        ("[generations]\nlow = 1.5\nhigh = 2", "--generations: expected INT >= 1, got 1.5"),
+        ("[learning.gamma]\nchoices = [0.5, 1.5]", "--learning.gamma: expected NUMBER >= 0 and <= 1, got 1.5"),
         ("[generations", "TOML in"),
     ],
 )

@@ -407,7 +407,7 @@ def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.Capt
         (("--run", "none"), "the nearest is 'one'"),
         (("--positions", "nowhere.csv"), "--positions: expected an existing file"),
         (("--json", "no/such/folder/out.json"), "a file to write to for --json"),
-        (("--capital", "0"), "--capital: expected 1 <= NUMBER"),
+        (("--capital", "0"), "--capital: expected NUMBER >= 1"),
     ],
 )
 def test_mistakes_get_one_line(

@@ -19,7 +19,7 @@ from data.loader import StockDataLoader
 from data.market import Market
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from training.commands.arguments import AuditArguments
+from training.commands.table import AuditArguments
 from training.run.saved import SavedRun, open_saved_run
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError, ProgramError

@@ -12,7 +12,7 @@ from data.record import data_fingerprint
 from data.splits import consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
-from training.commands.arguments import EvaluateArguments
+from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION, ScoreRule, benchmark_close, simple_rules, tune_planted
 from training.evaluation.export import log_evaluation, write_evaluation

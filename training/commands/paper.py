@@ -6,7 +6,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from training.commands.arguments import (
+from training.commands.table import (
     PaperArguments,
     PaperOpenArguments,
     PaperReplayArguments,

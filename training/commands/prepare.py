@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from data.raw.prepare import PrepareSummary, prepare
-from training.commands.arguments import PrepareArguments
+from training.commands.table import PrepareArguments
 from training.evaluation.page.document import document, write_document
 from utils.charts import Chart, number
 from utils.errors import ConfigError

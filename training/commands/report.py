@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from training.commands.arguments import ReportArguments
+from training.commands.table import ReportArguments
 from training.evaluation.page.document import write_document
 from training.evaluation.report import cautions, read_run, render, short_table
 from utils.errors import ConfigError

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from training.commands.arguments import ServeArguments
+from training.commands.table import ServeArguments
 from utils.errors import ConfigError, ProgramError
 from utils.runs.console import LOG
 from utils.runs.run_lock import is_held

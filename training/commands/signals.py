@@ -13,7 +13,7 @@ from typing import Any
 
 from models.ddpg_agent import DDPGAgent
 from models.evidence import SIGNIFICANCE_LEVEL
-from training.commands.arguments import SignalsArguments
+from training.commands.table import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.broker_orders import (
     BROKER_NOTES,

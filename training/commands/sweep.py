@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.record import MARKET
 from data.splits import Splits
-from training.commands.arguments import SweepArguments
+from training.commands.table import SweepArguments
 from training.commands.train import run_training
 from training.evaluation.export import EQUITY
 from training.evaluation.page.document import write_document

@@ -1,20 +1,237 @@
-"""The table of commands: `main.py` knows these."""
+"""All commands: what each is for, its arguments, and the function that it calls; `main.py` knows these."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from training.commands import arguments
+from pydantic import Field
+
 from training.fuel_breaks import config as fuel_breaks
+from utils.config import kinds
 from utils.config.cli import Command
-from utils.config.settings import LATEST
-from utils.config.trader import PROFILES, default_settings
+from utils.config.settings import LATEST, checked_dataclass
+from utils.config.trader import DEFAULT_DATA, Config, Rivals, default_settings
 from utils.runs.run_lock import require_free
 from utils.runs.run_log import RunLog, latest_run
+
+
+@checked_dataclass
+class TrainArguments:
+    """Train a population of trading agents by evolutionary reinforcement learning."""
+
+    settings: Config = field(default_factory=Config)
+    config: kinds.SettingsFile = None
+    extend: Annotated[kinds.FolderName, kinds.Mark.NEWEST_IF_BARE] = None
+    """Start a new run with the settings and genes of the named run, or the newest one, on data extended since then."""
+
+
+@checked_dataclass
+class PrepareArguments:
+    """Turn files of daily bars into one validated parquet file, and a page about its contents."""
+
+    source: Annotated[Path, kinds.Mark.POSITIONAL]
+    """CSV or parquet file, or a folder of them: tickers in a column, one per file, or side by side."""
+    target: Annotated[Path, kinds.Mark.POSITIONAL] = DEFAULT_DATA
+    """Parquet file to write; the page is written beside it."""
+    benchmark: str | None = None
+    """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
+    append: bool = False
+    """Append to the bars of TARGET, which stay as they are; a file that would change one is refused."""
+
+
+@checked_dataclass
+class SavedRunArguments:
+    """Arguments of commands that open a run."""
+
+    run: kinds.SavedRunName = None
+    data: kinds.InputFile = None
+    """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    threads: kinds.Threads = 1
+
+
+@checked_dataclass
+class EvaluateArguments(SavedRunArguments):
+    """Judge the champion of a run against baselines; writes a report into the run's folder."""
+
+    split: Literal["validation", "holdout"] = "validation"
+    """Days on which it is judged; each use of the holdout is counted."""
+    random_pickers: kinds.PositiveInt = 1000
+    """Random selections that the champion is compared with."""
+    rivals: Rivals = "learned"
+    """Supervised baselines. `learned`: ridge regression and LightGBM on the run's training days; `none`: none."""
+    rival_refit: kinds.NonNegativeInt = 0
+    """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
+    benchmark: kinds.InputFile = None
+    """CSV file (`date, close`) of a benchmark that the champion is compared with."""
+    device: kinds.Device = "auto"
+
+
+@checked_dataclass
+class SignalsArguments(SavedRunArguments):
+    """Show the orders of a run's champion for the next session, and what each depends on most."""
+
+    date: str | None = None
+    """Session at whose close the orders are decided, as 2014-11-10; default: the last one of the data."""
+    positions: kinds.InputFile = None
+    """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
+    capital: Annotated[float | None, Field(ge=1, le=10**12)] = None
+    """Initial capital of the account, to which sizes refer; default: the run's."""
+    cash: Annotated[float | None, Field(ge=0, le=10**15)] = None
+    """Cash now; default: the capital less the cost of the open positions."""
+    peak: Annotated[float | None, Field(gt=0, le=10**15)] = None
+    """Highest equity of the account so far, which a drawdown lock refers to; default: the capital."""
+    release: bool = False
+    """Place orders although the account has fallen beyond --env.drawdown-lock."""
+    csv: Path | None = None
+    """CSV file to write the orders to."""
+    json: Path | None = None
+    """JSON file to write everything to."""
+    ib: Path | None = None
+    """CSV file to write orders to as a basket of Interactive Brokers' Trader Workstation; nothing is sent."""
+    alpaca: Path | None = None
+    """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
+    whole_shares: bool = False
+    """Round the quantities in files for brokers down to whole shares."""
+    device: kinds.Device = "cpu"
+
+
+@checked_dataclass
+class AuditArguments(SavedRunArguments):
+    """Change all data after random days, and require a run's champion to see and decide the same on these days."""
+
+    days: kinds.PositiveInt = 10
+    """Random days; after each, later data are cut, poisoned and scaled in turn."""
+
+
+@checked_dataclass
+class ReportArguments:
+    """Compare runs on one page: settings, results on validation days, learning, time and memory."""
+
+    runs: Annotated[tuple[kinds.FolderName, ...], kinds.Mark.POSITIONAL] = ()
+    """Names of the runs, of which the first one is drawn boldly; default: the newest run."""
+    run: kinds.FolderName = None
+    """Name of a run, which comes first."""
+    output: Path | None = None
+    """HTML file to write; default: report.html in the folder of all runs."""
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """Names of the runs in order; None alone for the newest one."""
+        return tuple(dict.fromkeys(name for name in (self.run, *self.runs) if name is not None)) or (None,)
+
+
+@checked_dataclass
+class ServeArguments:
+    """Show the runs' reports, pictures and logs, and TensorBoard, in a browser: read-only, for holders of a token.
+
+    The token is shown at the start; the variable SERVE_TOKEN sets another one.
+    """
+
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 listens to all networks, unencrypted."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 6006
+    """Port to listen on; 0: a free one."""
+
+
+@checked_dataclass
+class PaperArguments:
+    """Show where a paper account stands."""
+
+    name: kinds.AccountName
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+
+
+@checked_dataclass
+class PaperOpenArguments(PaperArguments):
+    """Open a paper account: a run's champion goes on day after day, in a folder beside the runs."""
+
+    run: kinds.SavedRunName = None
+    capital: kinds.PositiveFloat = 100_000.0
+    """Capital that the account begins with."""
+    calendar: str = "none"
+    """Exchange whose sessions the data must have, as XNYS; `none`: each day of the data is a session."""
+    venue: Literal["paper", "alpaca"] = "paper"
+    """Where orders are executed. `paper`: at recorded prices, by the rules of training; `alpaca`: Alpaca's paper
+    account, by the variables APCA_API_KEY_ID and APCA_API_SECRET_KEY."""
+    data: kinds.InputFile = None
+    """Parquet file that grows, read at each step; default: the run's own."""
+
+
+@checked_dataclass
+class PaperStepArguments(PaperArguments):
+    """Take in new sessions and give the orders for the next one; call it after each close."""
+
+    date: str | None = None
+    """Session up to which the data are read, as 2014-11-10; default: the last one."""
+
+
+@checked_dataclass
+class PaperReplayArguments(PaperArguments):
+    """Walk recorded sessions as if each were today, and compare the account with its backtest bit for bit."""
+
+    from_: str | None = None
+    """Session at whose close the first order is given; default: the first one of the holdout."""
+    to: str | None = None
+    """Last session; default: that of the data."""
+    processes: bool = False
+    """Start a process for each session."""
+
+
+@checked_dataclass
+class StudyArguments:
+    """Arguments of commands that train many runs."""
+
+    settings: Config = field(default_factory=Config)
+    config: kinds.SettingsFile = None
+    jobs: Annotated[int | None, Field(ge=1), kinds.Mark.FREE] = None
+    """Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU."""
+    cluster: Annotated[str | None, kinds.Mark.FREE] = None
+    """Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on
+    this machine."""
+
+
+@checked_dataclass
+class WalkForwardArguments(StudyArguments):
+    """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
+
+    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days, and a separate job;
+    --run, --resume and all settings of a training run apply.
+    """
+
+    folds: kinds.PositiveInt = 4
+    """Number of folds, each of which trains a population; the test days of the last one end with the data."""
+    test_windows: kinds.PositiveInt = 2
+    """Episodes on a fold's test days, each beginning where the one before it ended."""
+    validation_days: kinds.PositiveInt = 290
+    """Days before a fold's test days (less a purge) on which its champion is first evaluated."""
+    train_days: kinds.NonNegativeInt = 0
+    """Days before a fold's validation days (less a purge) on which it trains; 0: all of them."""
+
+
+@checked_dataclass
+class SweepArguments(StudyArguments):
+    """Try settings: train trials that differ in some of them, each on several seeds, and find the best on validation.
+
+    Each trial is a few training runs in runs/NAME/trial-N-seed-K; --run, --resume and all settings of a training run
+    apply: they are what the trials vary. Which ones may vary: evolution.*, learning.*, generations,
+    evaluation.fitness_windows and exploration_windows, env.stake_percent, env.max_new_positions_per_day and the
+    penalties of env; the others change no learning, or the days, prices and costs by which trials are compared.
+    """
+
+    space: Path | None = None
+    """TOML file with a table for each setting that varies, by its dotted name: low and high, with log = true or a step,
+    or choices."""
+    trials: kinds.PositiveInt = 40
+    """Settings that are tried."""
+    seeds: kinds.PositiveInt = 3
+    """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
 
 
 def require_runs(parsed: Any) -> None:
@@ -34,23 +251,16 @@ def require_bars(data: Path | None) -> None:
 
 def require_startable(parsed: Any) -> None:
     """Refuse what can be refused before torch is imported, which takes seconds: a run that is not there or in use, data
-    that are no bars. Raises ConfigError, DataError. Where a cloud may hold the run, it is looked for later."""
+    that are no bars. Raises ConfigError, DataError. Where a cloud may hold the run, and for a study, it is looked for
+    later."""
     settings = parsed.settings
     name, runs_dir = settings.resume, settings.runs_dir
     if name is None:
         require_bars(getattr(settings, "data", None))
+    elif isinstance(parsed, StudyArguments):
+        require_free(runs_dir / name)
     elif not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
-        run = RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
-        require_free(run.path)
-
-
-def require_startable_study(parsed: Any) -> None:
-    """As `require_startable`, for a study; it looks for one to resume itself."""
-    settings = parsed.settings
-    if settings.resume is None:
-        require_startable(parsed)
-    elif settings.resume != LATEST:
-        require_free(settings.runs_dir / settings.resume)
+        require_free(RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name).path)
 
 
 EXAMPLES = {
@@ -89,42 +299,42 @@ def help_lists() -> Mapping[str, Mapping[str, str]]:
         rules = [f"--{rule.replace('_', '-')} {value:g}" for rule, value in kind.trading_rules.items()]
         kinds[name] = kind.structure + "".join(f" (brings {rule})" for rule in rules)
     return {
-        "examples:": EXAMPLES,
-        "environment variables:": ENVIRONMENT,
-        "what each --synthetic.kind plants in the built-in market:": kinds,
+        "examples": EXAMPLES,
+        "environment variables": ENVIRONMENT,
+        "what each --synthetic.kind plants in the built-in market": kinds,
     }
 
 
-of_runs = partial(Command, adapt=run_defaults, profiles=PROFILES)
+PAPER = "training.commands.paper"
 COMMANDS = {
-    "train": of_runs(
-        arguments.TrainArguments,
-        "training.commands.train:run_train",
-        require_startable,
-        lists=help_lists,
+    "train": Command(TrainArguments, "training.commands.train:run_train", require_startable, run_defaults),
+    "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
+    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", require_runs),
+    "signals": Command(SignalsArguments, "training.commands.signals:run_signals", require_runs),
+    "audit": Command(AuditArguments, "training.commands.audit:run_audit", require_runs),
+    "report": Command(ReportArguments, "training.commands.report:run_report", require_runs),
+    "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
+    "walk-forward": Command(
+        WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", require_startable, run_defaults
     ),
-    "prepare": Command(arguments.PrepareArguments, "training.commands.prepare:run_prepare"),
-    "evaluate": Command(arguments.EvaluateArguments, "training.commands.evaluate:run_evaluation", require_runs),
-    "signals": Command(arguments.SignalsArguments, "training.commands.signals:run_signals", require_runs),
-    "audit": Command(arguments.AuditArguments, "training.commands.audit:run_audit", require_runs),
-    "report": Command(arguments.ReportArguments, "training.commands.report:run_report", require_runs),
-    "serve": Command(arguments.ServeArguments, "training.commands.serve:run_serve"),
-    "walk-forward": of_runs(
-        arguments.WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", require_startable_study
+    "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", require_startable, run_defaults),
+    "paper open": Command(PaperOpenArguments, f"{PAPER}:run_open"),
+    "paper step": Command(PaperStepArguments, f"{PAPER}:run_step"),
+    "paper status": Command(PaperArguments, f"{PAPER}:run_status"),
+    "paper report": Command(
+        PaperArguments, f"{PAPER}:run_report", purpose="Write the page of a paper account, with its backtest."
     ),
-    "sweep": of_runs(arguments.SweepArguments, "training.commands.sweep:run_sweep", require_startable_study),
-    **{
-        f"paper {name}": Command(kind, f"training.commands.paper:run_{name}")
-        for name, kind in {
-            "open": arguments.PaperOpenArguments,
-            "step": arguments.PaperStepArguments,
-            "status": arguments.PaperArguments,
-            "report": arguments.PaperReportArguments,
-            "stop": arguments.PaperStopArguments,
-            "go": arguments.PaperGoArguments,
-            "replay": arguments.PaperReplayArguments,
-        }.items()
-    },
+    "paper stop": Command(
+        PaperArguments,
+        f"{PAPER}:run_stop",
+        purpose="Stop new orders of a paper account; its positions are sold by the rules.",
+    ),
+    "paper go": Command(
+        PaperArguments,
+        f"{PAPER}:run_go",
+        purpose="Let a paper account go on: accept what was doubted or held, and end a stop.",
+    ),
+    "paper replay": Command(PaperReplayArguments, f"{PAPER}:run_replay"),
     "fuel-breaks train": Command(
         fuel_breaks.FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_startable
     ),

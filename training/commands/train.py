@@ -13,8 +13,8 @@ from data.benchmark import read_benchmark
 from data.record import MARKET
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
-from training.commands.arguments import TrainArguments
 from training.commands.evaluate import judge_training
+from training.commands.table import TrainArguments
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity

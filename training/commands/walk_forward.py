@@ -14,8 +14,8 @@ from data.record import MARKET
 from data.splits import FoldPlan, Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.commands.arguments import WalkForwardArguments
 from training.commands.evaluate import baseline_rules, entered
+from training.commands.table import WalkForwardArguments
 from training.commands.train import run_training
 from training.evaluation.baselines import CHAMPION, RANDOM, benchmark_close
 from training.evaluation.export import EQUITY, log_evaluation, write_evaluation

@@ -12,7 +12,7 @@ from data.fuel_breaks.config import TileConfig
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from models.fuel_breaks.config import QNetworkConfig
 from utils.config import kinds
-from utils.config.settings import checked_dataclass, require
+from utils.config.settings import RunSettings, checked_dataclass, require
 
 RUNS = kinds.RUNS / "fuel-breaks"
 
@@ -84,7 +84,7 @@ class BoundsConfig:
 
 
 @checked_dataclass
-class FuelBreakRunConfig:
+class FuelBreakRunConfig(RunSettings):
     """Settings of a whole run."""
 
     landscape: Path | None = None
@@ -100,16 +100,10 @@ class FuelBreakRunConfig:
     validation_tiles: kinds.PositiveInt = 64
     """At most this many validation tiles, evenly spaced, on which the best network is chosen."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of all random numbers."""
-    device: kinds.Device = "auto"
-    run: kinds.RunName = None
-    resume: kinds.ResumedRunName = None
     runs_dir: kinds.RunsFolder = RUNS
     keep_checkpoints: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 2
     """Newest generations whose checkpoints stay on disk; each holds the best network so far."""
-    memory_limit_mb: kinds.MemoryLimit = 0.0
     threads: kinds.Threads = 0
-    verbose: kinds.Verbose = False
     tiles: TileConfig = field(default_factory=TileConfig)
     # Rewards by 160 fires: with 40 the noise drowns the effect of one cell.
     env: FuelBreakConfig = field(

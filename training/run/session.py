@@ -18,7 +18,7 @@ import torch
 from utils.cloud.restore import claimed, fetch_newer, newest_run
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
-from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
+from utils.config.settings import LATEST, RunSettings, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, ConfigError, MemoryLimitReached
 from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
@@ -38,29 +38,6 @@ GENERATION = "generation"
 """Label of the memory snapshot at the end of a generation."""
 DRAIN_SECONDS = 1800.0
 """Longest wait for uploads at the end of a run."""
-
-
-class RunSettings(Protocol):
-    """Settings common to all kinds of runs."""
-
-    @property
-    def run(self) -> str | None: ...
-    @property
-    def resume(self) -> str | None: ...
-    @property
-    def runs_dir(self) -> Path: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def verbose(self) -> bool: ...
-    @property
-    def memory_limit_mb(self) -> float: ...
-    @property
-    def keep_checkpoints(self) -> int: ...
 
 
 Settings = TypeVar("Settings", bound=RunSettings)

@@ -84,7 +84,7 @@ def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistr
 
     def checked(value: Any) -> Any:
         """Return a value that the setting may have, as its type. Raises ConfigError."""
-        return flatten(to_dict(from_dict({name: value}, Config, {name: f"{name} in {source}"})))[name]
+        return flatten(to_dict(from_dict({name: value}, Config)))[name]
 
     try:
         with warnings.catch_warnings():

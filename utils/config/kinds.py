@@ -9,7 +9,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 RULE = "rule"
@@ -27,29 +27,19 @@ class Mark(Enum):
     """It is a positional argument."""
     NEWEST_IF_BARE = auto()
     """Its flag without a value means the newest run."""
+    INPUT = auto()
+    """A file that must exist where its flag is given."""
 
 
-def rule(words: str, holds: Callable[[Any], object], *, of_machine: bool = False) -> AfterValidator:
-    """Return a check that a value other than None is what the words say.
+def rule(words: str, holds: Callable[[Any], object]) -> AfterValidator:
+    """Return a check that a value other than None is what the words say."""
 
-    Args:
-        of_machine: checked by the command line only, whose validation has a context: a saved run may have begun on
-            another machine, where the value was valid.
-    """
-
-    def check(value: Any, info: ValidationInfo) -> Any:
-        if value is not None and (info.context or not of_machine) and not holds(value):
+    def check(value: Any) -> Any:
+        if value is not None and not holds(value):
             raise PydanticCustomError(RULE, words)
         return value
 
     return AfterValidator(check)
-
-
-def has_cuda() -> bool:
-    """Return whether there is a CUDA device; imports torch, which takes a second."""
-    import torch
-
-    return torch.cuda.is_available()
 
 
 UP_TO_A_BILLION = rule("a number up to 10^9", lambda number: number <= 10**9)
@@ -63,58 +53,26 @@ PositiveShare = Annotated[float, Field(gt=0, le=1)]
 InnerShare = Annotated[float, Field(gt=0, lt=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 BasisPoints = Annotated[float, Field(ge=0, lt=10_000)]
-InputFile = Annotated[Path | None, rule("an existing file", Path.is_file, of_machine=True)]
+InputFile = Annotated[Path | None, Mark.INPUT]
 _PLAIN_NAME = rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)
 FolderName = Annotated[str | None, _PLAIN_NAME]
 AccountName = Annotated[str, _PLAIN_NAME, Mark.POSITIONAL, Field(description="Name of the account.")]
 Device = Annotated[
     str,
     rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
-    rule("cpu or auto on a machine without CUDA", lambda name: "cuda" not in name or has_cuda(), of_machine=True),
     Field(description="Device of tensor operations; `auto` is CUDA where there is one."),
     Mark.FREE,
 ]
-Verbose = Annotated[bool, Field(description="Show every message of the run's log on the console."), Mark.FREE]
 Threads = Annotated[
     int,
     Field(ge=0, le=1024, description="CPU threads of tensor operations; 0: torch's default, one per physical core."),
     Mark.FREE,
 ]
-RunName = Annotated[
-    FolderName, Field(description="Name of the run's folder; default: a new one by date and time."), Mark.FREE
-]
 SavedRunName = Annotated[FolderName, Field(description="Name of the run; default: the newest one.")]
-ResumedRunName = Annotated[
-    FolderName,
-    Field(description="Continue the named run, or the newest one if no name is given."),
-    Mark.NEWEST_IF_BARE,
-    Mark.FREE,
-]
 VOLUME = Path(os.environ.get("BOX_VOLUME", ""))
 """Where a box mounts its volume, which outlives the machine; the image says so."""
 RUNS = VOLUME / "runs"
 RunsFolder = Annotated[Path, Field(description="Folder of all runs."), Mark.FREE]
-MemoryLimit = Annotated[
-    NonNegativeFloat,
-    Field(description="Resident memory (MiB) at which the run stops itself; 0: 90% of what machine and cgroup allow."),
-    Mark.FREE,
-]
-Jobs = Annotated[
-    int | None,
-    Field(
-        ge=1,
-        description="Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU.",
-    ),
-    Mark.FREE,
-]
-ClusterAddress = Annotated[
-    str | None,
-    Field(
-        description="Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` "
-        "for a new one on this machine."
-    ),
-    Mark.FREE,
-]
 SettingsFile = Annotated[
     Path | None,
     Field(

@@ -11,13 +11,14 @@ from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from utils.config import kinds
 from utils.config.kinds import RULE, Mark
 from utils.errors import ConfigError
 
@@ -33,7 +34,13 @@ def checked_dataclass(kind: type[Built]) -> type[Built]:
     """Make a frozen dataclass that checks types and limits when built: pydantic.ValidationError for a wrong value."""
     # Not built late: that would read the fields again, and no longer find the docstrings.
     config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", use_attribute_docstrings=True)
-    return dataclass(frozen=True, config=config)(kind)  # type: ignore[return-value]
+    built: Any = dataclass(frozen=True, config=config)(kind)
+    for base in kind.__mro__[1:-1]:
+        for name, field in base.__pydantic_fields__.items():  # type: ignore[attr-defined]
+            built.__pydantic_fields__[name].description = (
+                built.__pydantic_fields__[name].description or field.description
+            )
+    return built  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,37 +75,16 @@ class Setting:
         return self.field.metadata
 
     @property
-    def choices(self) -> tuple[str, ...]:
-        """The only values that it may have, if they are listed."""
-        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
-
-    @property
     def word(self) -> str:
-        """The word for its value in help and limits."""
-        words = {int: "INT", float: "NUMBER", Path: "PATH"}
-        return "{" + ",".join(self.choices) + "}" if self.choices else words.get(self.kind, "NAME")
+        """The word for its value, as in INT and quick|full."""
+        words = {int: "INT", float: "NUMBER", bool: "true|false", Path: "PATH"}
+        return "|".join(get_args(self.kind)) if get_origin(self.kind) is Literal else words.get(self.kind, "NAME")
 
     @property
-    def phrase(self) -> str:
-        """A phrase for the values of its type."""
-        phrases = {int: "an integer", float: "a finite number", bool: "true or false", Path: "a path"}
-        return " or ".join(self.choices) or phrases.get(self.kind, "a name")
-
-    @property
-    def limits(self) -> str:
-        """The limits of a number, as in `INT >= 1` and `0 < NUMBER <= 1`; empty without any."""
-        pairs = [(sign, getattr(note, key, None)) for note in self.notes for key, sign in _SIGNS.items()]
-        limits = [
-            (sign, f"2^{limit.bit_length() - 1}" if limit >= 2**31 and not limit & (limit - 1) else limit)
-            for sign, limit in pairs
-            if limit is not None
-        ]
-        match limits:
-            case [(above, low), (below, high)]:
-                return f"{low} {above.replace('>', '<')} {self.word} {below} {high}"
-            case [(sign, limit)]:
-                return f"{self.word} {sign} {limit}"
-        return ""
+    def expected(self) -> str:
+        """The word with the limits of a number, as in `INT >= 1` and `NUMBER > 0 and <= 1`."""
+        limits = [f"{_SIGNS[key]} {getattr(note, key)}" for note in self.notes for key in _SIGNS if hasattr(note, key)]
+        return f"{self.word} {' and '.join(limits)}".rstrip()
 
     @property
     def flags(self) -> list[str]:
@@ -114,6 +100,27 @@ class Setting:
         if self.kind is bool:
             return [self.flags[0 if value else -1]]
         return [] if value is None else [self.flags[0], str(value)]
+
+
+@checked_dataclass
+class RunSettings:
+    """Settings common to all kinds of runs."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of all random numbers."""
+    device: kinds.Device = "auto"
+    run: Annotated[kinds.FolderName, Mark.FREE] = None
+    """Name of the run's folder; default: a new one by date and time."""
+    resume: Annotated[kinds.FolderName, Mark.NEWEST_IF_BARE, Mark.FREE] = None
+    """Continue the named run, or the newest one if no name is given."""
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    keep_checkpoints: Annotated[kinds.PositiveInt, Mark.FREE] = 3
+    """Newest checkpoints kept on disk."""
+    memory_limit_mb: Annotated[kinds.NonNegativeFloat, Mark.FREE] = 0.0
+    """Resident memory (MiB) at which the run stops itself; 0: 90% of what machine and cgroup allow."""
+    threads: kinds.Threads = 1
+    verbose: Annotated[bool, Mark.FREE] = False
+    """Show every message of the run's log on the console."""
 
 
 def settings_of(kind: Any, path: tuple[str, ...] = ()) -> dict[str, Setting]:
@@ -140,11 +147,8 @@ def to_dict(settings: Any) -> dict[str, Any]:
     return values
 
 
-def from_dict(values: Mapping[str, Any], kind: type[Built], spelled: Mapping[str, str] | None = None) -> Built:
+def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
     """Return the config dataclass that nested dicts or dotted names describe; missing settings take their defaults.
-
-    Args:
-        spelled: names of settings in messages of the command line, which also checks that values suit this machine.
 
     Raises:
         ConfigError: an unknown name, a value of another type or one that breaks a rule.
@@ -158,9 +162,9 @@ def from_dict(values: Mapping[str, Any], kind: type[Built], spelled: Mapping[str
         reduce(lambda table, concern: table.setdefault(concern, {}), concerns, nested)[last] = value
     try:
         # Only JSON has strict types and still allows paths as strings.
-        return TypeAdapter(kind).validate_json(json.dumps(nested, default=str), context=spelled is not None)
+        return TypeAdapter(kind).validate_json(json.dumps(nested, default=str))
     except ValidationError as error:
-        raise _refusal(error, kind, spelled or {}) from None
+        raise _refusal(error, known) from None
 
 
 def require_known(names: Iterable[str], kind: type, source: str = "") -> None:
@@ -171,20 +175,16 @@ def require_known(names: Iterable[str], kind: type, source: str = "") -> None:
             raise ConfigError(f"expected a known setting{source}, got {name!r}{hint(name, known, '; see --help')}")
 
 
-def _refusal(error: ValidationError, kind: type, spelled: Mapping[str, str]) -> ConfigError:
+def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigError:
     """Return the first mistake in one line."""
     first = error.errors(include_url=False)[0]
     # The place of an item of a tuple ends with its index.
-    setting = next((one for one in settings_of(kind).values() if one.path == first["loc"][: len(one.path)]), None)
+    setting = next((one for one in known.values() if one.path == first["loc"][: len(one.path)]), None)
     if setting is None:
         return ConfigError("expected names and paths in UTF-8, got other bytes")
-    shown, got = spelled.get(setting.name, setting.name), repr(first["input"])
-    if first["type"] == RULE:
-        return ConfigError(f"{shown}: expected {first['msg']}, got {got}")
-    if first["type"].startswith(("greater_than", "less_than")):
-        return ConfigError(f"{shown}: expected {setting.limits}, got {got}")
-    near = hint(str(first["input"]), setting.choices)
-    return ConfigError(f"expected {setting.phrase} for {shown}, got {got}{near}")
+    name, value = [*setting.flags, setting.name.upper()][0], first["input"]
+    expected = first["msg"] if first["type"] == RULE else setting.expected
+    return ConfigError(f"{name}: expected {expected}, got {value!r}{hint(str(value), setting.word.split('|'))}")
 
 
 def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
@@ -251,15 +251,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
 
 
 def hint(name: str, valid: Iterable[str], otherwise: str = "") -> str:
-    """Return words that offer the valid name most like `name`, by its part after the last dot or else as a whole.
-
-    Where none is alike, return `otherwise`.
-    """
-
-    def last(text: str) -> str:
-        return text.lstrip("-").rpartition(".")[2]
-
+    """Return words that offer the valid name most like `name`; where none is alike, `otherwise`."""
     names = list(valid)
-    by_last = {last(one): one for one in reversed(names)}
-    near = [by_last[one] for one in get_close_matches(last(name), by_last, 1)] or get_close_matches(name, names, 1)
+    near = [one for one in names if one.endswith("." + name.lstrip("-"))] or get_close_matches(name, names, 1)
     return f"; the nearest is {near[0]!r}" if near else otherwise

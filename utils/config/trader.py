@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from utils.config import kinds
-from utils.config.settings import checked_dataclass, from_dict, require
+from utils.config.settings import RunSettings, checked_dataclass, from_dict, require
 from utils.spaces import MAX_COEFFICIENT
 
 Profile = Literal["quick", "full"]
@@ -27,6 +27,10 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """What profiles change: `full` is for real data at full scale, `quick` for the built-in market on two cores."""
+_PROFILE_HELP = (
+    "Size of the run; default: full, the other defaults, with a CUDA device or a data file, else quick: "
+    + ", ".join(f"{name} = {value}" for name, value in PROFILES["quick"].items())
+)
 DEFAULT_DATA = kinds.RUNS.parent / "data" / "stock_data.parquet"
 
 
@@ -221,7 +225,7 @@ class EvaluationConfig:
 
 
 @checked_dataclass
-class Config:
+class Config(RunSettings):
     """Settings of a run: the common ones, then the others by concern."""
 
     CONTEXT_WINDOW_DAYS: ClassVar[int] = DataConfig.context_window_days
@@ -236,25 +240,13 @@ class Config:
     built-in market."""
     investable: kinds.InputFile = None
     """Text file, one ticker per line: the stocks that may be bought; default: all."""
-    profile: Annotated[Profile, kinds.Mark.FREE] = "quick"
-    """Size of the run; default: full with a CUDA device or a data file, else quick."""
+    profile: Annotated[Profile, kinds.Mark.FREE, Field(description=_PROFILE_HELP)] = "quick"
     generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 25
     """Generation after which the run ends."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of all random numbers."""
-    device: kinds.Device = "auto"
-    run: kinds.RunName = None
-    resume: kinds.ResumedRunName = None
-    runs_dir: kinds.RunsFolder = kinds.RUNS
-    keep_checkpoints: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 3
-    """Newest checkpoints kept on disk."""
     plot_every: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 5
     """Generations between updates of the pictures."""
     census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
-    memory_limit_mb: kinds.MemoryLimit = 0.0
-    threads: kinds.Threads = 1
-    verbose: kinds.Verbose = False
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -270,13 +262,14 @@ def profile_config(profile: Profile) -> Config:
 
 def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted name, of the `stated` profile, else of the one that suits data and machine."""
-    data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
-    profile = stated.get("profile")
+    data, profile = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None), stated.get("profile")
     if profile is None:
-        # A resumed run keeps its own profile, so that nothing waits for torch to look for a GPU.
-        profile = "full" if data is not None or ("resume" not in stated and kinds.has_cuda()) else "quick"
-    return {
-        "profile": profile,
-        "data": data,
-        **PROFILES[profile],
-    }
+        # A resumed run keeps its profile, so that nothing waits for torch to look for a GPU.
+        profile = "full" if data is not None or ("resume" not in stated and _has_cuda()) else "quick"
+    return {"profile": profile, "data": data, **PROFILES[profile]}
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

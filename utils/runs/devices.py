@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from utils.errors import ConfigError
+
 logger = logging.getLogger(__name__)
 _CARDS = (Path("/dev"), "nvidia[0-9]*"), (Path("/proc/driver/nvidia/gpus"), "*")
 """Folders and patterns of the driver's files, one per card."""
@@ -29,6 +31,8 @@ def choose_device(name: str) -> torch.device:
             remedy,
         )
     device = torch.device(("cuda" if has_cuda else "cpu") if name == "auto" else name)
+    if device.type == "cuda" and not has_cuda:
+        raise ConfigError(f"--device: expected cpu or auto on a machine without CUDA, got {name!r}")
     if device.type == "cuda":
         _require_determinism()
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
