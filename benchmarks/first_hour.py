@@ -253,8 +253,7 @@ def wide_updates(setup: Setup) -> list[Finding]:
             work = seconds_of(partial(stacked_generation, drawn), setup.device, repeats=1, warm_up=0)
             taken.append(1e3 * work / size.updates)
         found.append(Finding(f"update of {size.agents} wide agents, {way}", statistics.median(taken[1:]), "ms"))
-        results = {**drawn.learners.networks.tensors, **drawn.updates.losses}
-        tensors.append({name: part.cpu() for name, part in results.items()})
+        tensors.append({name: part.cpu() for name, part in drawn.learners.networks.tensors.items()})
     apart = [name for name, part in tensors[0].items() if not torch.equal(tensors[1][name], part)]
     fault = f"first in {apart[0]}" if apart else ""
     return [*found, Finding("updates, graph against eager, tensors apart", len(apart), fault=fault)]

@@ -15,7 +15,7 @@ from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.trading_env import Days, TradingEnvironment, windows_from
 from models.cash_value import CashValue, improve
-from models.ddpg_agent import DDPGAgent
+from models.ddpg_agent import LOSSES, DDPGAgent
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.ddpg import update
@@ -77,7 +77,7 @@ class ERLTrainer:
         has_risk = learning.risk_aversion > 0
         kept = learning.replay_capacity, orders, learning.training_starts, device
         self.replay = ReplayBuffer(*kept, has_risk=has_risk)
-        self.updating = Updates(learn, self.replay, learning)
+        self.updating = Updates(learn, self.replay, learning.gradient_accumulation)
         self.elite_forecasts: KnownForecasts | None = None
         """Those by which the champion was tested; they hold until the elites are trained again."""
         self.stand_on(self.population.cash_value)
@@ -165,12 +165,13 @@ class ERLTrainer:
         population.networks.calibration.fill_(self.replay.calibration())
         orders = self.days.relative.draw(learning.gradient_steps, rows, draws)
         replayed = torch.randint(self.replay.size, (learning.gradient_steps, learning.batch_size), generator=draws)
-        self.updating.begin(population.learners(), self.days.relative.at, orders, replayed.to(orders.device))
-        for _ in progress(range(learning.gradient_steps), "train", "update"):
+        replayed, learners, losses = replayed.to(orders.device), population.learners(), list[Tensor]()
+        for now in progress(range(learning.gradient_steps), "train", "update"):
             self.safe_point()
-            self.updating.take()
+            taken = self.updating.take(learners, self.days.relative.at, orders[now], replayed[now])
+            losses.append(torch.stack([taken[name] for name in LOSSES]))
             population.updates += 1
-        return population.note_losses(self.updating.losses)
+        return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
 
     def tested_champion(self) -> DDPGAgent:
         """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.

@@ -112,10 +112,9 @@ def roll_out(
     days = partial(_play_days, env, cash_value, networks, market, records, label, safe_point)
     first = starts.repeat(agents)
     ends = first + steps, first + trading_days
-    begin = partial(env.reset, start_idx=first, end_idx=ends[0], trading_end_idx=ends[1], observe=False)
-    begin()
+    env.reset(start_idx=first, end_idx=ends[0], trading_end_idx=ends[1], observe=False)
     # An account that was allocated anew since the last rollout has another tensor of days.
-    recorded = (graph or CudaGraph("rollouts")).run(days, inputs, [account.day], device, begin)
+    recorded = (graph or CudaGraph("rollouts")).run(days, inputs, account.day)
     account.step_index = account.steps  # which a launch leaves as it was
     summary = account.summary()
     equity = account.equity_curve[: account.steps + 1].unflatten(1, (agents, windows)).clone()
@@ -151,6 +150,7 @@ def _play_days(
         decisions of each day, the `size` of orders and the `best` results, (days, lanes, ...) each.
     """
     account, rules, agent = env.account, env.rules, inputs["agent"]
+    account.step_index = 0  # also after a capture that failed
     traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
     forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts) if f.name in inputs})
     cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])

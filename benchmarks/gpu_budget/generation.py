@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from benchmarks.gpu_budget.costs import Phase, joined
 from benchmarks.gpu_budget.fake_card import Meter, fake_card
@@ -23,7 +24,7 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.evidence import Evidence
-from training import cuda_graph, rollout
+from training import rollout
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.generation_log import GenerationLog
@@ -207,7 +208,7 @@ def _days_apart(meter: Meter) -> Iterator[None]:
             meter.phase.graphs += 1
             yield from count
 
-    with mock.patch.object(rollout, "progress", days), mock.patch.object(cuda_graph, "cuda_graph", None):
+    with mock.patch.object(rollout, "progress", days), mock.patch("torch.backends.cuda.is_built", lambda: False):
         yield
 
 
@@ -219,26 +220,25 @@ def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
         For each what takes it again by a batch of so many parts.
     """
     taken: list[Callable[[int], object]] = []
-    found: dict[str, Phase] = {}
+    found, losses = dict[str, Phase](), dict[str, Tensor]()
     take = Updates.take
 
-    def counted(updates: Updates) -> None:
-        def again(count: int) -> None:
-            some, parts = copy.copy(updates), updates.learning.gradient_accumulation
-            some.learning = replace(updates.learning, gradient_accumulation=count)
-            orders, replayed = (updates._held[name] for name in ("orders", "replayed"))
-            days, rows = (count * whole // parts for whole in (orders.shape[2], replayed.shape[1]))
-            some._held = updates._held | {"orders": orders[:, :, :days], "replayed": replayed[:, :rows]}
-            take(some)
+    def counted(updates: Updates, *known: Any) -> Mapping[str, Tensor]:
+        def again(count: int) -> object:
+            some, parts = copy.copy(updates), updates.accumulate
+            some.accumulate, (learners, outcomes, orders, replayed) = count, known
+            days, rows = (count * whole // parts for whole in (orders.shape[1], len(replayed)))
+            return take(some, learners, outcomes, orders[:, :days], replayed[:rows])
 
         taken.append(again)
         if UPDATES in meter.phases:
             meter.phases[UPDATES] = joined([meter.phases[UPDATES], found[UPDATES]])
-            return
+            return losses
         with meter.within(UPDATES):
-            take(updates)
+            losses.update(take(updates, *known))
             meter.phase.graphs = 1
         found[UPDATES] = joined([meter.phases[UPDATES]])
+        return losses
 
     with mock.patch.object(Updates, "take", counted):
         yield taken

@@ -75,13 +75,13 @@ class Drawn:
     draws: torch.Generator
 
     def begin(self) -> tuple[Tensor, Tensor]:
-        """Begin a generation; return its rows of outcomes and of the replay buffer, see `Updates.begin`."""
+        """Begin a generation; return its rows of outcomes and of the replay buffer, by update."""
         size, device = self.size, self.learners.by_fold.device
         days = max(1, size.batch * size.accumulate // STOCKS)
         orders = torch.randint(_OUTCOMES, (size.updates, FOLDS, days, STOCKS), generator=self.draws).to(device)
         replayed = torch.randint(size.transitions, (size.updates, size.batch), generator=self.draws).to(device)
-        self.updates.begin(self.learners, self.outcomes, orders, replayed)
-        return orders, replayed
+        self.rows = orders, replayed
+        return self.rows
 
 
 def draw(size: Size, device: torch.device = CPU, seed: int = 0) -> Drawn:
@@ -109,7 +109,7 @@ def draw(size: Size, device: torch.device = CPU, seed: int = 0) -> Drawn:
     x = torch.randn(_OUTCOMES, INPUTS, generator=draws).to(device)
     y = torch.randn(_OUTCOMES, len(percent), generator=draws).to(device)
     learn = partial(ddpg.update, gamma=learning.gamma, tau=learning.tau)
-    return Drawn(Updates(learn, replay, learning), learners, lambda rows: (x[rows], y[rows]), size, draws)
+    return Drawn(Updates(learn, replay, size.accumulate), learners, lambda rows: (x[rows], y[rows]), size, draws)
 
 
 @torch.no_grad()
@@ -265,17 +265,17 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 def plain_generation(agents: Sequence[PlainAgent], drawn: Drawn, orders: Tensor, replayed: Tensor) -> None:
     """Take the updates of a generation, one agent after the other."""
-    own, learning = drawn.updates, drawn.size.learning
+    learning = drawn.size.learning
     for order, row in zip(orders, replayed, strict=True):
-        batch = Batch(own.replay.sample(row), *own.outcomes(order))
+        batch = Batch(drawn.updates.replay.sample(row), *drawn.outcomes(order))
         for agent in agents:
             agent.update(batch, learning.gradient_accumulation, learning.gamma, learning.tau)
 
 
 def stacked_generation(drawn: Drawn) -> None:
     """Take the updates of a generation that has begun."""
-    for _ in range(drawn.size.updates):
-        drawn.updates.take()
+    for rows in zip(*drawn.rows, strict=True):
+        drawn.updates.take(drawn.learners, drawn.outcomes, *rows)
 
 
 def seconds_of_both(size: Size, device: torch.device, rounds: int) -> tuple[float, float]:
