@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
-from benchmarks.speed.harness import Row, full_scale, random_market, synchronize
+from benchmarks.speed.harness import Row, full_scale, random_market, seconds_of
 from data.splits import random_windows
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
@@ -16,7 +16,6 @@ from environment.vector_env import VectorTradingEnvironment
 from utils.config.trader import Config
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
-GROUP = "environment"
 STOCKS, LANES = (30, 108, 669), (1, 16, 256, 4096)
 _DAYS = 1400
 _ACTION_SETS = 4
@@ -35,106 +34,67 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def random_actions(lanes: int, stocks: int, device: torch.device) -> torch.Tensor:
-    """Draw (sets, lanes, stocks, 2) uniform actions: every lane orders on every day that its cash allows."""
-    draw = torch.rand(_ACTION_SETS, lanes, stocks, 2, device=device)
-    draw[..., 0] *= MAX_COEFFICIENT
-    draw[..., 1] = MIN_TARGET_PERCENT + draw[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
-    return draw
-
-
-def lane_steps_per_second(portfolio: Portfolio, lanes: int, first_days: torch.Tensor, seconds: float) -> float:
-    """Play whole episodes, resets included, for `seconds`; return the best rate, for other work only slows down.
-
-    The actions are drawn beforehand.
-    """
-    rules, device = portfolio.rules, portfolio.device
-    actions = random_actions(lanes, portfolio.bars.stocks, device)
+def best_rate(episode: Callable[[], object], lane_steps: int, seconds: float, device: torch.device) -> float:
+    """Play whole episodes for `seconds`; return the best lane-steps a second, for other work only slows down."""
     best, ends = 0.0, time.perf_counter() + seconds
     while best == 0.0 or time.perf_counter() < ends:
-        synchronize(device)
-        started = time.perf_counter()
+        best = max(best, lane_steps / seconds_of(episode, device, repeats=1, warm_up=0))
+    return best
+
+
+def account_rate(portfolio: Portfolio, first_days: torch.Tensor, seconds: float) -> float:
+    """Return the rate of accounts, a lane for each first day, which order on every day that their cash allows."""
+    rules, device, lanes = portfolio.rules, portfolio.device, len(first_days)
+    actions = torch.rand(_ACTION_SETS, lanes, portfolio.bars.stocks, 2, device=device)
+    actions[..., 0] *= MAX_COEFFICIENT
+    actions[..., 1] = MIN_TARGET_PERCENT + actions[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
+
+    def episode() -> None:
         portfolio.reset(first_days, steps=rules.episode_steps, trading_steps=rules.trading_days)
         for step in range(rules.episode_steps):
             portfolio.step(actions[step % _ACTION_SETS])
-        synchronize(device)
-        best = max(best, lanes * rules.episode_steps / (time.perf_counter() - started))
-    return best
+
+    return best_rate(episode, lanes * rules.episode_steps, seconds, device)
 
 
-def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Portfolio, torch.Tensor]:
-    """Make a portfolio on a random market, and 4,096 random first days."""
-    market = random_market(config, _DAYS, stocks, stocks)
-    span, generator = market.splits.train, torch.Generator().manual_seed(0)
-    return Portfolio.on(market, config.env, device), random_windows(span, config.env.episode_steps, 4096, generator).to(
-        device
-    )
-
-
-def environment_rows(device: torch.device, lanes: Sequence[int] = LANES, seconds: float = 0.5) -> list[Row]:
-    """Return a row for each number of stocks and lanes, and those of the headline and of the Gymnasium forms."""
-    config, rows = full_scale(), list[Row]()
-    for stocks in STOCKS:
-        portfolio, first_days = portfolio_of(config, stocks, device)
-        single = 0.0
-        for count in lanes:
-            speed = lane_steps_per_second(portfolio, count, first_days[:count], seconds)
-            single = single or speed
-            name = f"{stocks} stocks, {count} lanes"
-            rows.append(Row(GROUP, name, speed, "lane-steps/s", speed / single, "against one lane"))
-        if stocks == HEADLINE_STOCKS:
-            rows += _headline_rows(headline_speeds(portfolio, first_days, seconds))
-    return rows + gymnasium_rows(config, device, seconds)
-
-
-def gymnasium_rows(config: Config, device: torch.device, seconds: float) -> list[Row]:
-    """Return the rates of the Gymnasium forms, observations and infos included, on one CPU thread."""
-    market = random_market(config, _DAYS, GYMNASIUM_STOCKS, GYMNASIUM_STOCKS)
-    single = TradingEnvironment.on(market, config.env, device)
-    vector = VectorTradingEnvironment(single, HEADLINE_LANES, market.splits.train)
-    with threads(1):
-        alone, together = (gymnasium_rate(env, config.env.episode_steps, 2 * seconds) for env in (single, vector))
-    name, unit = f"{GYMNASIUM_STOCKS} stocks, Gymnasium, 1 CPU thread", "lane-steps/s"
-    return [
-        Row(GROUP, f"{name}, 1 lane", alone, unit, 1.0, "against one lane"),
-        Row(GROUP, f"{name}, {HEADLINE_LANES} lanes", together, unit, together / alone, "against one lane"),
-    ]
-
-
-def gymnasium_rate(env: TradingEnvironment | VectorTradingEnvironment, steps: int, seconds: float) -> float:
-    """Play whole episodes of one environment or of a vector, resets included; return the best rate."""
+def gymnasium_rate(env: TradingEnvironment | VectorTradingEnvironment, lanes: int, steps: int, seconds: float) -> float:
+    """Return the rate of one environment or of a vector, observations and infos included."""
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(_ACTION_SETS)]
-    lanes = env.num_envs if isinstance(env, VectorTradingEnvironment) else 1
-    best, ends = 0.0, time.perf_counter() + seconds
-    while best == 0.0 or time.perf_counter() < ends:
-        started = time.perf_counter()
+
+    def episode() -> None:
         env.reset()
         for step in range(steps):
             env.step(actions[step % _ACTION_SETS])
-        best = max(best, lanes * steps / (time.perf_counter() - started))
-    return best
+
+    return best_rate(episode, lanes * steps, seconds, torch.device("cpu"))
 
 
-def headline_speeds(portfolio: Portfolio, first_days: torch.Tensor, seconds: float) -> dict[int, float]:
-    """Measure lane-steps a second at the headline's size on one thread and on two."""
-    speeds = {}
-    for count in (1, HEADLINE_THREADS):
-        with threads(count):
-            chosen = first_days[:HEADLINE_LANES]
-            speeds[count] = lane_steps_per_second(portfolio, HEADLINE_LANES, chosen, 2 * seconds)
-    return speeds
+def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Portfolio, torch.Tensor]:
+    """Make a portfolio on a random market, and random first days, one for each of the most lanes."""
+    market = random_market(config, _DAYS, stocks, stocks)
+    generator = torch.Generator().manual_seed(0)
+    first_days = random_windows(market.splits.train, config.env.episode_steps, LANES[-1], generator)
+    return Portfolio.on(market, config.env, device), first_days.to(device)
 
 
-def _headline_rows(by_threads: dict[int, float]) -> list[Row]:
-    return [
-        Row(
-            GROUP,
-            f"{HEADLINE_STOCKS} stocks, {HEADLINE_LANES} lanes, {count} CPU threads",
-            speed,
-            "lane-steps/s",
-            speed / by_threads[1],
-            "against one thread",
-        )
-        for count, speed in by_threads.items()
-    ]
+def environment_rows(device: torch.device, seconds: float = 0.5) -> list[Row]:
+    """Return a row for each number of stocks and lanes, and those of the headline and of the Gymnasium forms."""
+    config, rates = full_scale(), dict[str, float]()
+    for stocks in STOCKS:
+        portfolio, first_days = portfolio_of(config, stocks, device)
+        for lanes in LANES:
+            rates[f"{stocks} stocks, {lanes} lanes"] = account_rate(portfolio, first_days[:lanes], seconds)
+        if stocks == HEADLINE_STOCKS:
+            for count in (1, HEADLINE_THREADS):
+                with threads(count):
+                    rate = account_rate(portfolio, first_days[:HEADLINE_LANES], 2 * seconds)
+                rates[f"{stocks} stocks, {HEADLINE_LANES} lanes, {count} CPU threads"] = rate
+    market = random_market(config, _DAYS, GYMNASIUM_STOCKS, GYMNASIUM_STOCKS)
+    single = TradingEnvironment.on(market, config.env, device)
+    vector = VectorTradingEnvironment(single, HEADLINE_LANES, market.splits.train)
+    for env, lanes in ((single, 1), (vector, HEADLINE_LANES)):
+        with threads(1):
+            rate = gymnasium_rate(env, lanes, config.env.episode_steps, 2 * seconds)
+        rates[f"{GYMNASIUM_STOCKS} stocks, Gymnasium, 1 CPU thread, {lanes} lanes"] = rate
+    return [Row(name, rate, "lane-steps/s") for name, rate in rates.items()]

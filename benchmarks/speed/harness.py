@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from data.features import NUM_FEATURES, PRICES, indicators, normalization_stats
 from data.market import Market
@@ -29,15 +28,11 @@ _PEAK_RESET = Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: what was measured, its reference in the same run, and how the two compare."""
+    """One figure."""
 
-    group: str
     name: str
     value: float
     unit: str
-    ratio: float | None = None
-    """Against the reference; larger is better for speed-ups, and the reference's text says what is divided by what."""
-    reference: str = ""
     note: str = ""
 
 
@@ -47,25 +42,7 @@ def random_market(config: Config, days: int, columns: int, investable: int, seed
     `investable` columns, evenly spaced, may be bought.
     """
     rng = np.random.default_rng(seed)
-    return _walks(config, rng, rng.random((columns, days)) >= _MISSING_SHARE, investable)
-
-
-def listed_market(config: Config, days: int, stocks: int, seed: int = 0) -> Market:
-    """Draw a market of random walks, all of which may be bought, with listings and delistings.
-
-    Four stocks in ten are listed on the first day, the others on days drawn from all; four in ten of all are delisted,
-    after a year or more. Stocks have a bar on six days of ten.
-    """
-    rng = np.random.default_rng(seed)
-    first = np.maximum(rng.uniform(-0.67, 1.0, stocks) * days, 0).astype(np.int64)
-    last = np.where(rng.random(stocks) < 0.4, first + 252 + rng.random(stocks) * (days - first), days)
-    day = np.arange(days)
-    return _walks(config, rng, (day >= first[:, None]) & (day < last[:, None]), stocks)
-
-
-def _walks(config: Config, rng: np.random.Generator, has_bar: NDArray[np.bool_], investable: int) -> Market:
-    """Draw the random walks of a market; (columns, days) `has_bar`."""
-    columns, days = has_bar.shape
+    has_bar = rng.random((columns, days)) >= _MISSING_SHARE
     data = np.full((days, columns, NUM_FEATURES), np.nan, dtype=np.float32)
     for column in range(columns):
         traded = np.flatnonzero(has_bar[column])

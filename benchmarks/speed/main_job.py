@@ -1,19 +1,21 @@
 """Time and memory of the main job: `python -m benchmarks.speed.main_job --data FILE [--investable FILE] [--json FILE]`.
 
-Each row is a process of its own. Without --data only the rows of the built-in market are measured. With `--large DAYS
-STOCKS` a file of random walks of this size is loaded, and nothing else is measured.
+Each row is a process of its own. Without --data only the built-in market is measured. `--large DAYS STOCKS` takes a
+file of random walks of this size in place of --data. Further flags are those of main.py, for the full profile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +51,12 @@ def machine() -> str:
     return f"{processor}, {os.cpu_count()} cores, {gpu}; Python {platform.python_version()}, torch {torch.__version__}"
 
 
-def measure_load(data: Path) -> dict[str, Any]:
-    """Measure seconds and peak memory of loading and preparing the file."""
-    command = [sys.executable, "-c", LOAD, str(data.resolve())]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    return dict(json.loads(done.stdout))
-
-
-def measure_large(days: int, stocks: int) -> dict[str, Any]:
-    """Measure loading a made file, of whose stocks two in five are listed late, and as many delisted early."""
+def write_random_walks(path: Path, days: int, stocks: int) -> None:
+    """Write bars of random walks, of which two in five are listed late, and as many delisted early."""
     rng, dates = np.random.default_rng(0), np.busday_offset(np.datetime64("2000-01-03"), np.arange(days))
     names = ("open", "high", "low", "close")
     schema = pa.schema([("date", pa.date32()), ("ticker", pa.string()), *((name, pa.float64()) for name in names)])
-    with tempfile.TemporaryDirectory() as folder, pq.ParquetWriter(Path(folder) / "bars.parquet", schema) as writer:
+    with pq.ParquetWriter(path, schema) as writer:
         for stock in range(stocks):
             first = rng.integers(days // 2) if rng.random() < 0.4 else 0
             last = rng.integers(days // 2, days) if rng.random() < 0.4 else days
@@ -71,8 +66,13 @@ def measure_large(days: int, stocks: int) -> dict[str, Any]:
             prices = (open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99, close)
             columns = [own, np.full(len(own), f"T{stock:05d}"), *prices]
             writer.write_table(pa.table(columns, schema=schema))
-        writer.close()
-        return measure_load(Path(folder) / "bars.parquet")
+
+
+def measure_load(data: Path) -> dict[str, Any]:
+    """Measure seconds and peak memory of loading and preparing the file."""
+    command = [sys.executable, "-c", LOAD, str(data.resolve())]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout))
 
 
 def measure_run(*flags: str) -> dict[str, Any]:
@@ -86,78 +86,49 @@ def measure_run(*flags: str) -> dict[str, Any]:
     return {**summary, "wall_seconds": seconds}
 
 
-def growth_mb(values: list[float]) -> float:
-    """Return the Theil-Sen slope of memory a generation, MiB, after the first generations."""
-    return float(theilslopes(values[FLAT_FROM:]).slope)
+def rows_of_run(name: str, summary: dict[str, Any]) -> dict[str, str]:
+    """Return the figures of a run by what they are."""
+    phases = ("evaluate", "evolve", "train", "validate")
+    seconds = " / ".join(f"{summary['seconds'][phase][-1]:.1f}" for phase in phases)
+    memory = summary["uss_mb_per_generation"][FLAT_FROM:]
+    growth = float(theilslopes(memory).slope) if len(memory) > 1 else math.nan
+    return {
+        f"{name}, {summary['generations']} generations, judged: seconds": f"{summary['wall_seconds']:.0f}",
+        f"  {' / '.join(phases)} of the last: seconds": seconds,
+        "  peak resident memory, MiB": f"{summary['peak_rss_mb']:.0f}",
+        "  unique set size, growth a generation after the second, MiB": f"{growth:.3f}",
+        "  bytes a transition": f"{summary['replay_bytes_per_transition']}",
+        "  environments / replay buffers": f"{summary['environments']} / {summary['replay_buffers']}",
+    }
 
 
-def full_scale(data: list[str]) -> dict[str, Any]:
-    """Run the full profile on the CPU, judging included."""
-    return measure_run(*data, "--profile", "full", "--device", "cpu")
-
-
-def rows_of_data(data: Path, investable: Path | None) -> dict[str, Any]:
-    """Measure everything that needs a data file."""
-    flags = ["--data", str(data.resolve())] + (["--investable", str(investable.resolve())] if investable else [])
-    return {"load": measure_load(data), "full": full_scale(flags)}
-
-
-def table(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """Format the figures as lines of text."""
-    quick = results["quick"]
-    lines = [
-        ("machine", results["machine"]),
-        ("quick profile, 40 generations: seconds", f"{quick['wall_seconds']:.0f}"),
-        (
-            "  unique set size, growth a generation after the second, MiB",
-            f"{growth_mb(quick['uss_mb_per_generation']):.3f}",
-        ),
-    ]
-    if "load" in results:
-        load = results["load"]
-        lines.append(("load and prepare: seconds / peak MiB", f"{load['seconds']:.1f} / {load['peak_rss_mb']:.0f}"))
-        lines += _lines_of_full_scale(results["full"])
-    return lines
-
-
-def _lines_of_full_scale(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    kept = " / ".join(str(summary[name]) for name in ("environments", "replay_buffers"))
-    return [
-        ("full profile, 25 generations, judged: seconds", f"{summary['wall_seconds']:.0f}"),
-        ("  evaluate / evolve / train / validate, second generation", _phases(summary, 1)),
-        ("  peak resident memory, MiB", f"{summary['peak_rss_mb']:.0f}"),
-        ("  bytes a transition", f"{summary['replay_bytes_per_transition']}"),
-        ("  environments / replay buffers", kept),
-    ]
-
-
-def _phases(summary: dict[str, Any], generation: int) -> str:
-    seconds = summary["seconds"]
-    return " / ".join(f"{seconds[name][generation]:.1f} s" for name in ("evaluate", "evolve", "train", "validate"))
-
-
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure, print the table, write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--investable", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--large", type=int, nargs=2, metavar=("DAYS", "STOCKS"))
-    arguments = parser.parse_args()
-    if arguments.large:
-        load = measure_large(*arguments.large)
-        print(f"load and prepare: {load['cpu_seconds']:.1f} CPU s, {load['peak_rss_mb']:.0f} MiB at most")
-        return
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "quick": measure_run("--profile", "quick", "--device", "cpu", "--generations", "40"),
-    }
-    if arguments.data:
-        results |= rows_of_data(arguments.data, arguments.investable)
-    for name, value in table(results):
-        print(f"{name:<64} {value}")
+    arguments, flags = parser.parse_known_args(words)
+    results, rows = dict[str, Any](), [("machine", machine())]
+    with tempfile.TemporaryDirectory() as folder:
+        data: Path | None = arguments.data
+        if arguments.large:
+            data = Path(folder) / "bars.parquet"
+            write_random_walks(data, *arguments.large)
+        else:
+            results["quick"] = measure_run("--profile", "quick", "--device", "cpu", "--generations", "40")
+            rows += rows_of_run("quick profile", results["quick"]).items()
+        if data:
+            results["load"] = load = measure_load(data)
+            taken = " / ".join(f"{value:.1f}" for value in load.values())
+            rows.append(("load and prepare: seconds / CPU seconds / peak MiB", taken))
+            command = ["--data", str(data.resolve()), "--profile", "full", "--device", "cpu", *flags]
+            results["full"] = measure_run(*command)
+            rows += rows_of_run("full profile", results["full"]).items()
+    for name, value in rows:
+        print(f"{name:<72} {value}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"machine": machine(), **results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
