@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.faults import harness as fault_harness
+from benchmarks.faults.child import unjudged as unjudged
 from benchmarks.faults.harness import SMALL_RUN
 from main import main
 
 TINY = f"generations = 2{SMALL_RUN}"
-
-
-@contextlib.contextmanager
-def unjudged() -> Iterator[None]:
-    """Let runs end without their judgement and pictures, which take half of their time."""
-    with mock.patch("training.commands.train._finish", lambda trainer, run, *_: run.write_summary({})):
-        yield
 
 
 def run(tiny: Path, *flags: str) -> int:

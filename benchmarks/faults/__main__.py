@@ -13,20 +13,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.faults.cloud import (
-    RECOVERED,
-    closed_doors,
-    empty_disk,
-    endless_503,
-    recovered,
-    sigterm_while_stalled,
-)
-from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_calls, pickle_bomb, rot
-from benchmarks.faults.files import malformed_files
+from benchmarks.faults import cloud, disk, paper, whole_run
 from benchmarks.faults.harness import QUICK_RUN, SMALL_RUN, Row
-from benchmarks.faults.overhead import added_time
-from benchmarks.faults.paper import KINDS, disturbed, kill_at_writes
-from benchmarks.faults.whole_run import kill_and_resume, leak, sigterm
 from benchmarks.speed.main_job import machine
 
 GENERATIONS = 6
@@ -41,26 +29,22 @@ def rows(share: float) -> Iterator[Row]:
     def times(count: int) -> int:
         return max(1, round(count * share))
 
-    yield kill_while_saving(times(100))
-    yield order_of_calls()
-    for kind in ROT:
-        yield rot(kind, times(200))
-    yield full_disk(GENERATIONS)
-    yield kill_and_resume(times(10), GENERATIONS)
-    yield pickle_bomb()
-    for fault in RECOVERED:
-        yield recovered(fault, times(5))
-    yield endless_503(GENERATIONS)
-    yield closed_doors()
-    yield empty_disk(GENERATIONS)
-    yield sigterm_while_stalled()
-    yield sigterm(3, settings=QUICK_RUN if share >= 0.5 else SMALL_RUN)
-    yield leak(GENERATIONS)
-    yield kill_at_writes(times(10_000))
-    for kind in KINDS:
-        yield disturbed(kind, times(100))
-    yield malformed_files()
-    yield added_time(max(8, times(44)))
+    yield disk.kill_while_saving(times(100))
+    yield disk.order_of_calls()
+    for kind in disk.ROT:
+        yield disk.rot(kind, times(200))
+    yield disk.full_disk(GENERATIONS)
+    yield whole_run.kill_and_resume(times(10), GENERATIONS)
+    for fault in cloud.RECOVERED:
+        yield cloud.recovered(fault, times(5))
+    yield cloud.endless_503(GENERATIONS)
+    yield cloud.closed_doors()
+    yield cloud.empty_disk(GENERATIONS)
+    yield cloud.sigterm_while_stalled()
+    yield whole_run.sigterm(3, settings=QUICK_RUN if share >= 0.5 else SMALL_RUN)
+    yield whole_run.leak(GENERATIONS)
+    yield paper.kill_at_writes(times(10_000))
+    yield from paper.disturbed(times(100))
 
 
 def line(row: Row) -> str:

@@ -1,7 +1,8 @@
 """The program with one fault in it: `python -m benchmarks.faults.child FAULT WORDS...`, the fault in JSON.
 
 `{"kind": "pause", "phase": "train", "generation": 2, "marker": PATH}` creates the marker when that phase begins and
-gives a signal time to arrive; `{"kind": "leak", "megabytes": 64}` keeps memory in every generation.
+gives a signal time to arrive; `{"kind": "leak", "megabytes": 64}` keeps memory in every generation; `{"kind": "none"}`
+is none. Runs are not judged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from torch import Tensor
 from main import main as program
 from training.erl_trainer import ERLTrainer
 from utils.runs import checkpoint
-from utils.runs.checkpoint import save_checkpoint
 
 METHODS = {
     "evaluate": "evaluate_population",
@@ -35,32 +35,26 @@ PAUSE_SECONDS = 0.3
 
 
 @contextlib.contextmanager
+def unjudged() -> Iterator[None]:
+    """Let runs end without their judgement and pictures, which take most of the time of a small one."""
+    with mock.patch("training.commands.train._finish", lambda trainer, run, *_: run.write_summary({})):
+        yield
+
+
+@contextlib.contextmanager
 def pausing(phase: str, generation: int, marker: str) -> Iterator[None]:
     """Announce that a phase has begun, and wait a moment in it."""
+    owner, name = (checkpoint, "save_checkpoint") if phase == SAVING else (ERLTrainer, METHODS[phase])
+    real = getattr(owner, name)
 
-    def announce(now: int) -> None:
-        if now == generation:
+    def met(first: Any, *arguments: Any, **named: Any) -> Any:
+        if generation == (arguments[0] if phase == SAVING else first.generation):
             Path(marker).touch()
             time.sleep(PAUSE_SECONDS)
+        return real(first, *arguments, **named)
 
-    def method(real: Callable[..., Any]) -> Callable[..., Any]:
-        def met(self: ERLTrainer, *arguments: Any) -> Any:
-            announce(self.generation)
-            return real(self, *arguments)
-
-        return met
-
-    def save(root: Path, number: int, *arguments: Any, **named: Any) -> Path:
-        announce(number)
-        return real_save(root, number, *arguments, **named)
-
-    real_save = save_checkpoint
-    if phase == SAVING:
-        with mock.patch.object(checkpoint, "save_checkpoint", save):
-            yield
-    else:
-        with mock.patch.object(ERLTrainer, METHODS[phase], method(getattr(ERLTrainer, METHODS[phase]))):
-            yield
+    with mock.patch.object(owner, name, met):
+        yield
 
 
 @contextlib.contextmanager
@@ -77,13 +71,17 @@ def leaking(megabytes: int) -> Iterator[None]:
         yield
 
 
-FAULTS: dict[str, Callable[..., contextlib.AbstractContextManager[None]]] = {"pause": pausing, "leak": leaking}
+FAULTS: dict[str, Callable[..., contextlib.AbstractContextManager[None]]] = {
+    "pause": pausing,
+    "leak": leaking,
+    "none": contextlib.nullcontext,
+}
 
 
 def main() -> int:
     """Run the program with the fault; return its exit code."""
     fault = json.loads(sys.argv[1])
-    with FAULTS[fault.pop("kind")](**fault):
+    with unjudged(), FAULTS[fault.pop("kind")](**fault):
         return program(sys.argv[2:])
 
 

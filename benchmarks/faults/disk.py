@@ -1,4 +1,4 @@
-"""Faults of a checkpoint: killed while saving, rotten files, a full disk, a pickle, the order of system calls."""
+"""Faults of a checkpoint: killed while saving, rotten files, a full disk, the order of system calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import torch
 
 from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_here, whole_run
 from benchmarks.speed.harness import log_level
-from utils.errors import CheckpointError
-from utils.runs.checkpoint import encode_state, list_checkpoints, load_checkpoint, load_latest, save_checkpoint
+from utils.runs.checkpoint import encode_state, list_checkpoints, load_latest, save_checkpoint
 from utils.runs.durable import remove_leftovers
 
 PAGE = 4096
@@ -178,28 +176,3 @@ def full_disk(generations: int) -> Row:
     is_ok = ended.code == 1 and ended.says("are free") and is_whole_last and not rest
     measured = f"exit {ended.code}, generations {list(kept)} whole, {len(rest)} left over"
     return Row(test, 1, must_be, measured, is_ok)
-
-
-class Bomb:
-    """A pickle that leaves a mark when it is opened."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return os.mkdir, (str(self.mark),)
-
-
-def pickle_bomb() -> Row:
-    """Load a checkpoint with a pickle in place of a file."""
-    with folder() as root:
-        path = save(root, 1)
-        torch.save({"x": Bomb(root / "mark")}, path / "part.safetensors")
-        try:
-            load_checkpoint(path)
-            is_refused = False
-        except CheckpointError:
-            is_refused = True
-        is_marked = (root / "mark").exists()
-    measured = f"{'refused' if is_refused else 'loaded'}, side effect {'seen' if is_marked else 'absent'}"
-    return Row("a pickle bomb as checkpoint", 1, "refused, side effect absent", measured, is_refused and not is_marked)

@@ -9,13 +9,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+from benchmarks.faults.child import unjudged
 from main import main as program
 from utils.runs.checkpoint import list_checkpoints
 
@@ -105,19 +107,17 @@ def flags(runs: Path, settings: str = SMALL_RUN) -> list[str]:
 
 
 def run_here(*words: str) -> Ended:
-    """Run the program in this process."""
+    """Run the program in this process, without judging its runs."""
     shown = io.StringIO()
-    with contextlib.redirect_stderr(shown):
+    with contextlib.redirect_stderr(shown), unjudged():
         code = program(list(words))
     return Ended(code, shown.getvalue())
 
 
-def run_beside(*words: str, fault: dict[str, Any] | None = None) -> subprocess.Popen[str]:
+def run_beside(*words: str, fault: Mapping[str, Any] = MappingProxyType({"kind": "none"})) -> subprocess.Popen[str]:
     """Start the program in a process of its own, with one fault of `benchmarks.faults.child` in it."""
-    entry = [str(ROOT / "main.py")] if fault is None else ["-m", "benchmarks.faults.child", json.dumps(fault)]
-    return subprocess.Popen(
-        [sys.executable, *entry, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks.faults.child", json.dumps(dict(fault)), *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def checkpoints_of(runs: Path, name: str) -> dict[int, Path]:

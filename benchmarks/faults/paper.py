@@ -21,7 +21,6 @@ from benchmarks.faults.harness import Row, flags, folder, run_here
 from training.paper.folder import Parts, opened
 from training.paper.journal import JOURNAL, Journal
 from utils.errors import ProgramError
-from utils.runs.run_log import SUMMARY
 
 _SHIM = """
 #define _GNU_SOURCE
@@ -70,8 +69,7 @@ class Steps:
 
     def __init__(self, runs: Path) -> None:
         train = [*flags(runs), "--run", "one", "--evaluation.evidence", "report", "--evaluation.rivals", "none"]
-        if not (runs / "one" / SUMMARY).is_file():
-            assert run_here(*train, "--generations", "1").code == 0
+        assert run_here(*train, "--generations", "1").code == 0
         self.path = runs / "account"
         assert run_here("paper", "open", "account", "--run", "one", "--runs-dir", str(runs)).code == 0
         with Journal(self.path / JOURNAL) as journal:
@@ -114,8 +112,8 @@ def kill_at_writes(count: int) -> Row:
         done = subprocess.run(words, cwd=_ROOT, env=environment, capture_output=True, text=True, check=True)
     kills, days, different = map(int, done.stdout.split()[-3:])
     measured = f"{kills} kills on {days} sessions: {different} journals differ"
-    return Row("paper: kill -9 before every write of a step", kills, "the journal of an undisturbed account", measured,
-               different == 0 and kills >= count)  # fmt: skip
+    test, must_be = "paper: kill -9 before every write of a step", "the journal of an undisturbed account"
+    return Row(test, kills, must_be, measured, different == 0 and kills >= count)
 
 
 def _kills(runs: Path, count: int) -> tuple[int, int, int]:
@@ -151,18 +149,22 @@ def _kills(runs: Path, count: int) -> tuple[int, int, int]:
     return killed, session, different
 
 
-def disturbed(kind: str, count: int) -> Row:
+def disturbed(count: int) -> Iterator[Row]:
     """Step on a disk that is full after some bytes, with a clock set back, or twice at once; then step undisturbed."""
     with folder() as runs:
-        steps, different, met, rng = Steps(runs), 0, 0, random.Random(1)
-        for day in steps.days[:count]:
-            copy = next(steps.copies(steps.path))
-            met += _FAULTS[kind](steps, copy, day, rng)
-            steps.step(copy, day)
-            steps.step(steps.path, day)
-            different += last(copy) != last(steps.path)
-    measured = f"{met} steps disturbed: {different} journals differ"
-    return Row(f"paper: {kind}", count, "the journal of an undisturbed account", measured, different == 0 < met)
+        steps, rng = Steps(runs), random.Random(1)
+        for place, (kind, fault) in enumerate(_FAULTS.items()):
+            days, different, met = steps.days[count * place :][:count], 0, 0
+            for day in days:
+                copy = next(steps.copies(steps.path))
+                met += fault(steps, copy, day, rng)
+                steps.step(copy, day)
+                steps.step(steps.path, day)
+                different += last(copy) != last(steps.path)
+            measured = f"{met} steps disturbed: {different} journals differ"
+            yield Row(
+                f"paper: {kind}", len(days), "the journal of an undisturbed account", measured, different == 0 < met
+            )
 
 
 def _full(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
@@ -201,7 +203,6 @@ _FAULTS: dict[str, Callable[[Steps, Path, int, random.Random], Any]] = {
     "clock set back": _set_back,
     "two steps at once": _at_once,
 }
-KINDS = tuple(_FAULTS)
 
 
 if __name__ == "__main__":

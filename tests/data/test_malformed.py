@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.raw.prepare import prepare
+from main import main
 from tests.tiny_run import TINY, frame, run
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
@@ -133,5 +134,14 @@ def test_impossible_settings(tiny: Path, capsys: pytest.CaptureFixture[str], tex
     path = tiny.with_name("bad.toml")
     path.write_text(text)
     assert run(path) == 2
+    shown = capsys.readouterr().err.strip().splitlines()
+    assert len(shown) == 1 and "expected" in shown[0]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff\xfe", b'{"generations": 0}'])
+def test_spoilt_records_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "config.json").write_bytes(text)
+    assert main(["--runs-dir", str(tmp_path), "--resume", "one"]) == 2
     shown = capsys.readouterr().err.strip().splitlines()
     assert len(shown) == 1 and "expected" in shown[0]
