@@ -281,12 +281,6 @@ class DDPGAgent:
             total[:, 0] += torch.where(tradable[:, stocks, None], known, 0.0).sum(1)
         return total / tradable.sum(1).clamp(min=1)[:, None, None]
 
-    def numbers_of_day(self, x: Tensor, tradable: Tensor) -> Tensor:
-        """Return the (n, 4) numbers of a day's stocks that tell the risk, by (n, inputs)."""
-        known = risk.numbers(x, self.inputs.volatility_scale)
-        known[:, 2:] = self._daily_numbers([(slice(None), x[None])], tradable[None])[0]
-        return known
-
     def risks(self, known: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the risk of largest orders costs, and the share of forecasts that comes true, by (..., stocks, 4)
         numbers: (..., stocks) each. Only with aversion to risk."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +20,6 @@ from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays, fit_risk
 from training.run.market import load_market
 from training.run.trainer import build_trainer
-from training.signals.signals import parts_of
 from utils.config.trader import EnvironmentConfig
 
 SETTINGS = (
@@ -112,14 +110,6 @@ def test_an_agent_keeps_its_risk_and_sees_it_in_any_form_of_inputs(
         torch.testing.assert_close(getattr(by_day, name)[:, later.days], seen, rtol=1e-3, atol=1e-4)
         assert torch.equal(getattr(again, name), getattr(by_day, name))
     assert (by_day.penalty is not None) and bool((by_day.penalty[:, later.days] > 0).all())
-
-
-def test_parts_of_a_forecast_add_up(trainer: ERLTrainer, loaded: tuple[Market, PlantedScores]) -> None:
-    champion, market, day = trainer.champion, loaded[0], trainer.days.later.days.start + 3
-    x = torch.from_numpy(champion.inputs.of(market, slice(day, day + 1)))
-    expected = champion.forecasts(market, x, slice(day, day + 1)).expected[0, day]
-    parts = parts_of(champion, x[0], torch.ones(16, dtype=torch.bool))
-    np.testing.assert_allclose(parts.expected, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_fitness_is_less_the_squared_surprises(trainer: ERLTrainer) -> None:

@@ -21,21 +21,19 @@ from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
 from models.ddpg_agent import DDPGAgent
-from models.evidence import Evidence
-from models.inputs import GROUP_OF_INPUT, GROUPS
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
 from tests.tiny import INPUTS, networked, tiny_agent
 from tests.tiny_run import TINY, frame
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
 from training.signals.holdings import Holding, position_features, read_holdings
-from training.signals.signals import NETWORKS, Parts, Signals, attribution, cash_left, make_signals, parts_of
+from training.signals.signals import Signals, cash_left, make_signals
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
 CONTEXT = 16
 MARKET = small_market(3)
-NONE = Evidence(selection=0.4, timing=1.0)
+HEADER = "ticker,entry_date,entry_price,target_percent,shares\n"
 days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
 
@@ -89,13 +87,6 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.close == MARKET.close[day, stock]
         last_day = trade["entry_day"] + rules.max_holding_days - 1
         assert order.latest_exit.date == str(MARKET.dates[last_day]) and not order.latest_exit.is_estimate
-
-
-def test_a_volume_cap_and_a_stop_change_no_order_of_tomorrow() -> None:
-    rules = dataclasses.replace(TINY_RULES, volume_cap=0.001, stop_percent=0.1)
-    made = [signals_of(MARKET, seed, 40, rules=rules) for seed in range(10)]
-    assert made == [signals_of(MARKET, seed, 40) for seed in range(10)]
-    assert any(signals.orders for signals in made)
 
 
 @settings(max_examples=15)
@@ -241,87 +232,17 @@ def test_the_status_of_a_position_says_when_it_is_sold() -> None:
         assert made == [expected, no_bar, f"target reached on {MARKET.dates[day - age]}"]
 
 
-def test_an_order_says_what_is_expected_and_the_shares_that_make_it_up() -> None:
-    """Without the inputs of a group the expected result changes by just its share, signed."""
+def test_an_order_says_what_is_expected() -> None:
+    """The agent's forecast of its result, in percent of its value."""
     found = 0
-    for day, seed in itertools.product(range(40, 60), range(0, 20, 2)):
-        chosen = agent(seed)
-        weights, x = chosen.traders.weights[0].numpy(), chosen.inputs.of(MARKET)[day].astype(np.float64)
+    for day, seed in itertools.product(range(40, 60, 4), range(10)):
+        expected = agent(seed).forecasts(MARKET).expected[0, day] / TINY_RULES.largest_order
         for order in signals_of(MARKET, seed, day).orders:
-            own = x[MARKET.tickers.index(order.ticker)]
-            assert order.expected_percent == pytest.approx(weights @ own / TINY_RULES.largest_order, abs=1e-4)
-            without = [weights @ np.where(group == GROUP_OF_INPUT, 0.0, own) for group in range(len(GROUPS))]
-            change = weights @ own - np.array(without)
-            share = {
-                name: 100 * part / np.abs(change).sum() for name, part in zip(GROUPS, change.tolist(), strict=True)
-            }
-            shown = {look.name: look.percent if look.raises else -look.percent for look in order.looks_at}
-            assert shown == pytest.approx({name: share[name] for name in shown}, abs=1e-3)
-            assert sorted(map(abs, share.values()))[-len(shown) :] == pytest.approx(
-                sorted(map(abs, shown.values())), abs=1e-3
+            assert order.expected_percent == pytest.approx(
+                float(expected[MARKET.tickers.index(order.ticker)]), abs=1e-4
             )
             found += 1
-    assert found > 20
-
-
-def same_targets(chosen: DDPGAgent) -> DDPGAgent:
-    """An agent whose actors leave all sale targets as they are."""
-    assert chosen.networks is not None
-    networks = chosen.networks.map(torch.clone)
-    networks.actor_target.choice.zero_()
-    return dataclasses.replace(chosen, networks=networks)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_parts_sum_to_what_is_expected(seed: int) -> None:
-    """Of every stock with a bar, to the precision of float32."""
-    chosen = agent(seed)
-    x = torch.from_numpy(chosen.inputs.of(MARKET))
-    expected = chosen.forecasts(MARKET, x).expected[0].double().numpy()
-    tradable = torch.from_numpy(np.isfinite(MARKET.close))
-    for day in range(40, 60):
-        parts, has_bar = parts_of(chosen, x[day], tradable[day]), tradable[day].numpy()
-        size = np.abs(parts.groups).sum(axis=1)[has_bar] + abs(parts.constant)
-        assert np.abs(parts.expected - expected[day])[has_bar] / size == pytest.approx(0, abs=2e-6)
-        assert (parts.networks is None) == (chosen.networks is None)
-        if parts.networks is not None:
-            assert np.abs(parts.networks[has_bar]).max() > 0.01
-            unshifted = parts_of(same_targets(chosen), x[day], tradable[day]).networks
-            assert unshifted is not None
-            assert unshifted[has_bar].mean() == pytest.approx(0, abs=1e-5), "they choose among stocks only"
-
-
-def test_an_order_says_what_networks_add() -> None:
-    """Without them as much less is expected of it, relative to the mean of the day."""
-    found = 0
-    for day, seed in itertools.product(range(40, 60), range(1, 11, 2)):
-        chosen = agent(seed)
-        assert chosen.members is not None
-        nothing, typical = torch.zeros(2).double(), torch.zeros_like(chosen.members.typical)
-        silent = dataclasses.replace(chosen.members, network=nothing, typical=typical)
-        without = dataclasses.replace(chosen, members=silent).forecasts(MARKET).expected[0, day]
-        for order in signals_of(MARKET, seed, day).orders:
-            stock = MARKET.tickers.index(order.ticker)
-            assert order.networks_percent is not None
-            base = order.expected_percent - order.networks_percent
-            assert base == pytest.approx(float(without[stock]) / TINY_RULES.largest_order, abs=1e-4)
-            found += 1
-    assert found > 20
-    assert any(
-        look.name == NETWORKS for day in range(40, 60) for o in signals_of(MARKET, 1, day).orders for look in o.looks_at
-    )
-
-
-def test_attribution_by_hand() -> None:
-    groups = np.zeros((2, len(GROUPS)))
-    groups[1, :2] = 3.0, -1.0
-    plain = Parts(groups, 100.0, None)
-    assert [str(share) for share in attribution(plain, 1, most=2)] == [f"{GROUPS[0]} +75%", f"{GROUPS[1]} -25%"]
-    assert len(attribution(plain, 1, most=len(GROUPS))) == 2, "groups that say nothing are not named"
-    assert attribution(plain, 0) == [], "nothing is expected of it"
-    shares = attribution(dataclasses.replace(plain, networks=np.array([0.0, -4.0])), 1)
-    assert [str(share) for share in shares] == ["networks -50%", f"{GROUPS[0]} +38%", f"{GROUPS[1]} -12%"]
-    assert plain.expected.tolist() == [100.0, 102.0]
+    assert found > 10
 
 
 @pytest.fixture(scope="module")
@@ -361,14 +282,13 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert again["next_session"] == {"date": str(dates[-1]), "is_estimate": False}
     assert [row["ticker"] for row in rows] == [order["ticker"] for order in after["orders"]]
     assert [float(row["value"]) for row in rows] == [order["value"] for order in after["orders"]]
-    assert "input times weight" in after["looks_at_method"]
     shown = capsys.readouterr().err
     assert f"decided at the close of {dates[-1]}" in shown and ("latest exit" in shown or "no order" in shown)
 
 
 def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    _, made, rows = command(folder)
+    made = command(folder)[1]
     champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
     evidence = champion.evidence
     shown = capsys.readouterr().err.splitlines()[0]
@@ -382,14 +302,12 @@ def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: py
         "trust_in_timing": champion.trust.timing,
         "sentence": shown,
     }
-    for row, order in zip(rows, made["orders"], strict=True):  # type: ignore[call-overload]
-        assert float(row["networks_percent"]) == order["networks_percent"]
 
 
 def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
     rows = [f"T{stock},{dates[299 - stock]},{20},50,100" for stock in range(5)]
-    (folder / "held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\n" + "\n".join(rows) + "\n")
+    (folder / "held.csv").write_text(HEADER + "\n".join(rows) + "\n")
     code, made, _ = command(folder, "--positions", str(folder / "held.csv"), "--capital", "500000")
     assert code == 0 and made["orders"] == [] and made["best_candidate"] is None
     assert [position["sessions_held"] for position in made["positions"]] == [1, 2, 3, 4, 5]
@@ -419,31 +337,24 @@ def test_mistakes_get_one_line(
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("text", "says"),
     [
-        ("T99,2010-02-01,10,20,5", "an investable ticker on line 2"),
-        ("T00,2010-01-31,10,20,5", "the session before it is 2010-01-29"),
-        ("T00,2010-02-01,-1,20,5", "a number above 0 for entry_price"),
-        ("T00,2010-02-01,10,20,", "got no shares"),
-        ("T00,2010-06-01,10,20,5", "choose a later --date"),
-        ("T00,2010-02-01,10,20,5\nT00,2010-02-02,10,20,5", "one position a ticker"),
+        ("", "expected the header ticker,.* got no ticker"),
+        ("ticker,entry_date,entry_price,shares\n", "got no target_percent"),
+        (HEADER + "T99,2010-02-01,10,20,5", "an investable ticker on line 2"),
+        (HEADER + "T00,2010-01-31,10,20,5", "the session before it is 2010-01-29"),
+        (HEADER + "T00,2010-02-01,-1,20,5", "a number above 0 for entry_price"),
+        (HEADER + "T00,2010-02-01,10,20,", "got no shares"),
+        (HEADER + "T00,2010-06-01,10,20,5", "choose a later --date"),
+        (HEADER + "T00,2010-02-01,10,20,5\nT00,2010-02-02,10,20,5", "one position a ticker"),
     ],
 )
-def test_a_bad_position_is_named(tmp_path: Path, row: str, says: str) -> None:
+def test_a_bad_file_of_positions_is_named(tmp_path: Path, text: str, says: str) -> None:
+    """An empty file is no account without positions: it may have been cut."""
     path = tmp_path / "held.csv"
-    path.write_text(f"ticker,entry_date,entry_price,target_percent,shares\n{row}\n")
+    path.write_text(text)
     with pytest.raises(DataError, match=says):
         read_holdings(path, MARKET, 60)
-
-
-@pytest.mark.parametrize(
-    ("text", "missing"), [("", "ticker"), ("ticker,entry_date,entry_price,shares\n", "target_percent")]
-)
-def test_a_file_of_positions_has_a_header(tmp_path: Path, text: str, missing: str) -> None:
-    """An empty file is no account without positions: it may have been cut."""
-    (tmp_path / "held.csv").write_text(text)
-    with pytest.raises(DataError, match=f"expected the header ticker,.* got no {missing}"):
-        read_holdings(tmp_path / "held.csv", MARKET, 60)
 
 
 def test_a_day_before_all_that_was_learned_from_is_refused() -> None:

@@ -25,7 +25,7 @@ from training.signals.broker_orders import (
     ib_basket,
 )
 from training.signals.holdings import read_holdings, session
-from training.signals.signals import METHOD, Order, Signals, cash_left, make_signals
+from training.signals.signals import Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
@@ -35,14 +35,12 @@ logger = logging.getLogger(__name__)
 _LABELS = {
     "percent_of_capital": "% of capital",
     "expected_percent": "expected %",
-    "networks_percent": "of it networks %",
     "target_percent": "target %",
     "entry_date": "bought",
     "entry_price": "price",
     "unrealised_percent": "gain %",
 }
 """Column labels where they are not the field's name."""
-_NOT_SHOWN = ("sessions_held", "looks_at")
 
 
 def run_signals(arguments: SignalsArguments) -> Signals:
@@ -74,7 +72,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         _write(arguments.csv, "--csv", partial(write_atomically, text=orders_csv(signals)))
     if arguments.json is not None:
         origin = {"run": run.name, "champion_generation": run.generation, "evidence": _evidence_values(run.champion)}
-        contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
+        contents = origin | dataclasses.asdict(signals) | {"notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
@@ -127,7 +125,7 @@ def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
 
 
 def described(signals: Signals) -> list[str]:
-    """Return orders, or why there are none, attributions and open positions as text."""
+    """Return orders, or why there are none, and open positions as text."""
     if signals.is_locked:
         texts = ["no order: the account has fallen beyond its drawdown lock; --release places orders again"]
     elif signals.orders:
@@ -142,8 +140,6 @@ def described(signals: Signals) -> list[str]:
             against = "cash is worth more, or short" if best > 0 else "it would not earn its costs"
             reason = f"{signals.best_candidate} ranks first, {best:+.2f}% of its value is expected, but {against}"
         texts = [printable(f"no order: {reason}")]
-    explained = [order for order in signals.orders if order.looks_at]
-    texts += [printable(f"{order.ticker} looks at most at {_attribution(order)}") for order in explained]
     if signals.positions:
         texts.append(f"open positions\n{_table(signals.positions)}")
     return texts
@@ -151,26 +147,21 @@ def described(signals: Signals) -> list[str]:
 
 def _table(items: Sequence[object]) -> str:
     """Return the fields of items, a row each; fields that the first item lacks are left out."""
-    names = [name for name, value in vars(items[0]).items() if name not in _NOT_SHOWN and value is not None]
+    names = [name for name, value in vars(items[0]).items() if name != "sessions_held" and value is not None]
     labels = {name: _LABELS.get(name, name.replace("_", " ")) for name in names}
     rows = [{label: getattr(item, name) for name, label in labels.items()} for item in items]
     return table(rows, list(labels.values()))
 
 
-def _attribution(order: Order) -> str:
-    return ", ".join(map(str, order.looks_at))
-
-
 def orders_csv(signals: Signals) -> str:
-    """Return one line per order, numbers in full; `looks_at` is text."""
+    """Return one line per order, numbers in full."""
     text = io.StringIO()
     names = [field.name for field in dataclasses.fields(Order)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["date", *names[:-2], "latest_exit", "latest_exit_is_estimate", "looks_at"])
+    writer.writerow(["date", *names[:-1], "latest_exit", "latest_exit_is_estimate"])
     for order in signals.orders:
-        values, leaves = [getattr(order, name) for name in names[1:-2]], order.latest_exit
-        ends = leaves.date, leaves.is_estimate, _attribution(order)
-        writer.writerow([signals.date, spreadsheet_text(order.ticker), *values, *ends])
+        values, leaves = [getattr(order, name) for name in names[1:-1]], order.latest_exit
+        writer.writerow([signals.date, spreadsheet_text(order.ticker), *values, leaves.date, leaves.is_estimate])
     return text.getvalue()
 
 
@@ -178,7 +169,6 @@ def _notes(run: SavedRun, day: int) -> list[str]:
     notes = [
         "sizes and targets assume an account whose trading period has just begun; fills, costs and exits follow the "
         "rules of the run's environment",
-        f"what an order looks at: {METHOD}",
     ]
     if run.config.env.stop_percent > 0:
         notes.append(f"each position is sold at a stop {run.config.env.stop_percent:g}% below the price of its fill")

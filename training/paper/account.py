@@ -22,7 +22,7 @@ from training.paper.journal import Journal
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
-from training.signals.decision import decide
+from training.signals.signals import decide
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import DataError
 

@@ -1,34 +1,26 @@
-"""The next session's orders of one agent, decided at a close and filled by the environment's own rules.
+"""The next session's orders of one agent, decided at a close and filled by the environment's own rules."""
 
-Each order comes with an exact attribution. Without networks the expected result is linear in the inputs. With them it
-is the day's mean of the ridge regression, plus what the stock is expected to earn beyond the others of its day: its
-inputs times the committee's ridge weights, and the networks' output. So it is the sum of a part for each group of
-inputs, a constant, and one part for the networks. Inputs are standardised: a group at its means contributes nothing.
-"""
+from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from data.features import CLOSE, HIGH, OPEN
 from data.market import Market
+from environment.ledger import Bars
+from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from models.ddpg_agent import DDPGAgent, Judgement
-from models.inputs import GROUP_OF_INPUT, GROUPS
-from models.trader import day_mean
-from training.signals.decision import decide
-from training.signals.holdings import Holding
+from models.ddpg_agent import DDPGAgent
+from models.trader import DailyOrders, Forecasts
+from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
-
-NETWORKS = "networks"
-METHOD = (
-    "input times weight, summed by group of inputs, and the networks' output; shares of the absolute sum, + raises and "
-    "- lowers the forecast"
-)
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, POSITION_FEATURES
 
 
 @dataclass(frozen=True)
@@ -43,19 +35,6 @@ class SessionDate:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The share of an order's forecast that comes from one group of inputs, or from the networks."""
-
-    name: str
-    percent: float
-    raises: bool
-    """The group raised the forecast."""
-
-    def __str__(self) -> str:
-        return f"{self.name} {'+' if self.raises else '-'}{self.percent:.0f}%"
-
-
-@dataclass(frozen=True)
 class Order:
     """A purchase for the next session; amounts in currency units."""
 
@@ -65,10 +44,8 @@ class Order:
     value: float
     """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
     percent_of_capital: float
-    expected_percent: float
-    """Expected result after costs, percent of its value."""
-    networks_percent: float | None
-    """What the networks add to it, relative to the mean of the day's stocks; None where there are none."""
+    expected_percent: float | None
+    """Expected result after costs, percent of its value; None on days on which the orders hold the market."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -76,7 +53,6 @@ class Order:
     target_price: float
     """Sale target if it were filled at the reference close."""
     latest_exit: SessionDate
-    looks_at: list[Share]
 
 
 @dataclass(frozen=True)
@@ -119,53 +95,62 @@ class Signals:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The parts of the forecasts of a day's orders, percent of the initial capital."""
+class Decision:
+    """An agent's decision at a close."""
 
-    groups: NDArray[np.float64]
-    """(n, groups) of the inputs."""
-    constant: NDArray[np.float64] | float
-    """(n,), or of all stocks."""
-    networks: NDArray[np.float64] | None
-    """(n,) of the networks, relative to their mean over the day's stocks; None where there are none."""
+    portfolio: Portfolio
+    """The account before a session in which every stock opens at this close: the environment's rules choose and size
+    the orders without the data of the days after. It holds the cash alone, and one lane."""
+    placed: DailyOrders
+    forecasts: Forecasts
+    day: int
+    positions: Tensor
+    """(n, POSITION_FEATURES)"""
 
     @property
-    def expected(self) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = self.groups.sum(axis=1) + self.constant
-        return total if self.networks is None else np.add(total, self.networks)
+    def orders(self) -> Orders:
+        """The orders as in rollouts, the best first, (orders per day, 1) each."""
+        target = self.placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
+        parts = self.placed.stock, self.placed.coefficient.double(), target.double()
+        return Orders(*(part.T.cpu() for part in parts))
 
 
-def parts_of(agent: DDPGAgent, x: Tensor, tradable: Tensor) -> Parts:
-    """Split an agent's forecasts of a day's orders: (n, inputs), on its device, and (n,) with a bar."""
-    weights, numbers, shares = agent.traders.weights[0].double(), x.double(), None
-    if agent.risk is not None:
-        shares = agent.risks(agent.numbers_of_day(x, tradable))[1]
-        numbers = numbers * shares[:, None].double()
-    own, mean, added = weights, day_mean(numbers.T, tradable).T, None
-    if agent.members is not None:
-        own, judged = (agent.members.ridge[:, None] * agent.members.weights).mean(0).double(), agent.judge(x, shares)
-        assert isinstance(judged, Judgement)
-        added = (judged.reward - day_mean(judged.at_start, tradable)).double().cpu().numpy()
-    level = weights + agent.trust.shift
-    parts, constant = numbers * own + mean * (level - own), float(level[0])
-    return Parts(_by_group(parts), constant if shares is None else parts[:, 0].cpu().numpy(), added)
+def decide(
+    agent: DDPGAgent,
+    market: Market,
+    day: int,
+    rules: EnvironmentConfig,
+    cash: float,
+    holdings: Sequence[Holding],
+    days_left: int | None = None,
+) -> Decision:
+    """Decide at the close of `day`; nothing of the market beyond it is read.
 
-
-def _by_group(products: Tensor) -> NDArray[np.float64]:
-    """Sum (n, inputs) products over the groups of inputs; the constant, which is the first input, is left out."""
-    groups = torch.from_numpy(GROUP_OF_INPUT[1:]).to(products.device)
-    total = products.new_zeros(len(products), len(GROUPS))
-    return np.asarray(total.index_add(1, groups, products[:, 1:]).cpu().numpy())
-
-
-def attribution(parts: Parts, stock: int, most: int = 3) -> list[Share]:
-    """Return the `most` important parts of a stock's forecast, the largest first."""
-    names, total = GROUPS, parts.groups[stock]
-    if parts.networks is not None:
-        names, total = (*GROUPS, NETWORKS), np.append(total, parts.networks[stock])
-    percent = 100 * np.abs(total) / max(np.abs(total).sum(), np.finfo(np.float64).tiny)
-    best = [place for place in np.argsort(-percent, kind="stable")[:most].tolist() if percent[place] > 0]
-    return [Share(names[place], float(percent[place]), bool(total[place] >= 0)) for place in best]
+    Args:
+        rules: sizes refer to their initial capital.
+        cash: with `holdings` the account at that close.
+        days_left: days on which orders are accepted, this one included; default: those of a whole episode.
+    """
+    today = market.data_array[day, market.investable_columns]
+    close = torch.from_numpy(today[:, CLOSE])
+    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    # The next session's volume and low are unknown, and the caller knows of locks.
+    rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
+    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
+    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days if days_left is None else days_left)
+    portfolio.cash.fill_(cash)
+    portfolio.equity.fill_(cash + sum(holding.shares * holding.last_price for holding in holdings))
+    days = slice(day, day + 1)
+    # A copy of torch's, since products of numbers that lie elsewhere in memory may differ in the last bit.
+    x = torch.from_numpy(agent.inputs.of(market, days)).clone().to(agent.device)
+    forecasts = agent.forecasts(market, x, days)
+    # A position that is due, or whose target is reached, is still held at this close.
+    positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
+    place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
+    if holdings:
+        positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
+    placed = agent.place(positions, portfolio.account()[0], forecasts, day)
+    return Decision(portfolio, placed, forecasts, day, positions)
 
 
 def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
@@ -205,29 +190,41 @@ def make_signals(
             f"expected a day from {market.dates[market.splits.train.first]} on, the first training day, got "
             f"{market.dates[day]}"
         )
-    shown = [_position(holding, market, rules) for holding in holdings]
     decision = decide(agent, market, day, rules, cash, holdings)
-    portfolio, forecasts, action = decision.portfolio, decision.forecasts, decision.action
-    is_forecast, stocks = agent.decides_on(day), portfolio.bars.stocks
-    tradable = portfolio.bars.tradable[0].to(agent.device)
-    nothing = Parts(np.zeros((stocks, len(GROUPS))), 0.0, None)
-    parts = parts_of(agent, decision.x, tradable) if is_forecast else nothing
-    is_free, equity = decision.candidates, float(portfolio.equity)
-    highest = max(peak, rules.initial_capital, equity)
-    is_locked = rules.drawdown_lock > 0 and equity <= highest * (1 - rules.drawdown_lock / 100)
+    portfolio, forecasts, placed = decision.portfolio, decision.forecasts, decision.placed
+    tickers = [market.tickers[column] for column in market.investable_columns]
+    target = forecasts.target[:, day].scatter(1, placed.stock, placed.target_percent)
+    action, is_forecast, equity = placed.action(target).cpu(), agent.decides_on(day), float(portfolio.equity)
+    is_locked = rules.drawdown_lock > 0 and equity <= max(peak, rules.initial_capital, equity) * (
+        1 - rules.drawdown_lock / 100
+    )
     expected = forecasts.expected[0, day].cpu() / rules.largest_order
+    is_free = portfolio.candidates()[0] & (decision.positions[:, 0] == 0)
     best = int(torch.where(is_free, forecasts.score[0, day].cpu(), -torch.inf).argmax())
     has_candidate = bool(is_free[best] & expected[best].isfinite())
-    portfolio.step(torch.zeros_like(action[None]) if is_locked else action[None])
+    portfolio.step(torch.zeros_like(action) if is_locked else action)
     return Signals(
         date=str(market.dates[day]),
         next_session=session_date(market, day + 1),
         capital=rules.initial_capital,
         cash=cash,
         equity=equity,
-        orders=_orders(parts, market, day, action, portfolio),
-        positions=shown,
-        best_candidate=market.tickers[market.investable_columns[best]] if has_candidate else None,
+        orders=[
+            Order(
+                ticker=tickers[trade["stock"]],
+                coefficient=float(action[0, trade["stock"], 0]),
+                value=trade["value"],
+                percent_of_capital=100 * trade["value"] / rules.initial_capital,
+                expected_percent=float(expected[trade["stock"]]) if is_forecast else None,
+                close=trade["entry_price"],
+                target_percent=float(action[0, trade["stock"], 1]),
+                target_price=trade["target_price"],
+                latest_exit=session_date(market, day + trade["entry_day"] + rules.max_holding_days - 1),
+            )
+            for trade in trade_ledger(portfolio, 0)
+        ],
+        positions=[_position(holding, market, rules) for holding in holdings],
+        best_candidate=tickers[best] if has_candidate else None,
         best_expected_percent=float(expected[best]) if has_candidate else None,
         is_forecast=is_forecast,
         is_locked=is_locked,
@@ -240,30 +237,6 @@ def session_date(market: Market, day: int) -> SessionDate:
     if beyond <= 0:
         return SessionDate(str(market.dates[day]), False)
     return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
-
-
-def _orders(parts: Parts, market: Market, day: int, action: Tensor, portfolio: Portfolio) -> list[Order]:
-    """List the orders that the environment has filled, with their forecasts and attributions."""
-    rules, orders = portfolio.rules, []
-    expected = parts.expected / rules.largest_order
-    for trade in trade_ledger(portfolio, 0):
-        stock = trade["stock"]
-        orders.append(
-            Order(
-                ticker=market.tickers[market.investable_columns[stock]],
-                coefficient=float(action[stock, 0]),
-                value=trade["value"],
-                percent_of_capital=100 * trade["value"] / rules.initial_capital,
-                expected_percent=float(expected[stock]),
-                networks_percent=None if parts.networks is None else float(parts.networks[stock] / rules.largest_order),
-                close=trade["entry_price"],
-                target_percent=float(action[stock, 1]),
-                target_price=trade["target_price"],
-                latest_exit=session_date(market, day + trade["entry_day"] + rules.max_holding_days - 1),
-                looks_at=attribution(parts, stock),
-            )
-        )
-    return orders
 
 
 def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> OpenPosition:
