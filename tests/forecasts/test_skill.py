@@ -18,8 +18,10 @@ from tests.tiny import FIRST_DAY, INPUTS, random_world, tiny_agent, tiny_rules, 
 from training.forecasts.skill import (
     agent_scores,
     beta,
+    cross_fitted_mean_test,
     information_coefficients,
     known_share,
+    overlapping_mean_test,
     summed_up,
     trade_results,
 )
@@ -64,6 +66,21 @@ def test_results_that_overlap_make_the_same_mean_less_sure() -> None:
     short, long = summed_up(overlapping, 1), summed_up(overlapping, 20)
     assert short is not None and long is not None and short.t is not None and long.t is not None
     assert short.mean == long.mean and short.t > 2 * long.t > 0
+
+
+@pytest.mark.parametrize("inputs", [1, 8])
+def test_cross_fitted_forecasts_of_noise_are_significant_as_rarely_as_the_p_value_says(inputs: int) -> None:
+    rng, fold, level = np.random.default_rng(inputs), np.arange(500) // 100, 0.02
+    plain, cross_fitted = list[bool](), list[bool]()
+    for _ in range(1000):
+        x, y = rng.standard_normal((500, inputs)), rng.standard_normal(500)
+        weights = [np.linalg.lstsq(x[fold != held], y[fold != held], rcond=None)[0] for held in range(5)]
+        forecast = np.concatenate([x[fold == held] @ weights[held] for held in range(5)])
+        product = (forecast - forecast.mean()) * (y - y.mean())
+        plain.append(overlapping_mean_test(product, 1).p_value <= level)
+        cross_fitted.append(cross_fitted_mean_test(product, 1, trials=1).p_value <= level)
+    assert statistics.fmean(cross_fitted) <= level + 3 * math.sqrt(level / 1000)
+    assert inputs == 1 or statistics.fmean(plain) > 1.5 * level
 
 
 def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:

@@ -49,7 +49,7 @@ def chances(kind: str, seed: int) -> Evidence:
 
 @pytest.mark.parametrize("kind", ["momentum", "reversal", "regime"])
 def test_what_was_planted_is_evidence(kind: str) -> None:
-    assert chances(kind, seed=3).is_significant
+    assert chances(kind, seed=3).trust > 0.7
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -87,7 +87,7 @@ def test_evidence_by_hand() -> None:
 
     assert found() == Evidence(selection=1.0, timing=1.0)
     weights[:, 1] = 1.0
-    assert max(vars(found()).values()) < 1e-4
+    assert max(vars(found()).values()) < 1e-3
     relative = samples.results[2] - samples.results[2].mean(axis=1, keepdims=True)
     tell(relative)
     assert found().selection < 1e-4 and found().timing > 0.1, (
@@ -174,7 +174,7 @@ def test_agent_and_market_keep_to_their_shares(share: float, orders: int) -> Non
 
 
 def test_what_a_p_value_is_worth() -> None:
-    worth = {1.0: 0.0, 0.5: 0.0, 1 / math.e: 0.0, 0.05: 0.421, 0.01: 0.777, 0.001: 0.963, 0.0: 1.0}
+    worth = {1.0: 0.0, 1 / math.e: 0.0, 0.05: 0.0, 0.02: 0.221, 0.01: 0.454, 0.001: 0.893, 0.0: 1.0}
     assert {p_value: round(kelly_share(p_value), 3) for p_value in worth} == worth
     levels = np.linspace(0, 1, 1001)
     assert (np.diff([kelly_share(p_value) for p_value in levels]) <= 0).all()

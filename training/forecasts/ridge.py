@@ -28,7 +28,7 @@ from models.population import Outcomes, RidgeRegressions
 from models.trader import Blend, Forecasts, best_stocks, beyond_start, blended, opportunity_of, target_places
 from training.forecasts.relative import Judgement, RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
-from training.forecasts.skill import information_coefficients, overlapping_mean_test
+from training.forecasts.skill import cross_fitted_mean_test, information_coefficients
 from training.forecasts.timing import DailyMeans
 from utils.progress import Progress
 
@@ -313,7 +313,7 @@ class SkillTest:
 
     def evidence(self, trials: int = 1) -> Evidence:
         """Return the p-values, which allow for two tests and for `trials` agents."""
-        selection = overlapping_mean_test(np.concatenate(self._daily), self.samples.longest, 2 * trials)
+        selection = cross_fitted_mean_test(np.concatenate(self._daily), self.samples.longest, 2 * trials)
         return Evidence(selection.p_value, self._timing(2 * trials).p_value)
 
 

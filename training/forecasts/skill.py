@@ -1,6 +1,7 @@
 """Information coefficients of forecasts, known order sizes, and exposure to the market."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,17 @@ def correlation(x: Array, y: Array) -> Array:
 def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> MeanTest:
     """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held."""
     return mean_test(daily[np.isfinite(daily)], trials, _BLOCKS_PER_HOLDING * holding_days)
+
+
+def cross_fitted_mean_test(daily: Array, holding_days: int, trials: int) -> MeanTest:
+    """Test the mean of (days,) values of forecasts that were fitted, for each fold, on the other folds.
+
+    Each pair of folds enters twice: the first is learned from where the second is forecast, and the other way round. So
+    without skill the variance of the mean is twice that of independent folds, which no estimate from the folds alone
+    can show (Bengio and Grandvalet 2004, "No unbiased estimator of the variance of k-fold cross-validation").
+    """
+    test = overlapping_mean_test(daily, holding_days, trials)
+    return replace(test, standard_error=math.sqrt(2) * test.standard_error)
 
 
 def summed_up(daily: Array, holding_days: int) -> Coefficient | None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.population import RidgeRegressions
 from training.forecasts.samples import BoolArray, Float64Array, Samples
-from training.forecasts.skill import overlapping_mean_test
+from training.forecasts.skill import cross_fitted_mean_test
 from utils.statistics import MeanTest, kelly_share
 
 _DAYS_AT_ONCE = 64
@@ -65,7 +65,7 @@ class DailyMeans:
         """Test whether (days,) levels and the results at a target rise and fall together, outside of a fold."""
         used = self.learned[place]
         product = np.prod([values[used] - values[used].mean() for values in (level, self.results[target])], axis=0)
-        return overlapping_mean_test(product, self.longest, trials)
+        return cross_fitted_mean_test(product, self.longest, trials)
 
     def trust(self, ridge: RidgeRegressions, apart: Tensor, targets: Sequence[int], trials: int) -> Tensor:
         """Return the trust in the timing of A agents, (A, folds + 1): in the forecasts of each fold, and of later days.
