@@ -47,11 +47,6 @@ class Look:
     def champion(self) -> tuple[str, int | None]:
         return self.run, self.champion_generation
 
-    def is_beside(self, other: Look) -> bool:
-        """Tell whether both looks are at overlapping days of the same data, as far as is known."""
-        is_of_data = self.run == other.run or not set(self.data).isdisjoint(other.data)
-        return is_of_data and self.first_day <= other.last_day and other.first_day <= self.last_day
-
 
 @contextlib.contextmanager
 def locked_ledger(runs: Path) -> Iterator[Path]:
@@ -71,16 +66,6 @@ def read_looks(runs: Path, market: Market, first_day: str, last_day: str) -> lis
     looks = (look for look in _read(runs / LEDGER) if fingerprint & set(look.data))
     overlapping = (look for look in looks if look.first_day <= last_day and first_day <= look.last_day)
     return sorted(overlapping, key=lambda look: look.time)
-
-
-def looks_beside(runs: Path, run: str) -> list[Look]:
-    """Return the looks of all runs at the days and data of this run's own looks, the oldest first.
-
-    Raises ConfigError if a line is no look.
-    """
-    looks = _read(runs / LEDGER)
-    own = [look for look in looks if look.run == run]
-    return sorted((look for look in looks if any(map(look.is_beside, own))), key=lambda look: look.time)
 
 
 def add_look(ledger: Path, look: Look) -> None:

@@ -1,6 +1,6 @@
 """Runs side by side, read from their files: what differs, what can be compared, and the page and table that show it.
 
-Nothing is played, and of holdout days only past results are read.
+Nothing is played, and nothing of holdout days is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from data.record import MARKET, MarketRecord, read_record
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.charts import ON_TRAINING, column, gain_percent
 from training.evaluation.export import EQUITY, RESULTS, SHORT
-from training.evaluation.holdout import Look, looks_beside
 from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.document import document, shown_settings
 from utils.charts import DASH, Chart, Dates, FloatArray
@@ -39,11 +38,9 @@ DIFFERENCES = {
 MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "trades", "costs")
 """Keys of `METRICS` that are shown."""
 SAME_DAYS = "All runs were judged on the same validation days of the same data"
-OTHER_DAYS = "The runs were judged on different days, data or stocks: compare results only within a group."
-MARKETS = (
-    "Returns, Sharpe ratios, drawdowns, fitness and curves depend as much on the market as on the champion.",
-    "Profits over equal weight and over random selections refer to each run's own days: they can be shown side by side "
-    "but do not rank runs.",
+OTHER_DAYS = (
+    "The runs were judged on different days, data or stocks: returns, ratios and curves depend as much on these as on "
+    "the champion, and profits over others refer to each run's own days. They do not rank runs."
 )
 BEST_OF_MANY = (
     "Picking the best of these runs is a choice on validation days: the best of {count} results is biased upwards. "
@@ -60,7 +57,7 @@ class Judged:
 
     generation: int
     measures: dict[str, Estimate]
-    """By the keys of `METRICS`; what the files do not hold is left out."""
+    """By the keys of `METRICS`; of unknown value where the files do not hold it."""
     differences: dict[str, Estimate]
     """By the keys of `DIFFERENCES`, percent of the initial capital a year."""
     sentence: str
@@ -69,10 +66,6 @@ class Judged:
     """(T,) days of the equity; (0,) where no file holds it."""
     equity: dict[str, FloatArray]
     """(T,) of the champion and of equal weight."""
-
-    def measure(self, key: str) -> Estimate:
-        """Return a measure, of unknown value where the files do not hold it."""
-        return self.measures.get(key, Estimate(None))
 
 
 @dataclass(frozen=True)
@@ -88,10 +81,6 @@ class ReportedRun:
     summary: dict[str, Any]
     """Of summary.json; empty for a run that has not ended."""
     validation: Judged | None
-    holdout: Judged | None
-    """None unless the ledger holds a look at these days, whatever files there are."""
-    looks: list[Look]
-    """Looks at the run's holdout by all runs on its data, if the run itself was judged there."""
 
     @property
     def setup(self) -> tuple[Any, ...]:
@@ -124,18 +113,16 @@ def read_run(runs_dir: Path, name: str) -> ReportedRun:
         DataError: its record of the market is.
     """
     run = RunLog.open(runs_dir, name)
-    looks, market = looks_beside(runs_dir, name), _json(run.path / MARKET)
+    market, summary = _json(run.path / MARKET), _json(run.path / SUMMARY)
     judged = [_judged(run.path / "evaluation-validation" / RESULTS), _judged(run.path / SUMMARY)]
     return ReportedRun(
         name=name,
         config=run.settings(Config),
         market=read_record(market, str(run.path / MARKET)) if market else None,
         records=run.records(),
-        summary=_json(run.path / SUMMARY),
+        summary=summary,
         # An evaluation holds more, but its champion may have been trained further since.
         validation=max(filter(None, judged), key=lambda one: one.generation, default=None),
-        holdout=_judged(run.path / "evaluation-holdout" / RESULTS) if looks else None,
-        looks=looks,
     )
 
 
@@ -155,11 +142,11 @@ def _judged(path: Path) -> Judged | None:
     try:
         if path.name == RESULTS and values:
             generation, verdict, row = values["champion_generation"], values["verdict"], values["policies"][CHAMPION]
-            measures = {key: Estimate(**row[key]) for key in METRICS if key in row}
+            measures = {key: Estimate(**row.get(key, {"value": None})) for key in METRICS}
         elif champion := values.get("champion"):
             generation, verdict = champion["generation"], champion["verdict"]["validation"]
             row = champion["validation"][CHAMPION]
-            measures = {key: Estimate(row[label]) for key, label in SHORT.items() if label in row}
+            measures = {key: Estimate(row.get(SHORT.get(key))) for key in METRICS}
         else:
             return None
         tests = {key: verdict["percent_a_year"][key] for key in DIFFERENCES if key in verdict["percent_a_year"]}
@@ -206,7 +193,7 @@ def short_table(runs: Sequence[ReportedRun]) -> str:
     for run in runs:
         found, row = run.validation, dict[str, Any](run=run.name)
         for key in ("return", "sharpe", "max_drawdown", "exposure"):
-            row[SHORT[key]] = found and found.measure(key).value
+            row[SHORT[key]] = found and found.measures[key].value
         for key, label in (("over_equal_weight", "over equal"), ("over_random_picker", "selection")):
             difference = found and found.differences.get(key)
             row[label] = difference and difference.value
@@ -236,7 +223,7 @@ def cautions(runs: Sequence[ReportedRun]) -> list[str]:
     """Return what a reader must know before comparing the runs, the most important first."""
     texts, rules = list[str](), _differing_rules(runs)
     if len(runs) > 1 and not _has_same_days(runs):
-        texts += [OTHER_DAYS, f"Groups: {_groups(runs)}.", *MARKETS]
+        texts.append(OTHER_DAYS)
     elif len(runs) > 1:
         texts.append(SAME_DAYS + (", but under other trading rules." if rules else ": results can be compared."))
     if rules:
@@ -256,14 +243,6 @@ def cautions(runs: Sequence[ReportedRun]) -> list[str]:
     if judged > 1:
         texts.append(BEST_OF_MANY.format(count=judged))
     return texts
-
-
-def _groups(runs: Sequence[ReportedRun]) -> str:
-    """List the runs, and validation days, that were judged on the same days, data and stocks."""
-    groups: dict[str, list[ReportedRun]] = {}
-    for run in runs:
-        groups.setdefault(repr(run.setup), []).append(run)
-    return "; ".join(f"{', '.join(run.name for run in group)} ({group[0].days})" for group in groups.values())
 
 
 def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> Chart | None:
