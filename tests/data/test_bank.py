@@ -69,15 +69,6 @@ def test_boxes_are_sums_of_returns() -> None:
             np.testing.assert_allclose(boxes[day, :, place], expected, atol=1e-6)
 
 
-@given(st.integers(0, 1000), st.integers(1, 59))
-def test_nothing_depends_on_a_later_day(seed: int, day: int) -> None:
-    close = closes(seed=seed)
-    corrupted = close.copy()
-    corrupted[day:] = np.random.default_rng(seed + 1).uniform(1, 100, corrupted[day:].shape)
-    for values in (multi_scale_bank, lambda prices: box_sums(prices, (1, 8))):
-        np.testing.assert_array_equal(values(close)[:day], values(corrupted)[:day])
-
-
 @given(st.integers(0, 1000))
 def test_the_unit_of_a_price_does_not_matter(seed: int) -> None:
     close = closes(seed=seed)

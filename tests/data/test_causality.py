@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features import CLOSE, observed_features, stationary_inputs
+from data.features import observed_features, stationary_inputs
 from data.market import Market, build_market
 from environment.trading_env import Observation, TradingEnvironment
 from models.ddpg_agent import DDPGAgent
@@ -144,22 +144,3 @@ def test_a_population_of_lanes_ignores_what_follows(day: int) -> None:
     for name in FORECASTS:
         one, other = (getattr(forecasts, name)[:, : day + 1] for forecasts in all_forecasts)
         assert torch.equal(one, other)
-
-
-def test_an_order_is_filled_at_a_price_that_was_not_seen() -> None:
-    """With fills at the next open, other prices from then on change the trade but not the order."""
-    panel = random_panel(np.random.default_rng(3), DAYS, COLUMNS, missing=0, delist=0, late_start=0, halt=0)
-    market = market_of(panel)
-    higher = panel.copy()
-    higher[91:] *= 1.5
-    trades = []
-    for prices in (market, market_of(higher)):
-        env = environment_of(prices, 90)
-        env.reset()
-        env.step(np.array([[0, 10], [3, 20], [0, 10]], np.float32))
-        trades.append(env.get_trades()[0])
-    assert [trade["stock"] for trade in trades] == [1, 1]
-    assert [trade["value"] for trade in trades] == [150_000.0, 150_000.0]
-    assert trades[1]["entry_price"] == pytest.approx(1.5 * trades[0]["entry_price"])
-    assert trades[0]["entry_price"] == market.data_array[91, INVESTABLE[1], 0]
-    assert trades[0]["entry_price"] != market.data_array[90, INVESTABLE[1], CLOSE]

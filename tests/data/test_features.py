@@ -110,20 +110,6 @@ def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bar
     np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)
 
 
-def test_indicators_of_prices_with_a_known_answer() -> None:
-    def last(close: Array) -> Array:
-        features: Array = compute_features(close, close, close, close)[-1]
-        return features
-
-    constant, rising, falling = np.full(60, 7.0), np.arange(10.0, 70.0), np.arange(70.0, 10.0, -1.0)
-    np.testing.assert_array_equal(last(constant)[f.MACD :], 0.0)
-    assert last(rising)[f.RSI] == 100.0
-    assert last(falling)[f.RSI] == 0.0
-    assert last(rising)[f.PERCENT_TO_MA20] == pytest.approx(100.0 * 9.5 / 59.5)
-    # on a straight line an exponential mean of n bars lags (n - 1) / 2 bars behind
-    assert last(rising)[f.MACD] == pytest.approx(12.5 - 5.5)
-
-
 @given(seed=st.integers(0, 10_000), power=st.integers(-12, 12))
 @settings(max_examples=20, deadline=None)
 def test_a_power_of_two_changes_no_bit_and_ten_next_to_nothing(seed: int, power: int) -> None:

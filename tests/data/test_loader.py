@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -232,36 +231,6 @@ def test_duplicates_are_counted_across_parts(seed: int, part: int) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match=expected):
         patch.setattr(bars, "PART_ROWS", part)
         load(frame)
-
-
-def test_dirty_rows_are_repaired_masked_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    frame = bars_frame(tickers=("AAA",))
-    frame.loc[3, "high"] = frame.loc[3, "low"] * 0.5
-    frame.loc[4, "low"] = frame.loc[4, "high"] * 2.0
-    frame.loc[5, "open"] = 0.0
-    frame.loc[6, "close"] = -1.0
-    frame.loc[7, "low"] = np.inf
-    frame.loc[8, "high"] = np.nan
-    frame.loc[9, "close"] = 1e39  # beyond float32
-    frame.loc[10, PRICES] = np.nan
-    frame.loc[12, "close"] *= 0.1
-    frame.loc[13, "open"] *= 0.01
-    frame.loc[14, "high"] *= 4.5  # a wild day, not a wrong digit
-    frame.loc[20:, PRICES] *= 3.0
-    frame.loc[30:, PRICES] *= 0.4
-    with caplog.at_level(logging.DEBUG, logger="data.loader"):
-        loader = load(frame)
-
-    quality = loader.quality
-    assert (quality.rows, quality.masked, quality.empty, quality.widened) == (60, 7, 1, 2)
-    assert (quality.large_moves, quality.gaps) == (2, 8)
-    assert np.isnan(loader.data_array[5:11]).all()
-    top = frame.loc[3, ["open", "close"]].max()
-    assert loader.data_array[3, 0, f.HIGH] == np.float32(top)
-    assert loader.data_array[4, 0, f.LOW] == np.float32(frame.loc[4, ["open", "close"]].min())
-    assert loader.data_array[25, 0, f.CLOSE] == np.float32(frame.loc[25, "close"])
-    assert "Loaded: 60 days, 1 stocks, 9 features" in caplog.messages
-    assert any("7 masked" in line and "2 with high/low widened" in line for line in caplog.messages)
 
 
 def test_too_many_bad_prices_are_refused_at_the_stated_share() -> None:

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 
-from data.features import CLOSE
 from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, built_in_market
@@ -22,8 +20,6 @@ from utils.config.trader import Config, DataConfig, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
 UNSEEN = (31, 32)
-NEW_KINDS: tuple[str, ...] = ("bursts", "spikes", "edges", "interaction", "crowd")
-HOLDING = 20
 
 
 @dataclass(frozen=True)
@@ -61,18 +57,6 @@ def tuned_and_judged(kind: str) -> tuple[ScoreRule, list[Path]]:
     training = path_of(kind)
     rule = tune_rule(training.env, training.rule, cost_of(training), training.starts)
     return rule, [path_of(kind, seed) for seed in UNSEEN]
-
-
-EARNING = [*((kind, 10) for kind in (*NEW_KINDS, "ring", "leak", "lagged-leak", "mixed")), ("agree", 6)]
-
-
-@pytest.mark.parametrize(("kind", "least"), EARNING)
-def test_the_tuned_rule_earns_and_a_random_picker_does_not(kind: str, least: float) -> None:
-    rule, unseen = tuned_and_judged(kind)
-    assert profit_of(unseen, rule) > least
-    rng = np.random.default_rng(5)
-    guessed = [path.profit(replace(rule, scores=rng.random(path.rule.shape))) for path in unseen for _ in range(4)]
-    assert np.mean(guessed) < 1
 
 
 def test_who_waits_for_bursts_earns_more() -> None:
@@ -128,42 +112,3 @@ def test_who_sizes_storms_by_inverse_variance_takes_less_risk() -> None:
         return float(np.mean(returns) / np.std(returns))
 
     assert ratio(is_sized=True) > 1.2 * max(ratio(), ratio(3.5), ratio(7.0))
-
-
-def trends(close: Array) -> Array:
-    """(half-lives, days, columns) exponentially weighted means of daily log returns."""
-    returns = np.diff(np.log(close), axis=0, prepend=np.log(close[:1]))
-    means = np.zeros((6, *returns.shape))
-    keep = 0.5 ** (1 / 2.0 ** np.arange(6))[:, None]
-    for day in range(1, len(returns)):
-        means[:, day] = keep * means[:, day - 1] + (1 - keep) * returns[day]
-    return means
-
-
-def inputs(path: Path, products: bool) -> Array:
-    """(days, stocks, inputs) trends of the stock and of the context column, perhaps the products of both."""
-    every = trends(path.market.data_array[:, :, CLOSE].astype(np.float64))
-    own = np.moveaxis(every[:, :, :-1], 0, -1)
-    context = np.broadcast_to(np.moveaxis(every[:, :, -1:], 0, -1), own.shape)
-    parts = [own, context]
-    if products:
-        parts.append((own[..., :, None] * context[..., None, :]).reshape(*own.shape[:2], -1))
-    return np.concatenate(parts, axis=-1)
-
-
-@pytest.mark.parametrize(("products", "low", "high"), [(False, -0.3, 0.15), (True, 0.5, 1.1)])
-def test_only_products_tell_of_an_interaction(products: bool, low: float, high: float) -> None:
-    """The share of the rule that least squares on the trends of stock and context reach."""
-    training, unseen = path_of("interaction"), [path_of("interaction", seed) for seed in UNSEEN]
-    days = slice(64, training.market.splits.train.last - HOLDING)
-    close = np.log(training.market.close.astype(np.float64))
-    results = np.full(close.shape, np.nan)
-    results[:-HOLDING] = close[HOLDING:] - close[:-HOLDING]
-    known = inputs(training, products)
-    scale = known[days].std(axis=(0, 1))
-    rows, labels = (known[days] / scale).reshape(-1, known.shape[-1]), results[days].ravel()
-    strength = 0.01 * len(rows) * np.eye(rows.shape[1])
-    weights = np.linalg.solve(rows.T @ rows + strength, rows.T @ (labels - labels.mean())) / scale
-    found = [path.profit(ScoreRule(inputs(path, products) @ weights, cost_of(path))) for path in unseen]
-    rule = profit_of(unseen, ScoreRule(unseen[0].rule, cost_of(unseen[0])))
-    assert low < np.mean(found) / rule < high

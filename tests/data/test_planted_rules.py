@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.synthetic.built_in import SyntheticMarket, built_in_market, synthetic_market
-from data.synthetic.kinds.fading import REVERSAL, VALUE, StateSpace, Transient, momentum_space
+from data.synthetic.kinds.fading import StateSpace, Transient, momentum_space
 from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from environment.portfolio import Portfolio
@@ -48,19 +48,6 @@ spaces = st.one_of(
         st.floats(0.0, 0.6),
     ),
 )
-
-
-@settings(deadline=None)
-@given(spaces)
-def test_the_gain_is_the_limit_of_the_riccati_iteration(space: StateSpace) -> None:
-    phi, load, noise = space.persistence, space.loading, space.noise_variance
-    variance = space.shock_variance / (1 - phi**2)
-    for _ in range(3000):
-        explained = phi * load * variance + space.covariance
-        gain = explained / (load**2 * variance + noise)
-        variance = phi**2 * variance + space.shock_variance - gain * explained
-    assert space.prediction_variance == pytest.approx(variance, rel=1e-6)
-    assert space.gain == pytest.approx(gain, rel=1e-6)
 
 
 @settings(deadline=None)
@@ -101,26 +88,6 @@ def test_the_filter_weighs_returns_as_the_best_linear_estimate_does(space: State
 @pytest.fixture(scope="module")
 def markets() -> dict[str, SyntheticMarket]:
     return {kind: synthetic_market(SyntheticConfig(kind=kind, days=2400, stocks=60), seed=11) for kind in KINDS}
-
-
-@pytest.mark.parametrize(
-    ("kind", "space"),
-    [
-        ("momentum", momentum_space(SyntheticConfig(kind="momentum"))),
-        ("reversal", REVERSAL.space(SyntheticConfig())),
-        ("value", VALUE.space(SyntheticConfig())),
-    ],
-)
-def test_the_rule_is_as_exact_as_theory_says(kind: str, space: StateSpace, markets: dict[str, SyntheticMarket]) -> None:
-    """Its error in the latent drift has the variance that the filter promises."""
-    config, market = SyntheticConfig(kind=kind, days=2400, stocks=60), markets[kind]
-    errors = rule_scores(config, market.close, 1) - market.drift
-    if kind == "value":
-        # What all deviations have in common by chance cannot be told from a common move.
-        errors -= errors.mean(axis=1, keepdims=True)
-    errors = (errors[WARM_UP:] ** 2).mean(axis=0)
-    promised = space.prediction_variance * space.loading**2
-    assert errors.mean() == pytest.approx(promised, rel=0.05)
 
 
 def by_day(values: Array) -> Array:

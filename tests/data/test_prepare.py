@@ -104,11 +104,6 @@ def test_long_file_without_header_may_have_the_date_first(tmp_path: Path) -> Non
     assert bars(rows)[0] == ("AAA", "2014-01-03", 1.0, 1.0, 1.0, 1.0)
 
 
-def test_one_file_of_one_ticker_is_named_by_the_file(tmp_path: Path) -> None:
-    _, rows = run(tmp_path, {"BRK-B.csv": f"{HEADER}2014-01-02,10,12,9,11,5\n"}, only="BRK-B.csv")
-    assert bars(rows)[0][0] == "BRK-B"
-
-
 def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
     text = (
         "Date,Open,High,Low,Close,Adj Close,Volume\n"
@@ -320,9 +315,3 @@ def test_any_text_is_a_date_or_none(text: str) -> None:
 def test_numbers_as_people_write_them(text: str, separator: str, value: float) -> None:
     assert numbers([text, "x"], separator)[0] == value
     assert np.isnan(numbers([text, "1,2,3", "", "null"], separator)[1:]).all()
-
-
-def test_two_digit_years_are_of_1969_to_2068() -> None:
-    """The convention of strptime."""
-    days, _ = resolve_days(["31.12.68", "31.12.69"])
-    assert list(days) == [(date(2068, 12, 31) - EPOCH).days, (date(1969, 12, 31) - EPOCH).days]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from data.bars import is_bad_ticker
 from data.raw.prepare import prepare
 from main import main
-from tests.evaluation.chromium import needs_chromium, probe
 from tests.evaluation.test_page import HOSTILE, Page
 from training.commands.prepare import render
 from utils.errors import DataError
@@ -107,13 +106,6 @@ def test_names_cannot_act_in_the_page(name: str, tmp_path: Path) -> None:
         shapes.append(sorted(map(str, page.shape())))
         assert " ".join(name.split()) in page.texts[0] or ticker == "plain"
     assert shapes[0] == shapes[1]
-
-
-@needs_chromium
-def test_the_page_in_a_browser(source: Path, tmp_path: Path) -> None:
-    assert main(["prepare", str(source), str(tmp_path / "prices.parquet")]) == 0
-    widths = probe([tmp_path / "prices.html"], (1280, 390), "document.documentElement.scrollWidth")
-    assert widths == [1280, 390]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -96,20 +96,6 @@ def test_refused_are_exactly_the_markets_too_short_for_one_episode(
         assert ("--split.context-window-days" in str(refused.value)) == (short[0] == "train")
 
 
-@pytest.mark.parametrize("config", [DataConfig(), DataConfig(64), DataConfig(64, 0.1, 0.45), DataConfig(64, 0.3, 0.6)])
-def test_the_smallest_market_has_a_split_of_exactly_one_window(config: DataConfig) -> None:
-    env = EnvironmentConfig()
-
-    def holds(days: int) -> bool:
-        try:
-            return bool(make_splits(days, config, env))
-        except DataError:
-            return False
-
-    smallest = next(days for days in range(10_000) if holds(days))
-    assert min(span.days for span in parts(make_splits(smallest, config, env))) == 146
-
-
 @settings(deadline=None)
 @given(cases(), st.integers(1, 12), st.integers(0, 2**32))
 def test_no_window_touches_two_splits(case: tuple[int, DataConfig, EnvironmentConfig], count: int, seed: int) -> None:

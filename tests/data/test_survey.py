@@ -104,28 +104,6 @@ def test_stale_prices_and_widened_rows() -> None:
     assert [(one.date, round(one.percent, 6)) for one in survey.widened] == [(day(31), 50.0), (day(30), 10.0)]
 
 
-@given(seed=st.integers(0, 10_000), tickers=st.integers(1, 6))
-@settings(max_examples=25)
-def test_counts_agree_with_a_plain_count(seed: int, tickers: int) -> None:
-    rng = np.random.default_rng(seed)
-    stocks = []
-    for number in range(tickers):
-        places = np.flatnonzero(rng.random(DAYS) < rng.uniform(0.1, 1.0)).tolist() or [0]
-        stocks.append(flat(f"T{number}", places, factors={int(rng.integers(DAYS)): float(rng.uniform(0.2, 4.0))}))
-    survey = found(*stocks)
-    rows = pd.concat(stocks)
-    sessions = sorted(rows["day"].unique())
-    assert sum(int(year["rows"]) for year in survey.years) == len(rows) == survey.traded.sum()
-    missing = beyond = 0
-    for _, own in rows.groupby("ticker"):
-        places = [sessions.index(one) for one in own["day"]]
-        missing += places[-1] - places[0] + 1 - len(places)
-        beyond += int((own["close"].pct_change().abs() > 0.5).sum())
-    assert sum(gap.sessions for gap in survey.gaps) == missing
-    assert sum(BEYOND in move.marks for move in survey.moves) == beyond
-    assert len(survey.early) == sum(own["day"].max() < sessions[-1] for _, own in rows.groupby("ticker"))
-
-
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_the_survey_says_what_the_loader_does(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import fields, replace
 
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds.fading import BURSTS, REVERSAL, VALUE
-from data.synthetic.kinds.lead import CROWD, LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
+from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
 from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_SESSIONS, LEAK_SHARE, loadings
-from data.synthetic.kinds.mixed import CALM, MIXED_LEAD, TURBULENCE, TURBULENT
+from data.synthetic.kinds.mixed import MIXED_LEAD
 from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS, REGIMES
 from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
 from data.synthetic.law import FAIR_SESSIONS, log_persistence
@@ -135,13 +133,6 @@ def test_drift_does_not_see_the_noise_of_later_days(kind: str, seed: int, last: 
     assert (before[: last + 1] == after[: last + 1]).all()
 
 
-def test_momentum_without_drift_is_the_martingale() -> None:
-    config = SyntheticConfig(kind="momentum", days=50, stocks=4, drift_std=0.0)
-    momentum, martingale = (synthetic_market(replace(config, kind=kind), 3) for kind in ("momentum", "martingale"))
-    assert all((getattr(momentum, name) == getattr(martingale, name)).all() for name in ARRAYS)
-    assert (martingale.drift == 0).all()
-
-
 @pytest.mark.parametrize("sessions", [1, 20])
 def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None:
     # So noisy that half of even the overnight variance would show.
@@ -201,39 +192,12 @@ def test_holding_any_stock_earns_nothing(kind: str) -> None:
     assert standard_error(growth) < 0.002
 
 
-def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
-    """By adding up every path of a few sessions."""
-    config, sessions = SyntheticConfig(kind="regime", stocks=1), 6
-    change, total = 1 / REGIMES.sessions, 0.0
-    for path in itertools.product((1, -1), repeat=sessions):
-        switches = sum(a != b for a, b in itertools.pairwise(path))
-        chance = 0.5 * change**switches * (1 - change) ** (sessions - 1 - switches)
-        total += chance * math.exp(REGIMES.drift * sum(path))
-    expected = sessions * config.daily_noise**2 + 2 * math.log(total)
-    assert PLANTED_KINDS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixed"])
 def test_noise_is_as_large_in_every_kind(kind: str) -> None:
     config = SyntheticConfig(kind=kind, days=3000, stocks=40)
     market = synthetic_market(config, 3)
     noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
     assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.01)
-
-
-@pytest.mark.parametrize("kind", ["reversal", "value"])
-def test_a_passing_part_is_forgotten_at_the_rate_that_is_said(kind: str) -> None:
-    law = {"reversal": REVERSAL, "value": VALUE}[kind]
-    market = synthetic_market(replace(CONFIG, kind=kind, days=4000), 5)
-    deviation = market.drift / math.expm1(law.log_persistence)
-    lag = round(law.half_life_days)
-    halves = (deviation[lag:] * deviation[:-lag]).mean(axis=0) / (deviation**2).mean(axis=0)
-    assert halves.mean() == pytest.approx(0.5, abs=4 * standard_error(halves))
-    # What moved the deviation was in that day's return, and leaves it again.
-    moved = deviation[1:] - math.exp(law.log_persistence) * deviation[:-1]
-    own = log_returns(market) - log_returns(market).mean(axis=1, keepdims=True)
-    together = (moved * own).mean(axis=0) / (own**2).mean(axis=0)
-    assert together.mean() == pytest.approx(law.share, abs=0.06)
 
 
 def test_the_leading_column_leads() -> None:
@@ -255,33 +219,6 @@ def test_the_leading_column_leads() -> None:
         assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
     assert LEAD_LAG.followers(9, 0).tolist() == [0, 1, 2, 3, 4]
     assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
-
-
-def test_each_group_of_a_crowd_follows_its_leader_at_its_own_lag() -> None:
-    config = SyntheticConfig(kind="crowd", days=8000, stocks=10)
-    market = synthetic_market(config, 4)
-    assert len(market.tickers) == 10 + 65 and len(set(CROWD.lags)) == 5
-    returns = log_returns(market)
-    leaders = returns[:, 10:15]
-    for lag in CROWD.lags:
-        slopes = (returns[lag:, :10].T @ leaders[:-lag]) / (leaders**2).sum(axis=0)
-        answers = CROWD.loading * LEAD_FACTOR_SHARE * np.equal.outer(np.arange(10) % 5, np.arange(5))
-        expected = answers * (np.array(CROWD.lags) == lag)
-        assert slopes == pytest.approx(expected, abs=0.02), lag
-
-
-def test_news_moves_the_drift_by_what_it_is_worth() -> None:
-    config = SyntheticConfig(kind="bursts", days=20_000, stocks=10)
-    market = synthetic_market(config, 3)
-    noise = log_returns(market) - market.drift[:-1]
-    noise -= noise.mean()  # the constant that keeps prices fair
-    moved = market.drift[1:] - math.exp(BURSTS.log_persistence) * market.drift[:-1]
-    good, bad = noise > BURSTS.limit * config.daily_noise, noise < -BURSTS.limit * config.daily_noise
-    assert [good.mean(), bad.mean()] == pytest.approx([BURSTS.chance] * 2, rel=0.25)
-    total = BURSTS.worth * -math.expm1(BURSTS.log_persistence)
-    assert moved[good].mean() == pytest.approx(total, rel=0.05)
-    assert moved[bad].mean() == pytest.approx(-total, rel=0.05)
-    assert moved[~(good | bad)].mean() == pytest.approx(0.0, abs=1e-5)
 
 
 def test_a_spike_comes_after_a_fall_and_passes_but_for_its_share() -> None:
@@ -349,18 +286,6 @@ def test_the_columns_move_tells_the_next_20_sessions_and_nothing_else_does(kind:
     assert (np.sign(told) == np.sign(loadings(config))).all()
     for other in (lag + 1 + LEAK_SESSIONS, max(1, lag - 2 * LEAK_SESSIONS) if lag else 60):
         assert abs(slopes_on(other) @ weights) < 0.2 * (told @ weights)
-
-
-def test_times_are_calm_or_turbulent_and_average_out() -> None:
-    config = SyntheticConfig(kind="mixed", days=40_000, stocks=1)
-    volatility = PLANTED_KINDS["mixed"].volatility(config, np.random.default_rng(1))
-    assert set(np.round(volatility, 9)) == set(np.round([CALM, TURBULENT], 9)) and len(volatility) == config.days + 1
-    assert config.days / (np.diff(volatility) != 0).sum() == pytest.approx(TURBULENCE.sessions, rel=0.3)
-    assert np.mean([CALM**2, TURBULENT**2]) == pytest.approx(1.0)
-    market = synthetic_market(SyntheticConfig(kind="mixed", days=2000, stocks=40), 2)
-    moves = log_returns(market)[:, :40].std(axis=1)
-    known = np.sort(moves)
-    assert known[len(known) * 3 // 4] > 1.5 * known[len(known) // 4]
 
 
 def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows() -> None:

@@ -50,21 +50,6 @@ def test_scores_of_a_corridor() -> None:
     assert downstream_value(state).tolist() == [2, 1, 0, 0, 0]
 
 
-def test_betweenness_counts_the_paths_through_a_cell() -> None:
-    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
-    env.reset([2], [5])
-    trees, expected = env.states[0].trees(), np.zeros(100)
-    for end in range(len(trees.cell)):
-        above, between = trees.parent[end], []
-        while above < len(trees.cell):
-            # One path from this ancestor to the end: it passes through every cell that lies between.
-            expected[trees.cell[between]] += 1
-            between.append(above)
-            above = trees.parent[above]
-    assert expected.max() > 0
-    np.testing.assert_allclose(tree_betweenness(env.states[0]), expected)
-
-
 def test_domirank_solves_its_equation() -> None:
     state = corridor(7, [3])
     scores = domirank(state)

@@ -93,19 +93,6 @@ def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps:
     np.testing.assert_allclose(env.reductions, saved)
 
 
-def test_the_raster_stays_as_it_was() -> None:
-    tiles = small_tiles()
-    before = [array.copy() for tile in tiles for array in tile.landscape.arrays().values()]
-    env = VectorFuelBreakEnvironment(tiles, small_config())
-    env.reset([0], [0])
-    first = env.observe()
-    _, total = play(env, 0, 4)
-    after = [array for tile in tiles for array in tile.landscape.arrays().values()]
-    assert all((a == b).all() for a, b in zip(before, after, strict=True))
-    env.reset([0], [0])
-    assert (env.observe() == first).all() and (play(env, 0, 4)[1] == total).all()
-
-
 def test_a_finished_lane_stays_as_it_is() -> None:
     is_wood = np.zeros((10, 10), dtype=bool)
     is_wood[4, 4:6] = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -75,23 +74,6 @@ def test_arrivals_are_those_of_the_slow_search(
     fast = burn(landscape, wind, [ignition], duration, cleared).ravel()
     slow = slow_arrival(landscape, wind, cleared, ignition, duration)
     np.testing.assert_allclose(fast, slow, rtol=1e-9)
-
-
-def test_calm_level_fire_spreads_in_an_octagon() -> None:
-    arrival = burn(flat_landscape(9, 9), Wind(0, 0), [40], 1e6)[0]
-    down, right = np.abs(np.indices((9, 9)) - 4)
-    steps = np.maximum(down, right) + (np.sqrt(2) - 1) * np.minimum(down, right)
-    rate = surface_fire(flat_landscape(1, 1), [Wind(0, 0)], MOISTURE).head_rate_m_min.item()
-    np.testing.assert_allclose(arrival, 30 * steps / rate, rtol=1e-9)
-
-
-def test_the_way_is_measured_along_the_ground() -> None:
-    rises = np.array([[0.0, 40.0]])
-    level, steep = (
-        burn(flat_landscape(1, 2), Wind(0, 0), [0], 1e6),
-        burn(flat_landscape(1, 2, elevation_m=rises), Wind(0, 0), [0], 1e6),
-    )
-    assert steep[0, 0, 1] / level[0, 0, 1] == pytest.approx(50 / 30)
 
 
 @settings(max_examples=40)

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import (
-    RANGES,
-    Landscape,
     Tile,
     cut_tiles,
     generated_landscape,
@@ -26,8 +24,6 @@ from data.fuel_breaks.landscape import (
 )
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, stored_bands
 from utils.errors import DataError
-
-REAL = Path(__file__).parents[3] / "shared" / "data" / "landfire_vt_west.npz"
 
 
 def save(path: Path, **values: Any) -> Path:
@@ -200,25 +196,3 @@ def test_the_built_in_landscape() -> None:
     assert 5 < slope.mean() < 40
     splits = split_tiles(cut_tiles(landscape, TileConfig()), TileConfig())
     assert len(splits["train"]) >= 80 and len(splits["validation"]) >= 20 and len(splits["test"]) >= 20
-
-
-def climbs_with_aspect(landscape: Landscape) -> float:
-    """Correlation of the slope's southward part as stored with that of the elevations."""
-    southward = np.gradient(np.where(landscape.valid, landscape.elevation_m, np.nan), axis=0)
-    stored = landscape.slope_percent * np.cos(np.deg2rad(landscape.aspect_degrees))
-    inner = (landscape.aspect_degrees >= 0) & np.isfinite(southward) & landscape.valid
-    return float(np.corrcoef(southward[inner], stored[inner])[0, 1])
-
-
-def test_aspects_agree_with_elevations_built_in() -> None:
-    assert climbs_with_aspect(generated_landscape(0)) > 0.95
-
-
-@pytest.mark.skipif(not REAL.exists(), reason=f"no real landscape at {REAL}")
-def test_the_real_landscape() -> None:
-    landscape = load_landscape(REAL)
-    assert landscape.shape == (613, 400) and landscape.valid.sum() == 181_702
-    assert climbs_with_aspect(landscape) > 0.8
-    splits = split_tiles(cut_tiles(landscape, TileConfig()), TileConfig())
-    assert min(len(part) for part in splits.values()) >= 30
-    assert set(RANGES) <= set(landscape.arrays())

@@ -71,16 +71,6 @@ def test_an_untrained_network_clears_what_the_heuristic_clears() -> None:
         assert (place(policy, env, [0, 3, 5], 7) == place(best_by(downstream_value), env, [0, 3, 5], 7)).all()
 
 
-def test_inputs_are_standardised() -> None:
-    network = network_of(0)
-    observation = 5 + 3 * torch.rand(50, 3, 4, 4)
-    observation[:, 2] = 1.0
-    network.fit_inputs(observation)
-    scaled = (observation - network.input_mean) / network.input_deviation
-    assert scaled[:, :2].mean().abs() < 1e-5 and scaled[:, :2].std() == pytest.approx(1, abs=0.01)
-    assert (scaled[:, 2] == 0).all()
-
-
 def mirrored(landscape: Landscape) -> Landscape:
     """The landscape with west and east exchanged."""
     turned: dict[str, Any] = {name: array[:, ::-1].copy() for name, array in landscape.arrays().items()}
