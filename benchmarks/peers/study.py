@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
+import pandas as pd
 
-from benchmarks.learning.baselines import fit_baselines
-from benchmarks.learning.study import Experiment, Record, mean_interval
-from benchmarks.learning.unseen import tuned
-from benchmarks.peers.course import Course
+from benchmarks.learning.baselines import baselines_job
+from benchmarks.learning.markets import key_of
+from benchmarks.learning.study import Experiment, Record, mean_interval, plus_minus
+from benchmarks.learning.unseen import UnseenPaths, training_market
 from benchmarks.peers.deep.agents import deep_agents, tuned_agents
-from benchmarks.peers.deep.finrl import finrl_ddpg
 from benchmarks.peers.differentiable import differentiable_rollout
 from benchmarks.peers.networks import networks
 from benchmarks.peers.optimisers import Population, optimisers
 from benchmarks.peers.peer import Budget, Peer
 from benchmarks.speed.harness import MemoryGauge
-from training.evaluation.baselines import ORACLE, RULE
-from utils.config.settings import settings_hash
+from training.evaluation.baselines import RULE
+from utils.config.trader import Config
 
 OURS = "ours"
-"""The product's own training at the settings of the course."""
+"""The product's own training at the settings of the study."""
 BASELINES = "baselines"
-"""All of them at once: rules, ridge regression, LightGBM, and where they are known the planted rule and the oracle."""
+"""All of them at once: rules, ridge regression, LightGBM, the planted rule and the oracle."""
+_COLUMNS = ["kind", "seed", "peer", "budget_seconds", "profit", "cpu_seconds", "steps", "rise_mb"]
 
 
 def peers() -> dict[str, Peer]:
     """Return all peers by name."""
-    deep: dict[str, Peer] = {**deep_agents(), **tuned_agents(), "FinRL's DDPG": finrl_ddpg}
+    deep: dict[str, Peer] = {**deep_agents(), **tuned_agents()}
     return {**by_generations(), **networks(), "differentiable rollout": differentiable_rollout, **deep}
 
 
@@ -41,112 +40,59 @@ def by_generations() -> dict[str, Peer]:
     return {OURS: Population(networks=True), **optimisers()}
 
 
-def peer_job(peer: Peer, course: Course, budget: Budget) -> Record:
-    """Let a peer learn and play; return its profit by path, CPU seconds, environment steps and rise of memory."""
-    market, _ = course.training()
+def peer_job(peer: Peer, config: Config, unseen: UnseenPaths, budget: Budget) -> Record:
+    """Let a peer learn and play; return its mean profit, CPU seconds, environment steps and rise of memory."""
+    market, _ = training_market(config)
     gauge, started = MemoryGauge(), time.process_time()
-    learned = peer(course.config, market, budget)
+    learned = peer(config, market, budget)
     spent, rise_mb = time.process_time() - started, gauge.rise_mb()
-    profits = [float(learned.play(path).mean()) for path in course.paths(market)]
-    return {"by_path": profits, "steps": learned.environment_steps, "cpu_seconds": spent, "rise_mb": rise_mb}
+    profits = [float(learned.play(path).mean()) for path in unseen.each(config, market.stats)]
+    profit = sum(profits) / len(profits)
+    return {"profit": profit, "steps": learned.environment_steps, "cpu_seconds": spent, "rise_mb": rise_mb}
 
 
-def baselines_job(course: Course) -> Record:
-    """Fit and play all baselines; return what `peer_job` does by name."""
-    market, scores = course.training()
-    planted = {} if scores is None else tuned(market, scores, course.config)
-    fitted = fit_baselines(market, course.config)
-    found: dict[str, list[float]] = {name: [] for name in (*planted, *fitted)}
-    for path in course.paths(market):
-        played = path.play_planted(planted) if planted else {}
-        played |= {name: path.play_rule(rule(path.market)) for name, (rule, _) in fitted.items()}
-        for name, profits in played.items():
-            found[name].append(float(profits.mean()))
-    seconds = dict.fromkeys(planted, 0.0) | {name: taken for name, (_, taken) in fitted.items()}
-    return {"policies": {n: {"by_path": p, "cpu_seconds": seconds[n], "steps": 0} for n, p in found.items()}}
-
-
-def experiments(course: Course, names: Sequence[str], budgets: Sequence[float]) -> list[Experiment]:
+def experiments(
+    kind: str, config: Config, unseen: UnseenPaths, names: Sequence[str], budgets: Sequence[float]
+) -> list[Experiment]:
     """Make a job of each peer and budget, and one of all baselines; what needs no budget is done once."""
-    key = {"study": "peers", "kind": course.kind, "seed": course.config.seed, **vars(course.unseen)}
-    key["settings"] = settings_hash(course.config)[:16]
+    key = key_of(config, unseen, study="peers", kind=kind)
     known, free = peers(), by_generations()
-    jobs = [Experiment({**key, "peer": BASELINES}, partial(baselines_job, course))]
+    jobs = [Experiment({**key, "peer": BASELINES}, partial(baselines_job, config, unseen))]
     for name in names:
-        if name in free:
-            task = partial(peer_job, free[name], course, Budget(math.inf))
-            jobs.append(Experiment({**key, "peer": name}, task))
-            continue
-        for seconds in budgets:
-            own = {**key, "peer": name, "budget_seconds": seconds}
-            jobs.append(Experiment(own, partial(peer_job, known[name], course, Budget(seconds))))
+        for seconds in (None,) if name in free else budgets:
+            budget = Budget(math.inf if seconds is None else seconds)
+            task = partial(peer_job, known[name], config, unseen, budget)
+            jobs.append(Experiment({**key, "peer": name, "budget_seconds": seconds}, task))
     return jobs
 
 
-@dataclass(frozen=True)
-class Row:
-    """A peer on a kind of market with a budget: means over seeds, with half the width of their 95% intervals."""
-
-    kind: str
-    peer: str
-    budget_seconds: float | None
-    seeds: int
-    of_rule: tuple[float, float]
-    above: tuple[float, float]
-    """Share of the rule's profit by which ours is above, paired by seed."""
-    cpu_seconds: float
-    steps: float
-    rise_mb: float
-    """Largest rise of resident memory while learning, MiB; NaN of the baselines, which are fitted together."""
-
-
-def rows_of(records: Sequence[Record]) -> list[Row]:
-    """Sum up the records of a study: of shares of the rule where there is one, else of percent of the capital."""
-    # A file that was joined of several may hold the baselines of a path more than once.
+def results(records: Sequence[Record]) -> pd.DataFrame:
+    """Return a row for each policy, budget and path: profit, its share of the rule's, and by how much ours is above."""
     flat = [
-        *{(*_place(own), own["peer"], own.get("budget_seconds")): own for r in records for own in _flat(r)}.values()
+        {**record, "peer": name, **found}
+        for record in records
+        for name, found in record.get("policies", {record["peer"]: {}}).items()
     ]
-    rule = {_place(own): _profit(own) for own in flat if own["peer"] == RULE}
-    best = {_place(own): _profit(own) for own in flat if own["peer"] == OURS}
-    groups: dict[tuple[str, str, float | None], list[Record]] = {}
-    for own in flat:
-        groups.setdefault((own["kind"], own["peer"], own.get("budget_seconds")), []).append(own)
-    found = []
-    for (kind, peer, seconds), some in groups.items():
-        scale = [rule.get(_place(own), 1.0) for own in some]
-        shares = [_profit(own) / unit for own, unit in zip(some, scale, strict=True)]
-        known = [(own, unit) for own, unit in zip(some, scale, strict=True) if _place(own) in best]
-        above = [(best[_place(own)] - _profit(own)) / unit for own, unit in known]
-        found.append(
-            Row(
-                kind=kind,
-                peer=peer,
-                budget_seconds=seconds,
-                seeds=len(some),
-                of_rule=mean_interval(shares),
-                above=mean_interval(above),
-                cpu_seconds=float(np.mean([own["cpu_seconds"] for own in some])),
-                steps=float(np.mean([own["steps"] for own in some])),
-                rise_mb=float(np.fmax.reduce([own.get("rise_mb", math.nan) for own in some])),
-            )
-        )
-    return found
+    # A file that was joined of several may hold the baselines of a path more than once.
+    frame = pd.DataFrame(flat, columns=_COLUMNS).drop_duplicates(_COLUMNS[:4])
+    places = pd.MultiIndex.from_frame(frame[["kind", "seed"]])
+    rule, ours = (
+        frame[frame["peer"] == peer].set_index(["kind", "seed"])["profit"].reindex(places).to_numpy()
+        for peer in (RULE, OURS)
+    )
+    return frame.assign(of_rule=frame["profit"] / rule, above=(ours - frame["profit"]) / rule)
 
 
-def _flat(record: Record) -> list[Record]:
-    """Return a record for each policy."""
-    if record["peer"] != BASELINES:
-        return [record]
-    policies: Mapping[str, Record] = record["policies"]
-    return [{**record, "peer": name, **found} for name, found in policies.items()]
-
-
-def _place(record: Record) -> tuple[str, int]:
-    return record["kind"], record["seed"]
-
-
-def _profit(record: Record) -> float:
-    return float(np.mean(record["by_path"]))
-
-
-PLANTED_POLICIES = (RULE, ORACLE)
+def markdown(frame: pd.DataFrame, share: str) -> str:
+    """Format shares of the rule's profit as a Markdown table, a line for each policy and a column for each kind."""
+    kinds, lines = list(frame["kind"].unique()), list[tuple[float, str]]()
+    for (peer, _), own in frame.groupby(["peer", "budget_seconds"], dropna=False, sort=False):
+        shares = {kind: part[share].dropna().tolist() for kind, part in own.groupby("kind")}
+        cells = [plus_minus(*mean_interval(shares[kind])) if shares.get(kind) else "" for kind in kinds]
+        steps, rise_mb = own["steps"].mean(), own["rise_mb"].max()
+        ends = (f"{steps:,.0f}" if steps > 0 else "", f"{rise_mb:.0f}" if rise_mb > 0 else "")
+        line = f"| {peer} | {own['cpu_seconds'].mean():.0f} | {' | '.join((*cells, *ends))} |"
+        lines.append((-float(own["of_rule"].mean()), line))
+    heads = ("policy", "learns for, CPU s", *kinds, "steps", "MiB")
+    first = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    return "\n".join([*first, *(line for _, line in sorted(lines))])

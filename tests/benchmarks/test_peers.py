@@ -8,12 +8,11 @@ import torch
 
 pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed: pip install -r requirements-peers.txt")
 
-from benchmarks.peers.__main__ import markdown
 from benchmarks.peers.deep.agents import DeepAgent
 from benchmarks.peers.deep.flat import FlatLanes, InputsView, profits, raw_view
 from benchmarks.peers.deep.lanes import Lanes
 from benchmarks.peers.peer import Budget
-from benchmarks.peers.study import rows_of
+from benchmarks.peers.study import markdown, results
 from data.market import Market
 from environment.trading_env import TradingEnvironment
 from tests.tiny import learnable_market
@@ -65,21 +64,19 @@ def test_a_deep_agent_stops_with_its_budget_and_plays(algorithm: str, market: Ma
 
 
 def test_the_table_gives_shares_of_the_rule_and_the_distance_to_ours() -> None:
-    baselines = {"planted rule": {"by_path": [8.0, 12.0], "cpu_seconds": 0.0, "steps": 0}}
+    baselines = {"planted rule": {"profit": 10.0, "cpu_seconds": 0.0}}
     place = {"kind": "ring", "seed": 0}
     records = [
         {**place, "peer": "baselines", "policies": baselines},
-        {**place, "peer": "ours", "by_path": [9.0, 9.0], "cpu_seconds": 20.0, "steps": 7, "rise_mb": 90.0},
-        {
-            **place,
-            "peer": "PPO",
-            "budget_seconds": 30.0,
-            "by_path": [1.0, 4.0],
-            "cpu_seconds": 31.0,
-            "steps": 5,
-        },
+        {**place, "peer": "ours", "profit": 9.0, "cpu_seconds": 20.0, "steps": 7, "rise_mb": 90.0},
+        {**place, "peer": "PPO", "budget_seconds": 30.0, "profit": 2.5, "cpu_seconds": 31.0, "steps": 5},
     ]
-    rows = {row.peer: row for row in rows_of(records)}
-    assert rows["ours"].of_rule[0] == pytest.approx(0.9) and rows["ours"].above[0] == 0.0
-    assert rows["PPO"].of_rule[0] == pytest.approx(0.25) and rows["PPO"].above[0] == pytest.approx(0.65)
-    assert "| ours | 20 | 0.90 | 7 | 90 |" in markdown([*rows.values()], "of_rule")
+    rows = results([*records, records[0]]).set_index("peer")
+    assert rows["of_rule"].to_dict() == pytest.approx({"planted rule": 1.0, "ours": 0.9, "PPO": 0.25})
+    assert rows["above"].to_dict() == pytest.approx({"planted rule": -0.1, "ours": 0.0, "PPO": 0.65})
+    table = markdown(rows.reset_index(), "of_rule").splitlines()
+    assert table[2:] == [
+        "| planted rule | 0 | 1.00 |  |  |",
+        "| ours | 20 | 0.90 | 7 | 90 |",
+        "| PPO | 31 | 0.25 | 5 |  |",
+    ]
