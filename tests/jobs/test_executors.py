@@ -77,13 +77,6 @@ def test_every_job_finishes_once_with_its_result_or_its_error(open_one: Open, ca
     assert caught.value.exit_code == 2
 
 
-def test_the_order_of_jobs_changes_no_result(open_one: Open) -> None:
-    jobs = [Job(str(number), partial(work.square, number)) for number in range(4)]
-    with open_one() as executor:
-        found = [{end.name: end.result for end in executor.run(order)} for order in (jobs, jobs[::-1])]
-    assert found[0] == found[1] == {str(number): number * number for number in range(4)}
-
-
 def test_a_job_is_chosen_when_there_is_room_for_it(open_one: Open) -> None:
     """A generator of jobs knows the outcomes of earlier ones, except those that are still running."""
     ended, known = list[Finished](), list[int]()
@@ -122,19 +115,13 @@ class Unknown:
 
 
 @apart
-def test_work_that_cannot_be_loaded_fails_its_job_only(open_one: Open) -> None:
-    with open_one() as executor:
-        ends = {end.name: end for end in executor.run([Job("odd", Unknown()), Job("other", partial(work.square, 3))])}
-    assert ends["odd"].exit_code > 0 and "expected something known" in str(ends["odd"].error)
-    assert ends["other"].result == 9
-
-
-@apart
-def test_a_result_that_cannot_be_pickled_fails_its_job_only(open_one: Open) -> None:
-    """As does an exception whose copy cannot be made on the other side."""
+def test_what_cannot_be_sent_fails_its_job_only(open_one: Open) -> None:
+    """As do a result that cannot be pickled, and an exception whose copy cannot be made on the other side."""
     jobs = [Job("lock", threading.Lock), Job("failed", work.fail_jobs), Job("other", partial(work.square, 3))]
     with open_one() as executor:
+        (odd,) = executor.run([Job("odd", Unknown())])
         ends = {end.name: end for end in executor.run(jobs)}
+    assert odd.exit_code > 0 and "expected something known" in str(odd.error)
     assert ends["lock"].exit_code == 1 and "that can be pickled" in str(ends["lock"].error)
     assert ends["failed"].exit_code == 1 and ends["failed"].error == "two failed"
     assert ends["other"].result == 9
@@ -155,22 +142,6 @@ def test_a_job_whose_process_is_killed_is_run_again(
     assert (tmp_path / "doomed").read_text() == "xx"
     said = [record.getMessage() for record in caplog.records if record.name == pool.__name__]
     assert len(said) == 2 and all("worker was lost" in line and "1 of at most 1" in line for line in said)
-
-
-@pytest.mark.parametrize("open_one", ["cluster"], indirect=True)
-def test_workers_that_never_start_are_reported(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not restarted for ever."""
-    with open_one() as executor:
-        start = executor._start
-
-        def start_dead() -> pool.Worker:
-            worker = start()
-            worker.kill()
-            return worker
-
-        monkeypatch.setattr(executor, "_start", start_dead)
-        with pytest.raises(ClusterError, match="got 4 that were lost"):
-            list(executor.run([Job("one", partial(work.square, 1))]))
 
 
 @pytest.fixture
@@ -271,12 +242,12 @@ def test_a_node_that_differs_is_named(cluster: Cluster, tmp_path: Path) -> None:
     """Or one that does not see the folder of runs."""
     data = tmp_path / "data.parquet"
     data.write_bytes(b"prices")
-    own = cluster_module.facts([data])
+    own = cluster_module.facts((data,))
     assert {"Python", "torch", "numpy", "source code", str(data)} == own.keys()
 
     def run(facts: dict[str, str], mark: Path | None = None) -> list[Finished]:
-        other = replace(cluster, files=[data], facts=facts, folder=tmp_path, mark=mark)
-        with cluster_module.cluster_workers(other, 1, None, lambda: None) as executor:
+        other = replace(cluster, files=(data,), facts=facts, folder=tmp_path, mark=mark)
+        with cluster_module.ClusterTasks(other, 1, None, lambda: None) as executor:
             return list(executor.run([Job("two", partial(work.square, 2))]))
 
     assert run(own, tmp_path)[0].result == 4

@@ -111,17 +111,14 @@ def test_a_test_is_in_the_cloud_with_its_folds(folder: Path) -> None:
         assert tensors(there / fold / last) == tensors(here / fold / last)
 
 
-@pytest.mark.parametrize("name", [("whole",), ()])
-def test_a_test_whose_disk_is_lost_goes_on(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: tuple[str, ...]
-) -> None:
+def test_a_test_whose_disk_is_lost_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cloud has only the first generation of its second fold."""
     shutil.copytree(folder / "volume", tmp_path / "volume")
     shutil.rmtree(tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002")
     monkeypatch.setenv("CLOUD_PROVIDER", "local")
     monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "volume"))
     data = ("--data", str(folder / "data.parquet"))
-    assert main(words(tmp_path, "--resume", *name, *data)) == 0
+    assert main(words(tmp_path, "--resume", *data)) == 0
     assert_alike(tmp_path / "runs" / "whole", folder / "runs" / "whole")
     assert (tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002").is_dir()
 

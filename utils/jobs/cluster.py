@@ -1,12 +1,10 @@
 """Jobs on a Ray cluster whose nodes all run this version of the program; the only module that imports Ray."""
 
-import asyncio
 import contextlib
 import hashlib
 import importlib.metadata
 import logging
 import os
-import pickle
 import platform
 import secrets
 import signal
@@ -15,13 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from utils.errors import ConfigError, first_line
-from utils.jobs.job import Finished, Job, perform_pickled
-from utils.jobs.pool import Pool, Worker, WorkerLost
+from utils.jobs.job import perform_pickled
+from utils.jobs.pool import Pool, WorkerLost
 
 logger = logging.getLogger(__name__)
 AUTO, LOCAL = "auto", "local"
@@ -40,29 +38,24 @@ Facts = dict[str, str]
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connection to a cluster, and what must be the same on all of its nodes."""
+    """What jobs need on every node of a cluster, and what must be the same there as here."""
 
-    ray: Any
-    """The imported library."""
-    files: Sequence[Path]
+    files: tuple[Path, ...]
     folder: Path | None
     mark: Path | None
     """A file in the folder, visible only on nodes that share it."""
     facts: Facts
 
-    def count(self, resource: str) -> int:
-        """Return the current number of CPUs or GPUs of all nodes."""
-        return int(self.ray.cluster_resources().get(resource, 0))
-
-    def require_same(self, theirs: Facts, node: str) -> None:
-        """Raise ConfigError if a node differs from this one."""
+    def require_same(self) -> None:
+        """Raise ConfigError if this node differs from the one of the program."""
+        theirs, node = facts(self.files), platform.node()
         for name, value in self.facts.items():
             if theirs.get(name) != value:
                 raise ConfigError(
                     f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on node {node}; install "
                     "the same version there, or remove the node from the cluster"
                 )
-        if self.mark is not None and str(self.mark) not in theirs:
+        if self.mark is not None and not self.mark.exists():
             raise ConfigError(
                 f"expected a folder that all nodes share, got {self.folder}, which node {node} does not see; choose a "
                 "shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
@@ -98,7 +91,7 @@ def connect(
     Raises:
         ConfigError: Ray is not installed, or the cluster is unreachable or rejects the token.
     """
-    ray, files = import_ray(), [path.absolute() for path in files]
+    ray, read = import_ray(), tuple(path.absolute() for path in files)
     with contextlib.ExitStack() as stack:
         restore_sigterm = partial(_handle_sigterm, signal.getsignal(signal.SIGTERM))
         stack.callback(restore_sigterm)
@@ -111,10 +104,14 @@ def connect(
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             mark = Path(stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shared-", dir=folder.absolute())).name)
-        cluster = Cluster(ray, files, folder, mark, facts(files))
-        counts = len(ray.nodes()), cluster.count("CPU"), cluster.count("GPU")
+        counts = len(ray.nodes()), _count("CPU"), _count("GPU")
         logger.info("cluster of %d nodes, %d CPUs, %d GPUs", *counts)
-        yield cluster
+        yield Cluster(read, folder, mark, facts(read))
+
+
+def _count(resource: str) -> int:
+    """Return the current number of CPUs or GPUs of all nodes."""
+    return int(import_ray().cluster_resources().get(resource, 0))
 
 
 def _handle_sigterm(handler: Any) -> None:
@@ -147,7 +144,8 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
         ) from None
 
 
-def facts(files: Sequence[Path]) -> Facts:
+@cache
+def facts(files: tuple[Path, ...]) -> Facts:
     """Return what results depend on: versions, and checksums of this program and of files."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
     sources = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -163,93 +161,60 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cluster_workers(
-    cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None], gpus: int = 0
-) -> Pool:
-    """Return an executor whose workers are spread over the nodes of a cluster, with one CPU each; see `Pool`.
+class ClusterTasks(Pool):
+    """An executor of jobs on the nodes of a cluster, with one CPU each and a whole number of GPUs where it has any."""
 
-    Args:
-        most: largest number of workers.
-        logs: folder for what jobs print.
-        gpus: whole GPUs of each worker, on a cluster that has any.
-    """
-    ray, gpus = cluster.ray, min(gpus, cluster.count("GPU"))
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )
-    stop_event = ray.remote(num_cpus=0, scheduling_strategy=here)(asyncio.Event).remote()
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    place = Path.cwd(), None if logs is None else logs.absolute(), environment, stop_event
-    actor = ray.remote(num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD")(ClusterWorker)
+    def __init__(
+        self, cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None], gpus: int = 0
+    ) -> None:
+        """Take the largest number of jobs at once, the folder for what they print, and the GPUs of each."""
+        super().__init__(safe_point)
+        self._ray, self._most, self._gpus = import_ray(), most, min(gpus, _count("GPU"))
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._place = cluster, Path.cwd(), None if logs is None else logs.absolute(), environment
+        remote = self._ray.remote(num_cpus=1, num_gpus=self._gpus, scheduling_strategy="SPREAD", max_retries=0)
+        self._task = remote(perform_on_node)
+        self._calls: dict[Future[bytes], Any] = {}
 
-    def capacity() -> int:
-        room = cluster.count("GPU") // gpus if gpus else cluster.count("CPU")
-        return max(1, room if most is None else min(room, most))
+    def capacity(self) -> int:
+        room = _count("GPU") // self._gpus if self._gpus else _count("CPU")
+        return max(1, room if self._most is None else min(room, self._most))
 
-    def start() -> Worker:
-        stop_event.clear.remote()
-        return _Actor(cluster, actor.remote(*place), stop_event)
+    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
+        reference = self._task.remote(*self._place, name, pickled)
+        call: Future[bytes] = reference.future()
+        self._calls[call] = reference
+        return call
 
-    return Pool(capacity, start, safe_point)
-
-
-class _Actor(Worker):
-    """A worker process on some node of a cluster."""
-
-    def __init__(self, cluster: Cluster, actor: Any, stop_event: Any) -> None:
-        self._cluster, self._actor, self._stop_event = cluster, actor, stop_event
-        self.call = actor.describe.remote(cluster.files, cluster.mark).future()
-
-    def begin(self, job: Job) -> Future[bytes]:
-        answer: Future[bytes] = self._actor.perform.remote(job.name, pickle.dumps(job)).future()
-        return answer
-
-    def outcome(self, call: Future[Any]) -> Finished | None:
+    def answer(self, call: Future[bytes]) -> bytes:
+        del self._calls[call]
         try:
-            answer = call.result()
-        except self._cluster.ray.exceptions.RayError as error:
-            if self.job is None and "failed to import" in str(error):
+            return call.result()
+        except self._ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), ConfigError):
+                raise cause from None
+            if "failed to import" in str(error):
                 reason = str(error).strip().splitlines()[-1]
                 raise ConfigError(f"expected this program in {ROOT} on all nodes, got: {reason}; install it") from None
             raise WorkerLost(type(error).__name__) from None  # its text is a page of advice
-        if self.job is None:
-            self._cluster.require_same(*answer)
-            return None
-        finished: Finished = pickle.loads(answer)
-        return finished
 
-    def stop(self) -> None:
-        self._stop_event.set.remote()
+    def ask_to_stop(self) -> None:
+        for reference in self._calls.values():
+            self._ray.cancel(reference)  # as by Ctrl-C
 
     def kill(self) -> None:
-        self._cluster.ray.kill(self._actor)
+        for reference in self._calls.values():
+            self._ray.cancel(reference, force=True)
+        self._calls.clear()
 
 
-class ClusterWorker:
-    """The process of a worker on its node; it runs in the same folder as the program that started it."""
-
-    def __init__(self, folder: Path, logs: Path | None, environment: Mapping[str, str], event: Any) -> None:
-        """Take the folder of relative paths, the folder of logs, environment variables and the stop event."""
-        os.environ.update(environment)
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            os.chdir(folder)
-        self._logs = logs
-        threading.Thread(target=_stop_when_set, args=(event,), daemon=True).start()
-
-    def describe(self, files: Sequence[Path], mark: Path | None) -> tuple[Facts, str]:
-        """Return what results depend on here, with the mark if it is visible, and the name of the node."""
-        shared = {str(mark): "visible"} if mark is not None and mark.exists() else {}
-        return facts(files) | shared, platform.node()
-
-    def perform(self, name: str, pickled: bytes) -> bytes:
-        """Run a pickled job; see `perform_pickled`."""
-        return perform_pickled(name, pickled, self._logs)
-
-
-def _stop_when_set(event: Any) -> None:
-    """Stop at a safe point when the event is set."""
-    ray = import_ray()
-    with contextlib.suppress(ray.exceptions.RayError):  # the program that started this worker is gone: so is its work
-        ray.get(event.wait.remote())
-        os.kill(os.getpid(), signal.SIGTERM)
+def perform_on_node(
+    cluster: Cluster, folder: Path, logs: Path | None, environment: Mapping[str, str], name: str, pickled: bytes
+) -> bytes:
+    """Run a pickled job in the folder of the program, see `perform_pickled`. ConfigError if the node differs."""
+    os.environ.update(environment)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder)
+    cluster.require_same()
+    return perform_pickled(name, pickled, logs)

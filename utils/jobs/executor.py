@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from utils.errors import ConfigError
-from utils.jobs.cluster import cluster_workers, connect
+from utils.jobs.cluster import ClusterTasks, connect
 from utils.jobs.job import Executor, InProcess
-from utils.jobs.processes import local_processes
+from utils.jobs.pool import Processes
 from utils.memory.guard import MemoryGuard
 from utils.runs.stopping import SafePoint
 
@@ -44,6 +44,6 @@ def open_executor(
         nodes = None if cluster is None else stack.enter_context(connect(cluster, jobs, files, folder))
         safe_point = safe_point or stack.enter_context(SafePoint(MemoryGuard()))
         if nodes is None:
-            yield stack.enter_context(local_processes(jobs or 1, logs, safe_point))
+            yield stack.enter_context(Processes(jobs or 1, logs, safe_point))
         else:
-            yield stack.enter_context(cluster_workers(nodes, jobs, logs, safe_point, gpus))
+            yield stack.enter_context(ClusterTasks(nodes, jobs, logs, safe_point, gpus))

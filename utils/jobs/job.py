@@ -108,13 +108,13 @@ def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:
     Args:
         logs: folder for what jobs print, one file each; None leaves the output where it goes.
     """
-    with output_to(logs, name):
-        try:
+    try:
+        with output_to(logs, name):
             finished = perform(Job(name, lambda: pickle.loads(pickled).work()))
-        except StopRequested as stop:
-            raise SystemExit(stop.exit_code) from None
-        if logs is not None and finished.error is not None:
-            logger.error("%s: %s", name, finished.error)
+            if logs is not None and finished.error is not None:
+                logger.error("%s: %s", name, finished.error)
+    except StopRequested as stop:
+        os._exit(stop.exit_code)
     try:
         answer, reason = pickle.dumps(finished), finished.error
         # An exception that the other process may not know is described; not every other one can be unpickled.

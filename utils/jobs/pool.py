@@ -1,76 +1,47 @@
-"""The pool behind every executor with workers: who gets which job, and what follows when a worker is lost."""
+"""Jobs in several processes: who gets which job, and what follows when a process is lost."""
 
 import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Self
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Self
 
 from utils.errors import ClusterError
-from utils.jobs.job import Finished, Job, Notify
+from utils.jobs.job import Finished, Job, Notify, perform_pickled
 
 logger = logging.getLogger(__name__)
 MOST_LOSSES = 3
-"""How often a job is resubmitted after its worker was lost."""
+"""How often a job is resubmitted after its process was lost."""
 STOP_SECONDS = 8.0
-"""Time for running jobs to reach a safe point after a stop signal; then their workers are killed."""
+"""Time for running jobs to reach a safe point after a stop signal; then their processes are killed."""
 POLL_SECONDS = 0.2
 
 
 class WorkerLost(Exception):
-    """A worker that is gone, and how."""
+    """A process that is gone, and how."""
 
 
-class Worker(ABC):
-    """A process, here or on another machine, that runs one job at a time."""
+class Pool(ABC):
+    """An executor of jobs in other processes; use it in a `with` block, which ends them.
 
-    call: Future[Any] | None = None
-    """Answer that it owes: to its start or to its job. None while it is idle."""
-    job: Job | None = None
-
-    def poll(self) -> Finished | None:
-        """Return the outcome of its job as soon as there is one. Raises WorkerLost."""
-        if self.call is not None and self.call.done():
-            call, self.call = self.call, None
-            return self.outcome(call)
-        return None
-
-    @abstractmethod
-    def begin(self, job: Job) -> Future[Any]:
-        """Send it a job; return the answer to come."""
-
-    @abstractmethod
-    def outcome(self, call: Future[Any]) -> Finished | None:
-        """Return what an answer says: the outcome of a job, or None after the start. Raises WorkerLost."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Ask it to stop its job at a safe point."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End it at once."""
-
-
-class Pool:
-    """An executor with workers; use it in a `with` block, which ends them.
-
-    A worker is lost if its process or machine is gone. Its job is then resubmitted, at most `MOST_LOSSES` times; other
-    workers go on.
+    If a process or its machine is gone, its job is resubmitted, at most `MOST_LOSSES` times; other jobs go on.
     """
 
     is_apart = True
 
-    def __init__(
-        self, capacity: Callable[[], int], start: Callable[[], Worker], safe_point: Callable[[], None]
-    ) -> None:
-        """Take what returns how many jobs may run at once, what starts a worker, and what may raise to stop.
-
-        The last one is called several times a second.
-        """
-        self._capacity, self._start, self._safe_point = capacity, start, safe_point
-        self._workers: list[Worker] = []
+    def __init__(self, safe_point: Callable[[], None]) -> None:
+        """Take a function that is called several times a second and may raise to stop."""
+        self._safe_point = safe_point
+        self._running: dict[Future[bytes], Job] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -78,68 +49,140 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
-        """Run jobs side by side; see `Executor`.
+    @abstractmethod
+    def capacity(self) -> int:
+        """Return how many jobs may run at once."""
 
-        Raises:
-            ClusterError: several workers in a row were lost before they had a job.
-        """
-        source, queue, losses = iter(jobs), deque[Job](), Counter[str]()
+    @abstractmethod
+    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
+        """Start a pickled job, see `perform_pickled`; return the answer to come."""
+
+    @abstractmethod
+    def answer(self, call: Future[bytes]) -> bytes:
+        """Return an answer that has come. Raises WorkerLost."""
+
+    @abstractmethod
+    def ask_to_stop(self) -> None:
+        """Ask all running jobs to stop at a safe point."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End all processes at once."""
+
+    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
+        """Run jobs side by side; see `Executor`."""
+        source, lost, losses = iter(jobs), list[Job](), Counter[str]()
         try:
-            while self._assign(source, queue, notify):
+            while True:
+                while len(self._running) < self.capacity() and (job := lost.pop() if lost else next(source, None)):
+                    notify(job.name, "running")
+                    self._running[self.submit(job.name, pickle.dumps(job))] = job
+                if not self._running:
+                    return
                 self._safe_point()
-                wait([worker.call for worker in self._workers if worker.call], POLL_SECONDS, FIRST_COMPLETED)
-                for worker in list(self._workers):
+                wait(self._running, POLL_SECONDS, FIRST_COMPLETED)
+                for call in [call for call in self._running if call.done()]:
+                    job = self._running.pop(call)
                     try:
-                        end = worker.poll()
-                    except WorkerLost as lost:
-                        self._workers.remove(worker)
-                        worker.kill()
-                        end = _after_loss(worker.job, str(lost), queue, losses, notify)
-                    if end is not None:
-                        worker.job = None
-                        losses.pop("", None)
-                        yield end
+                        end: Finished = pickle.loads(self.answer(call))
+                    except WorkerLost as how:
+                        losses[job.name] += 1
+                        if losses[job.name] <= MOST_LOSSES:
+                            text = "%s: worker was lost (%s), %d of at most %d"
+                            logger.warning(text, job.name, how, losses[job.name], MOST_LOSSES)
+                            notify(job.name, f"lost: {how}")
+                            lost.append(job)
+                            continue
+                        times = f"{losses[job.name]} that were lost, the last one: {how}"
+                        end = Finished(job.name, exception=ClusterError(f"expected a worker to finish, got {times}"))
+                    yield end
         finally:
-            if any(worker.job is not None for worker in self._workers):
+            if self._running:
                 self._stop()
 
-    def _assign(self, source: Iterator[Job], queue: deque[Job], notify: Notify) -> bool:
-        """Draw as many jobs as there is room for, and give them to workers; return whether any job is unfinished."""
-        busy = sum(worker.job is not None for worker in self._workers)
-        while busy + len(queue) < self._capacity() and (drawn := next(source, None)) is not None:
-            queue.append(drawn)
-        while len(self._workers) < busy + len(queue):
-            self._workers.append(self._start())
-        for worker in self._workers:
-            if queue and worker.call is None:
-                worker.job = queue.popleft()
-                notify(worker.job.name, "running")
-                worker.call = worker.begin(worker.job)
-        return bool(queue) or any(worker.job is not None for worker in self._workers)
-
     def _stop(self) -> None:
-        """Ask all workers to stop at a safe point, and kill those that do not in time."""
-        workers, self._workers = self._workers, []
-        running = [worker for worker in workers if worker.job is not None]
-        for worker in running:
-            worker.stop()
-        wait([worker.call for worker in running if worker.call], STOP_SECONDS)
-        for worker in workers:
-            worker.kill()
+        """Ask all jobs to stop at a safe point, and kill those that do not in time."""
+        if self._running:
+            self.ask_to_stop()
+            wait(self._running, STOP_SECONDS)
+        self.kill()
+        self._running.clear()
 
 
-def _after_loss(job: Job | None, why: str, queue: deque[Job], losses: Counter[str], notify: Notify) -> Finished | None:
-    """Resubmit the job of a lost worker, or return its outcome. Raises ClusterError, see `Pool.run`."""
-    name = "" if job is None else job.name
-    losses[name] += 1
-    if losses[name] > MOST_LOSSES:
-        error = ClusterError(f"expected a worker to finish, got {losses[name]} that were lost, the last one: {why}")
-        if job is None:
-            raise error
-        return Finished(name, exception=error)
-    logger.warning("%s: worker was lost (%s), %d of at most %d", name or "no job", why, losses[name], MOST_LOSSES)
-    if job is not None:
-        notify(name, f"lost: {why}")
-        queue.append(job)
-    return None
+class Processes(Pool):
+    """An executor of jobs in processes of this machine, one thread each."""
+
+    def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
+        """Take the number of processes, and the folder for what jobs print."""
+        super().__init__(safe_point)
+        self._count, self._logs = count, logs
+        self._idle: list[tuple[ProcessPoolExecutor, BaseProcess]] = []
+        self._busy: dict[Future[bytes], tuple[ProcessPoolExecutor, BaseProcess]] = {}
+
+    def capacity(self) -> int:
+        return self._count
+
+    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
+        # An executor of its own for each process, because one that is lost breaks its executor.
+        executor, process = self._idle.pop() if self._idle else _start()
+        call = executor.submit(perform_pickled, name, pickled, self._logs)
+        self._busy[call] = executor, process
+        return call
+
+    def answer(self, call: Future[bytes]) -> bytes:
+        executor, process = self._busy.pop(call)
+        try:
+            answer = call.result()
+        except BrokenExecutor:
+            executor.shutdown()
+            code = process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            raise WorkerLost(f"process {process.pid}, {how}") from None
+        self._idle.append((executor, process))
+        return answer
+
+    def ask_to_stop(self) -> None:
+        for _, process in self._busy.values():
+            process.terminate()
+
+    def kill(self) -> None:
+        workers = [*self._idle, *self._busy.values()]
+        self._idle, self._busy = [], {}
+        for executor, process in workers:
+            process.kill()
+            executor.shutdown()
+
+
+def _start() -> tuple[ProcessPoolExecutor, BaseProcess]:
+    """Start a process of this machine."""
+    executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin)
+    # Ctrl-C must reach this process only, from the very start of the other: the pool stops its workers itself.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it when they are loaded
+    try:
+        executor.submit(int)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        del os.environ["OMP_NUM_THREADS"]
+        os.environ |= {} if threads is None else {"OMP_NUM_THREADS": threads}
+    (process,) = executor._processes.values()
+    return executor, process
+
+
+def _begin() -> None:
+    """Prepare a process for jobs: a terminal's signals are for the process that started it."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Stop at a safe point once the process that started this one is gone: nobody needs the result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(STOP_SECONDS)
+        os._exit(1)
