@@ -14,16 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from data.features import OPEN
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
     ScoreRule,
-    equal_risk,
     held_equity,
-    inverse_volatility,
     score_policy,
     tune_rule,
 )
@@ -144,18 +141,6 @@ def account_like(orders: int, day: Tensor, tradable: Tensor, held: Tensor) -> Po
     return cast(Portfolio, namespace)
 
 
-@given(st.integers(0, 1000), st.integers(0, 119), st.sampled_from((0.0, 0.3, 0.7)))
-@settings(max_examples=40, deadline=None)
-def test_equal_risk_is_one_over_the_volatility_of_its_day(seed: int, day: int, missing: float) -> None:
-    """Where bars are missing, too, and where too few are known."""
-    rng = np.random.default_rng(seed)
-    close = np.exp(np.cumsum(0.02 * rng.standard_normal((120, 4)), axis=0)).astype(np.float32)
-    close[rng.random(close.shape) < missing] = np.nan
-    close[:, 3] = 7.0
-    expected = np.nan_to_num(inverse_volatility(close)[day])
-    np.testing.assert_allclose(equal_risk(close, day), expected, rtol=1e-6)
-
-
 def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
     """Each lane looks at its own close; what is at the threshold, or unknown, is not ordered."""
     world = world_of(trending_panel([0.0] * 3, 30))
@@ -167,27 +152,8 @@ def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
     assert log[0][1].tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
 
 
-def foresight(world: World) -> FloatArray:
-    """What each stock earns from the next open to the last close that a trade may see: the perfect score."""
-    hold, close = world.env.rules.max_holding_days, world.market.close.astype(np.float64)
-    open_ = world.market.data_array[:, world.market.investable_columns, OPEN].astype(np.float64)
-    scores = np.full(close.shape, np.nan)
-    scores[:-hold] = close[hold:] / open_[1 : len(open_) - hold + 1] - 1
-    return scores
-
-
 def noisy_world() -> World:
     return world_of(trending_panel([0.0] * 5, 120, noise=0.02, seed=3), rules=tiny_rules(trading_days=30))
-
-
-def test_foresight_beats_what_knows_nothing() -> None:
-    world = noisy_world()
-    starts = world.starts(6)
-    known, _ = play(world.env, score_policy(world.env, ScoreRule(foresight(world), 0.002)), starts)
-    for seed in range(30):
-        guess = np.random.default_rng(seed).random(world.market.close.shape)
-        guessed, _ = play(world.env, score_policy(world.env, ScoreRule(guess)), starts)
-        assert float(known.profit_percent.min()) > float(guessed.profit_percent.max())
 
 
 def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> None:
@@ -214,14 +180,6 @@ def test_sizes_grow_with_scores_up_to_the_largest() -> None:
     # 8 x 0.012 / 0.05 is an order yet, 8 x 0.002 / 0.05 is less than the smallest.
     sizes = sizes_of(score_policy(world.env, rule)(world.env, 0), 4)[0].tolist()
     assert sizes == pytest.approx([8.0, 6.4, 1.92, 0.0], rel=1e-5)
-
-
-def test_the_smallest_orders_of_a_day_are_orders() -> None:
-    world = world_of(trending_panel([0.0] * 4, 30), rules=tiny_rules(max_new_positions_per_day=4))
-    summary, _ = play(
-        world.env, score_policy(world.env, ScoreRule(np.ones((30, 4)), coefficient=1.0)), torch.tensor([10])
-    )
-    assert int(summary.positions_opened) >= 4
 
 
 def test_a_rule_is_tuned_to_what_earns_most() -> None:

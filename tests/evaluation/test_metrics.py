@@ -19,15 +19,6 @@ Metric = Callable[[list[float]], object]
 curves = st.lists(st.floats(0.5, 1.6), min_size=3, max_size=40).map(
     lambda factors: [1e6 * math.prod(factors[:day]) for day in range(len(factors) + 1)]
 )
-ALL: list[Metric] = [
-    metrics.total_return_percent,
-    metrics.annualised_volatility_percent,
-    metrics.sharpe,
-    metrics.sortino,
-    metrics.max_drawdown_percent,
-    metrics.calmar,
-    metrics.expected_shortfall_percent,
-]
 
 
 def returns_of(curve: list[float]) -> list[float]:
@@ -71,24 +62,24 @@ def oracle_shortfall(curve: list[float]) -> float:
     return 100 * total / 0.05
 
 
-@pytest.mark.parametrize(
-    ("metric", "oracle"),
-    [
-        (metrics.total_return_percent, oracle_total_return),
-        (metrics.annualised_volatility_percent, oracle_volatility),
-        (metrics.sharpe, oracle_sharpe),
-        (metrics.sortino, oracle_sortino),
-        (metrics.max_drawdown_percent, oracle_drawdown),
-        (metrics.calmar, oracle_calmar),
-        (metrics.expected_shortfall_percent, oracle_shortfall),
-    ],
-)
+ORACLES: dict[Metric, Metric] = {
+    metrics.total_return_percent: oracle_total_return,
+    metrics.annualised_volatility_percent: oracle_volatility,
+    metrics.sharpe: oracle_sharpe,
+    metrics.sortino: oracle_sortino,
+    metrics.max_drawdown_percent: oracle_drawdown,
+    metrics.calmar: oracle_calmar,
+    metrics.expected_shortfall_percent: oracle_shortfall,
+}
+
+
+@pytest.mark.parametrize("metric", ORACLES)
 @given(curve=curves)
-def test_agrees_with_the_oracle(metric: Metric, oracle: Callable[[list[float]], float], curve: list[float]) -> None:
-    assert metric(curve) == pytest.approx(oracle(curve), rel=1e-6, abs=1e-7)
+def test_agrees_with_the_oracle(metric: Metric, curve: list[float]) -> None:
+    assert metric(curve) == pytest.approx(ORACLES[metric](curve), rel=1e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("metric", ORACLES)
 @given(
     batch=st.integers(2, 9).flatmap(
         lambda days: st.lists(st.lists(st.floats(1, 9), min_size=days, max_size=days), min_size=1)
@@ -101,28 +92,10 @@ def test_a_batch_is_its_rows(metric: Metric, batch: list[list[float]]) -> None:
     assert together[:, 0].tolist() == pytest.approx(rows, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("metric", ALL)
-@given(curve=curves, scale=st.floats(1e-3, 1e3))
-def test_currency_does_not_matter(metric: Metric, curve: list[float], scale: float) -> None:
-    scaled = metric([value * scale for value in curve])
-    assert scaled == pytest.approx(metric(curve), rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("metric", ORACLES)
 @pytest.mark.parametrize("curve", [[100.0, 100.0], [3.3] * 50])
 def test_a_flat_curve_is_worth_nothing(metric: Metric, curve: list[float]) -> None:
     assert metric(curve) == 0.0
-
-
-def test_known_answers() -> None:
-    curve = [100.0, 110.0, 99.0, 108.9]  # +10 %, -10 %, +10 %
-    assert metrics.total_return_percent(curve) == pytest.approx(8.9)
-    assert metrics.max_drawdown_percent(curve) == pytest.approx(10.0)
-    assert metrics.expected_shortfall_percent(curve) == pytest.approx(10.0)
-    falls = [-0.01 * day for day in range(1, 41)]  # the worst two of forty days are 5% of them
-    assert metrics.expected_shortfall_percent(np.cumprod([1, *(1 + fall for fall in falls)])) == pytest.approx(39.5)
-    assert metrics.sharpe(curve) == pytest.approx(math.sqrt(252) * (0.1 / 3) / math.sqrt(0.04 / 3))
-    assert metrics.sortino(curve) == pytest.approx(math.sqrt(252) * (0.1 / 3) / math.sqrt(0.01 / 3))
 
 
 def test_undefined_ratios_do_not_flatter() -> None:
@@ -140,5 +113,5 @@ def test_ruin_ends_a_curve() -> None:
 
 
 def test_a_gap_stays_a_gap() -> None:
-    for metric in ALL:
+    for metric in ORACLES:
         assert math.isnan(float(np.asarray(metric([1.0, math.nan, 1.1]))))

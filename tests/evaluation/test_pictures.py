@@ -103,16 +103,6 @@ def test_learning_shows_losses_explained_variance_and_value(tmp_path: Path, figu
         assert expected in words
 
 
-def test_learning_without_networks_has_no_losses(tmp_path: Path, figures: list[Figure]) -> None:
-    charts = learning_charts(records(3))
-    assert [chart.title for chart in charts] == [
-        "Variance of results explained, %",
-        "Value of an episode, expected and earned, %",
-    ]
-    report.draw_charts(charts, tmp_path / "learning.png")
-    assert is_picture(tmp_path / "learning.png") and "best agent" in texts_of(figures[0])
-
-
 def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[Figure]) -> None:
     evaluation = case(windows=2)
     report.draw_charts([equity_chart(evaluation)], tmp_path / "e.png")

@@ -42,7 +42,6 @@ from training.evaluation.baselines import (
     MOMENTUM,
     RANDOM,
     REVERSAL,
-    RULE,
     YEAR_MOMENTUM,
     ScoreRule,
     equal_risk,
@@ -233,14 +232,6 @@ def test_shifted_random_selections_give_the_same_orders_on_other_days() -> None:
     assert curves.equity.shape == (20, WINDOWS, world.env.rules.episode_steps + 1)
 
 
-def test_a_policy_keeps_its_numbers_when_others_play() -> None:
-    setup = setup_of(quiet_world())
-    first = play_agent(setup, eager_agent(setup))[0]
-    before = first.equity.copy()
-    play_rules(setup, {RULE: ScoreRule(np.ones(setup.market.close.shape))})
-    np.testing.assert_array_equal(first.equity, before)
-
-
 def test_windows_are_stitched_by_reinvesting() -> None:
     equity = np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]])
     totals = np.zeros((1, 3))
@@ -278,22 +269,6 @@ def test_a_volume_cap_does_not_cut_the_random_selections_sizes_again() -> None:
     assert setup.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
 
 
-def test_a_policy_that_is_missing_in_a_part_is_left_out_of_the_whole() -> None:
-    world = random_world(3, days=60)
-    steps = world.env.rules.episode_steps
-    whole = everything(setup_of(world, 2))
-    without = everything(setup_of(world, 2, FIRST_DAY + 2 * steps))
-    fewer = replace(
-        without,
-        curves={name: curves for name, curves in without.curves.items() if name != REVERSAL},
-        at_cost={bps: {n: t for n, t in level.items() if n != REVERSAL} for bps, level in without.at_cost.items()},
-        scores={name: scores for name, scores in without.scores.items() if name != REVERSAL},
-    )
-    for joined in (join([whole, fewer]), join([fewer, whole])):
-        assert REVERSAL not in {*joined.curves, *joined.scores, *joined.at_cost[5.0]}
-        assert MOMENTUM in joined.curves and MOMENTUM in joined.scores
-
-
 def test_equal_risk_holds_more_of_what_moves_less() -> None:
     world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
     setup = setup_of(world, windows=1, first=80)
@@ -321,6 +296,8 @@ def test_a_benchmark_is_held_from_close_to_close_without_costs() -> None:
 def test_simple_rules_look_back_sixty_and_five_days() -> None:
     world = world_of(trending_panel([0.01, -0.01, 0.0], 80, noise=0.0))
     rules = simple_rules(world.market)
+    inverse = inverse_volatility(world.market.close)[70]
+    np.testing.assert_allclose(rules[LOW_VOLATILITY].scores[70], inverse, rtol=1e-6)
     np.testing.assert_allclose(rules[MOMENTUM].scores[70], [0.6, -0.6, 0.0], atol=1e-4)
     np.testing.assert_allclose(rules[REVERSAL].scores[70], [-0.05, 0.05, 0.0], atol=1e-4)
     longer = simple_rules(world_of(trending_panel([0.01, -0.01, 0.0], 260, noise=0.0)).market)[YEAR_MOMENTUM]
@@ -332,14 +309,6 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     policy = score_policy(world.env, ScoreRule(rules[MOMENTUM].scores))
     np.testing.assert_array_equal(curves.equity[0, 0], play(world.env, policy, setup.starts)[1][:, 0].numpy())
     assert curves.equity[0, 0, -1] > curves.capital
-
-
-def test_low_volatility_buys_what_moves_least() -> None:
-    panel = trending_panel([0.0, 0.0, 0.0], 90, noise=0.01)
-    close = world_of(panel).market.close.astype(np.float64)
-    scores = simple_rules(world_of(panel).market)[LOW_VOLATILITY].scores
-    spread = np.diff(np.log(close), axis=0)[80 - 60 : 80].std(axis=0, ddof=1)
-    np.testing.assert_allclose(scores[80], 1 / spread, rtol=1e-6)
 
 
 def everything(setup: EvaluationSetup) -> PlayedPolicies:
@@ -397,6 +366,9 @@ def test_parts_joined_are_the_whole() -> None:
     assert joined.known_share.shape == whole.known_share.shape == (4 * steps,)
     assert joined.shifted.equity.shape == whole.shifted.equity.shape
     np.testing.assert_allclose(joined.at_cost[25.0][CHAMPION].equity, whole.at_cost[25.0][CHAMPION].equity, rtol=1e-12)
+    fewer = replace(parts[0], curves={name: one for name, one in parts[0].curves.items() if name != REVERSAL})
+    for short in (join([parts[1], fewer]), join([fewer, parts[1]])):
+        assert REVERSAL not in {*short.curves, *short.at_cost[5.0]} and MOMENTUM in {*short.curves} & {*short.scores}
 
 
 def test_the_charged_costs_are_among_the_others() -> None:
@@ -431,22 +403,19 @@ def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     assert "fitted to these days" in case(windows=1, split="validation", trials=1).caveats[0]
 
 
-def test_biases_name_the_setting_that_mends_them() -> None:
-    plain = case(windows=1)
+def test_biases_of_the_data_are_told_with_the_setting_that_mends_them() -> None:
+    plain = case(windows=3)
     data = plain.market.data_array.copy()
     data[-12:, 2] = np.nan
-    market = dataclasses.replace(plain.market, data_array=data)
-    careful = dataclasses.replace(plain.config, env=EnvironmentConfig(delisting_loss=30.0, volume_cap=5.0))
-    told = dataclasses.replace(plain, market=market).biases
+    ends = replace(plain.market, data_array=data)
+    careful = replace(plain.config, env=EnvironmentConfig(delisting_loss=30.0, volume_cap=5.0))
+    told = replace(plain, market=ends).biases
     assert "--env.delisting-loss" in told["Delisting"] and "--env.volume-cap" in told["Fills"]
-    found = dataclasses.replace(plain, market=market, config=careful).biases
+    found = replace(plain, market=ends, config=careful).biases
     assert "Delisting" not in found and "--env.volume-cap" not in found["Fills"] and "5%" in found["Fills"]
-
-
-def test_a_list_of_whole_stocks_among_others_was_chosen_in_hindsight() -> None:
-    plain = case(windows=3)
-    whole = dataclasses.replace(plain.market, investable_columns=np.arange(1, 6))
-    assert "Chosen in hindsight" in dataclasses.replace(plain, market=whole).biases
-    assert "Chosen in hindsight" not in plain.biases, "one of the list did not always trade"
-    all_whole = dataclasses.replace(whole, data_array=whole.data_array[:, 1:], investable_columns=np.arange(5))
-    assert "Chosen in hindsight" not in dataclasses.replace(plain, market=all_whole).biases
+    whole = replace(plain.market, investable_columns=np.arange(1, 6))
+    all_whole = replace(whole, data_array=whole.data_array[:, 1:], investable_columns=np.arange(5))
+    are_chosen = [
+        "Chosen in hindsight" in replace(plain, market=one).biases for one in (whole, plain.market, all_whole)
+    ]
+    assert are_chosen == [True, False, False], "a list of whole stocks among others"

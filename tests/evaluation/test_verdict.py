@@ -104,13 +104,6 @@ def test_the_sentence_says_what_is_not_shown() -> None:
     assert only_random.has_skill and not only_random.is_better
 
 
-def test_who_earned_significantly_less_than_equal_weight_is_worse() -> None:
-    rng = np.random.default_rng(2)
-    champion, random = 0.1 * rng.standard_normal(DAYS), 0.1 * rng.standard_normal((DRAWS, DAYS))
-    found = verdict(champion, random, champion + 0.5 + 0.1 * rng.standard_normal(DAYS))
-    assert found.over_equal_weight.interval[1] < 0 and "; worse than equal weight (-" in found.sentence
-
-
 def test_who_is_worse_than_random_is_told_so() -> None:
     """In both parts of the profit, by the tests that would call the opposite skill."""
     rng = np.random.default_rng(3)
