@@ -217,7 +217,7 @@ def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
     """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike.
 
     Yields:
-        For each what takes it again by a batch of so many parts.
+        For each a function that takes it again by a batch of a given number of parts.
     """
     taken: list[Callable[[int], object]] = []
     found, losses = dict[str, Phase](), dict[str, Tensor]()

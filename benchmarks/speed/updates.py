@@ -34,7 +34,7 @@ from utils.spaces import TARGET_PERCENTS
 
 RULES = EnvironmentConfig()
 FOLDS, STOCKS = 5, 64
-"""Of a batch; so many of a day."""
+"""Folds of a batch, and stocks of each of its days."""
 _OUTCOMES = 100_000
 _MAX_NORM = 10.0
 _WEIGHT_DECAY = 0.05

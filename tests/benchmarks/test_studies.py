@@ -539,7 +539,7 @@ def test_p_value_is_students() -> None:
 
 @given(st.integers(1, 300), st.data())
 def test_rate_interval_is_exact(of: int, data: st.DataObject) -> None:
-    """At its lower end so many or more, at its upper end so many or fewer, are a matter of 2.5%."""
+    """At its lower end counts as large, and at its upper end counts as small, have a probability of 2.5%."""
     count = data.draw(st.integers(0, of))
     low, high = rate_interval(count, of)
     assert low == 0 if count == 0 else stats.binom.sf(count - 1, of, low) == pytest.approx(0.025)
