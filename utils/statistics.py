@@ -153,38 +153,18 @@ def deflated_ratio(returns: Array, benchmark: float) -> float | None:
     S0 = `expected_best_sharpe` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
     information ratio. None where the returns never vary.
     """
-    moments = ratio_moments(returns)
-    return None if moments is None else probabilistic_sharpe(moments[0], benchmark, len(returns), *moments[1:])
-
-
-def ratio_moments(returns: Array) -> tuple[float, float, float] | None:
-    """Return the Sharpe ratio, skewness and kurtosis of (T,) returns; None where they never vary."""
     deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0
     if deviation < 1e-12:
         return None
     standard = (returns - returns.mean()) / returns.std()
-    return float(returns.mean()) / deviation, float((standard**3).mean()), float((standard**4).mean())
+    skewness, kurtosis = float((standard**3).mean()), float((standard**4).mean())
+    return probabilistic_sharpe(float(returns.mean()) / deviation, benchmark, len(returns), skewness, kurtosis)
 
 
 def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
     """Apply the formula of `deflated_ratio` to moments; a normal law has kurtosis 3."""
-    return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / _spread(sharpe, skewness, kurtosis))))
-
-
-def minimum_track_record(sharpe: float, benchmark: float, skewness: float, kurtosis: float) -> float | None:
-    """Return the days after which such a ratio is above `benchmark` at 95%; None where it is not larger.
-
-    The number of days at which `probabilistic_sharpe` is 0.95 (Bailey & Lopez de Prado 2012, "The Sharpe ratio
-    efficient frontier").
-    """
-    if sharpe <= benchmark:
-        return None
-    return 1 + _spread(sharpe, skewness, kurtosis) * float(ndtri(LEVEL) / (sharpe - benchmark)) ** 2
-
-
-def _spread(sharpe: float, skewness: float, kurtosis: float) -> float:
-    """Return T - 1 times the variance of an estimated Sharpe ratio."""
-    return max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12)
+    spread = max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12)
+    return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / spread)))
 
 
 def overfitting_probability(profits: Array) -> float | None:

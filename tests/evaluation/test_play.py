@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,7 +68,7 @@ from training.rollout import play, roll_out
 from utils.config.trader import EnvironmentConfig, Fill
 from utils.errors import DataError
 from utils.metrics import daily_returns
-from utils.statistics import expected_best_sharpe, probabilistic_sharpe
+from utils.statistics import expected_best_sharpe
 
 Array = npt.NDArray[np.float64]
 WINDOWS = 4
@@ -383,23 +382,16 @@ def test_the_charged_costs_are_among_the_others() -> None:
 
 def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     """Validation days chose nothing; of the holdout's champions the best is expected to show something."""
-    one, *others = (
-        case(windows=2, split=split, trials=trials)
+    validation, *looked = (
+        case(windows=2, split=split, trials=trials).overfitting
         for split, trials in (("validation", 1), ("holdout", 1), ("holdout", 4))
     )
-    validation, *looked = (one.overfitting, *(other.overfitting for other in others))
     assert validation.note.startswith("Nothing was chosen on validation days")
     assert [found.expected_best_ratio for found in (validation, looked[0])] == [0.0, 0.0]
     days = 2 * SESSIONS
     assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_best_sharpe(1.0, 4))
     first, second = (found.deflated_information_ratio for found in looked)
     assert first and second and validation.deflated_information_ratio == first > second
-    returns = np.diff(one.equity[CHAMPION]) / one.equity[CHAMPION][:-1]
-    ratio = returns.mean() / returns.std(ddof=1)
-    law = scipy.stats.skew(returns), scipy.stats.kurtosis(returns, fisher=False)
-    assert validation.minimum_track_record_days is not None
-    chances = [probabilistic_sharpe(ratio, 0.0, validation.minimum_track_record_days - less, *law) for less in (1, 0)]
-    assert chances[0] < 0.95 <= chances[1] and f"{validation.days} days were judged" in validation.track_record
     assert "fitted to these days" in case(windows=1, split="validation", trials=1).caveats[0]
 
 

@@ -18,7 +18,6 @@ from utils.statistics import (
     expected_best_sharpe,
     mean_block_days,
     mean_test,
-    minimum_track_record,
     overfitting_probability,
     probabilistic_sharpe,
     rank_p_value,
@@ -139,19 +138,6 @@ def test_the_published_example_of_a_deflated_ratio_ratio() -> None:
     assert probabilistic_sharpe(ratio, expected_best_sharpe(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(
         0.9505, abs=5e-3
     ), "normal returns would allow 88 trials"
-
-
-@pytest.mark.parametrize(
-    ("periods", "skewness", "kurtosis", "years"),
-    [(252, 0.0, 3.0, 2.73), (52, 0.0, 3.0, 2.83), (12, 0.0, 3.0, 3.24), (12, -0.72, 5.78, 4.99)],
-)
-def test_the_published_lengths_of_track_records(periods: int, skewness: float, kurtosis: float, years: float) -> None:
-    """Bailey & Lopez de Prado (2012): a ratio of 2 a year against 1, by day, week and month."""
-    ratio, benchmark = 2 / math.sqrt(periods), 1 / math.sqrt(periods)
-    needed = minimum_track_record(ratio, benchmark, skewness, kurtosis)
-    assert needed is not None and needed / periods == pytest.approx(years, abs=0.006)
-    assert probabilistic_sharpe(ratio, benchmark, round(needed), skewness, kurtosis) == pytest.approx(0.95, abs=2e-3)
-    assert minimum_track_record(benchmark, benchmark, skewness, kurtosis) is None
 
 
 @pytest.mark.parametrize("trials", [2, 10, 320])

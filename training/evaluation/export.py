@@ -11,7 +11,7 @@ import pandas as pd
 
 from training.evaluation.baselines import RANDOM
 from training.evaluation.judge import Evaluation
-from training.evaluation.measures import METRICS, Estimate
+from training.evaluation.measures import METRICS
 from training.evaluation.page.write import write_page
 from utils.runs.run_log import REPORT, write_atomically, write_json
 from utils.tables import spreadsheet_text, table
@@ -51,15 +51,15 @@ def short_table(evaluation: Evaluation) -> str:
 
 
 def _short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    rows = {}
-    for name, found in evaluation.policies.items():
-        ranked = evaluation.coefficients.get(name, (None, None))[1]
-        rows[name] = {
+    ranked = {name: found[1] and found[1].mean for name, found in evaluation.coefficients.items()}
+    return {
+        name: {
             **{label: found[key].value for key, label in SHORT.items()},
-            "return 95%": _interval(found["return"]),
-            "rank IC": None if ranked is None else ranked.mean,
+            "return 95%": _span(*found["return"][1:]),
+            "rank IC": ranked.get(name),
         }
-    return rows
+        for name, found in evaluation.policies.items()
+    }
 
 
 def _tables(evaluation: Evaluation) -> list[str]:
@@ -69,8 +69,7 @@ def _tables(evaluation: Evaluation) -> list[str]:
         {
             "policy": name,
             **{labels[key]: estimate.value for key, estimate in found.items()},
-            "return 95%": _interval(found["return"]),
-            "Sharpe 95%": _interval(found["sharpe"]),
+            **{f"{label} 95%": _span(*found[label.lower()][1:]) for label in ("return", "Sharpe")},
         }
         for name, found in evaluation.policies.items()
     ]
@@ -79,17 +78,16 @@ def _tables(evaluation: Evaluation) -> list[str]:
         {"% of capital a year": name, "mean": test.mean, "95%": _span(*test.interval), "p": p and f"{p:.4f}"}
         for name, test, p in evaluation.verdict.rows
     ]
-    head = "return % at costs per leg of"
     costs = [
-        {head: name, **{f"{bps:g} bp": value for bps, value in by_cost.items()}}
+        {"return % at costs per leg of": name, **{f"{bps:g} bp": value for bps, value in by_cost.items()}}
         for name, by_cost in evaluation.cost_returns.items()
     ]
-    scores = list[dict[str, Any]]()
-    for name, found in evaluation.coefficients.items():
-        scores.append({"scores": name})
-        for label, one in zip(("IC", "rank IC"), found, strict=True):
-            scores[-1][label] = None if one is None else f"{one.mean:+.3f}"
-            scores[-1] |= {f"{label} {key}": None if one is None else getattr(one, key) for key in ("t", "ratio")}
+    scores = [
+        {"scores": name}
+        | {"IC": plain and f"{plain.mean:+.3f}", "IC t": plain and plain.t, "IC ratio": plain and plain.ratio}
+        | {"rank IC": rank and f"{rank.mean:+.3f}", "rank IC t": rank and rank.t, "rank IC ratio": rank and rank.ratio}
+        for name, (plain, rank) in evaluation.coefficients.items()
+    ]
     return [
         table(policies, ("policy", *names[:6], "return 95%", "Sharpe 95%")),
         table(policies, ("policy", *names[6:])),
@@ -97,24 +95,16 @@ def _tables(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def _interval(estimate: Estimate) -> str | None:
-    return None if estimate.low is None or estimate.high is None else _span(estimate.low, estimate.high)
-
-
-def _span(low: float, high: float) -> str:
-    return f"{low:+.2f} to {high:+.2f}"
+def _span(low: float | None, high: float | None) -> str | None:
+    return None if low is None or high is None else f"{low:+.2f} to {high:+.2f}"
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
     """Show everything on the console."""
-    played, overfitting = evaluation.played, evaluation.overfitting
+    days, dates, overfitting = evaluation.played.days, evaluation.dates, evaluation.overfitting
     logger.info(
         "%s, %s to %s in %d windows of %d sessions, one after the other",
-        evaluation.title,
-        evaluation.dates[0],
-        evaluation.dates[-1],
-        len(played.days),
-        played.days.shape[1] - 1,
+        *(evaluation.title, dates[0], dates[-1], len(days), days.shape[1] - 1),
     )
     if evaluation.folds:
         rows = [
@@ -138,8 +128,6 @@ def log_evaluation(evaluation: Evaluation) -> None:
             overfitting.expected_best_ratio,
             f", expected of the best of {overfitting.trials:,} trials without skill" if evaluation.trials > 1 else "",
         )
-    if overfitting.minimum_track_record_days is not None:
-        logger.info("minimum track record: %s", overfitting.track_record)
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
     for text in (overfitting.note, *biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
         logger.info("%s", text)

@@ -23,7 +23,7 @@ from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, explained_share, information_coefficients, summed_up
 from utils import metrics
 from utils.config.trader import Config
-from utils.statistics import deflated_ratio, expected_best_sharpe, minimum_track_record, ratio_moments
+from utils.statistics import deflated_ratio, expected_best_sharpe
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
@@ -78,19 +78,7 @@ class Overfitting:
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
     days: int
     """Judged."""
-    minimum_track_record_days: int | None
-    """After which a Sharpe ratio as the champion's is above zero at 95%; None where it is not above zero."""
     note: str
-
-    @property
-    def track_record(self) -> str:
-        """Return the minimum track record in words."""
-        if self.minimum_track_record_days is None:
-            return f"the Sharpe ratio is not above zero on the {self.days:,} days judged"
-        return (
-            f"a Sharpe ratio like the champion's is above zero at 95% after {self.minimum_track_record_days:,} days; "
-            f"{self.days:,} days were judged"
-        )
 
 
 @dataclass(frozen=True)
@@ -218,10 +206,8 @@ class Evaluation:
         """
         champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (CHAMPION, EQUAL))
         best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
-        deflated, moments = deflated_ratio(champion - equal, best), ratio_moments(champion)
-        needed = None if moments is None else minimum_track_record(moments[0], 0.0, *moments[1:])
-        needed = None if needed is None else math.ceil(needed)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, len(champion), needed, self._note)
+        deflated = deflated_ratio(champion - equal, best)
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, len(champion), self._note)
 
     @property
     def _note(self) -> str:

@@ -36,7 +36,7 @@ from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import purchases, roll_out, step_by
 from utils import metrics
 from utils.config.trader import EnvironmentConfig
-from utils.progress import Progress
+from utils.progress import progress
 
 Array = npt.NDArray[np.float64]
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
@@ -163,8 +163,7 @@ def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: tor
 
     An order is cut to the account's own cash, and left out where no candidate or no cash is left.
     """
-    setup = setup.uncapped
-    return _play_plan(setup, plan, count, lambda orders: _drawn(setup.env, orders, generator))
+    return _play_plan(setup.uncapped, plan, count, generator)
 
 
 def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
@@ -183,7 +182,7 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     # (lanes,) where in the circle each lane begins, draws within shifts.
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
     # (windows * trading, orders) each, by time.
-    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in _parts(plan)]
+    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in vars(plan).values()]
 
     def order(step: int) -> None:
         parts = (part[(begin + step) % length].T for part in circle)
@@ -195,19 +194,22 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
 
 def execute_again(setup: EvaluationSetup, plan: Orders) -> EquityCurves:
     """Execute the same orders under the rules of this setup."""
-    return _play_plan(setup, plan, 1, lambda orders: orders)
+    return _play_plan(setup, plan, 1)
 
 
-def _play_plan(setup: EvaluationSetup, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> EquityCurves:
+def _play_plan(
+    setup: EvaluationSetup, plan: Orders, copies: int, generator: torch.Generator | None = None
+) -> EquityCurves:
+    """Give a plan's orders in copies, with a generator for stocks drawn at random."""
+
     def order(step: int) -> None:
-        parts = (part[step].repeat(1, copies) for part in _parts(plan))
-        setup.env.step_orders(choose(Orders(*parts)) if (plan.coefficient[step] > 0).any() else None)
+        orders = None
+        if (plan.coefficient[step] > 0).any():
+            orders = Orders(*(part[step].repeat(1, copies) for part in vars(plan).values()))
+            orders = orders if generator is None else _drawn(setup.env, orders, generator)
+        setup.env.step_orders(orders)
 
     return _play_days(setup, copies, order)
-
-
-def _parts(plan: Orders) -> tuple[Tensor, Tensor, Tensor]:
-    return plan.stock, plan.coefficient, plan.target_percent
 
 
 def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:
@@ -298,36 +300,27 @@ def play_all(
     judged, rules = setup.judged, setup.env.rules
     first, days = judged.start, judged.stop - judged.start
     forecasts = agent.forecasts(setup.market, days=judged)
-    fewer, rivals = min(random_selections, _RANDOM_AT_COST), len(score_rules)
-    accounts = 1 + 2 * random_selections + rivals + len(COSTS_BPS) * (1 + fewer + rivals)
-    with Progress("judge", "account", accounts) as shown:
-        champion, trades, plan = play_agent(setup, agent, forecasts)
-        shown.update()
 
-        def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
-            played = {RANDOM: play_random(setup, plan, count, generator), **play_held(setup)}
-            shown.update(count)
-            played |= play_rules(setup, score_rules)
-            shown.update(rivals)
-            return played
+    def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
+        selections = {RANDOM: play_random(setup, plan, count, generator)}
+        return selections | play_held(setup) | play_rules(setup, score_rules)
 
-        beside = {
-            name: play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
-            for name, other in (others or {}).items()
-        }
-        curves, at_cost = {CHAMPION: champion, **beside, **baselines(setup, random_selections)}, {}
-        for bps in COSTS_BPS:
-            other = setup.under(cost_bps=bps, slippage_bps=0.0)
-            at_cost[bps] = {CHAMPION: execute_again(other, plan), **baselines(other, fewer)}
-            shown.update()
-        shifted = play_shifted(setup, plan, random_selections, generator)
-        shown.update(random_selections)
+    champion, trades, plan = play_agent(setup, agent, forecasts)
+    beside = {
+        name: play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
+        for name, other in (others or {}).items()
+    }
+    curves, at_cost = {CHAMPION: champion, **beside, **baselines(setup, random_selections)}, {}
+    for bps in progress(COSTS_BPS, "judge", "level of costs"):
+        other = setup.under(cost_bps=bps, slippage_bps=0.0)
+        again = {CHAMPION: execute_again(other, plan)}
+        at_cost[bps] = again | baselines(other, min(random_selections, _RANDOM_AT_COST))
     return PlayedPolicies(
         curves,
         trades,
         setup.days,
         at_cost,
-        shifted,
+        play_shifted(setup, plan, random_selections, generator),
         known_share(plan, rules),
         {
             CHAMPION: agent_scores(forecasts, first, days),
