@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.harness import Row, flags, folder, run_here
-from training.paper.folder import Parts, opened
+from training.paper.folder import load_account, opened
 from training.paper.journal import JOURNAL, Journal
 from utils.errors import ProgramError
 
@@ -74,17 +74,17 @@ class Steps:
         assert run_here("paper", "open", "account", "--run", "one", "--runs-dir", str(runs)).code == 0
         with Journal(self.path / JOURNAL) as journal:
             opening = journal.opening
-        self.parts = Parts.of(self.path, opening)
-        first = self.parts.market.splits.train.first
+            self.account = load_account(self.path, journal)
+        market = self.account.market
+        self.days = range(market.splits.train.first, len(market.dates))
         (self.path / JOURNAL).unlink()
-        start = str(self.parts.market.dates[first].astype("datetime64[D]"))
+        start = str(market.dates[self.days.start].astype("datetime64[D]"))
         Journal.create(self.path / JOURNAL, opening | {"start": start})
-        self.days = range(first, len(self.parts.market.dates))
 
     def step(self, path: Path, day: int, now: datetime | None = None) -> None:
         """Step as the command does, without its page."""
         with opened(path) as journal:
-            self.parts.account(path, journal, day).step(now)
+            self.account.on(day, path=path, journal=journal).step(now)
 
     def copies(self, path: Path) -> Iterator[Path]:
         """Yield copies of an account, one after the other."""

@@ -12,7 +12,7 @@ from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import INPUTS, networked, tiny_agent
-from training.paper.account import Account, cut_market
+from training.paper.account import Account
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
 from training.paper.sessions import Sessions
@@ -64,8 +64,8 @@ class Walk:
     def account(self, journal: Journal, day: int) -> Account:
         """The account after a session."""
         config = dataclasses.replace(Config(), env=self.rules)
-        market = cut_market(self.market, day)
-        return Account(self.folder, journal, config, self.agent, market, self.calendar, self.broker)
+        whole = Account(self.folder, journal, config, self.agent, self.market, self.calendar, self.broker)
+        return whole.on(day)
 
     def step(self, day: int, **options: Any) -> bool:
         """Step at the close of a day."""

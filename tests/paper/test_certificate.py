@@ -68,13 +68,10 @@ def test_false_alarms_are_rare_and_the_table_holds() -> None:
 
 def test_the_words_are_honest() -> None:
     dates = [str(day) for day in np.datetime64("2020-01-01") + np.arange(400)]
-    assert "Nothing is shown yet" in finding([], []).words
-    assert "20 sessions or fewer" in finding([0.1] * 5, dates).words
+    assert "Nothing is shown yet" in finding([], [])
+    assert "20 sessions or fewer" in finding([0.1] * 5, dates)
     noise = np.random.default_rng(3).standard_normal(400) / 4
-    assert "it will never be" in finding((noise - noise.mean() - 0.05).tolist(), dates).words
-    weak = finding((noise - noise.mean() + 0.01).tolist(), dates)
-    assert weak.shown is None and "until about 20" in weak.words
+    assert "it will never be" in finding((noise - noise.mean() - 0.05).tolist(), dates)
+    assert "until about 20" in finding((noise - noise.mean() + 0.01).tolist(), dates)
     strong = np.clip(noise + 0.3, -1, 1).tolist()
-    shown = finding(strong, dates)
-    assert shown.shown is not None and f"Shown on {dates[shown.shown]}" in shown.words
-    assert sessions_to_line(np.array(strong)) == shown.shown + 1
+    assert f"Shown on {dates[int(sessions_to_line(np.array(strong))) - 1]}" in finding(strong, dates)

@@ -12,7 +12,8 @@ import pytest
 from data.features import CLOSE, NUM_FEATURES
 from data.market import Market
 from tests.paper.cases import MARKET, START, Walk, agent_of
-from training.paper.account import STOP, Held
+from training.paper.account import Held
+from training.paper.journal import STOP
 from training.paper.sessions import Sessions
 from utils.errors import DataError
 

@@ -79,5 +79,3 @@ def test_damage_and_a_missing_disk_are_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"no database" * 100)
     with pytest.raises(DataError, match="restore"):
         Journal(path)
-    with pytest.raises(DataError, match="paper open"):
-        Journal(tmp_path / "other")

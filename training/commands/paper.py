@@ -12,11 +12,10 @@ from training.commands.table import (
     PaperReplayArguments,
     PaperStepArguments,
 )
-from training.paper.account import STOP, stop_reason
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
-from training.paper.folder import Parts, open_account, opened
-from training.paper.journal import Journal
+from training.paper.folder import load_account, open_account, opened
+from training.paper.journal import STOP, Journal
 from training.paper.replay import replay
 from training.paper.report import parity_sentence, write_report
 from training.paper.venue import Venue
@@ -28,7 +27,6 @@ from utils.runs.devices import choose_threads
 from utils.runs.run_log import REPORT
 
 logger = logging.getLogger(__name__)
-PROGRAM = Path(__file__).parents[2] / "main.py"
 
 
 def run_open(arguments: PaperOpenArguments) -> None:
@@ -38,18 +36,8 @@ def run_open(arguments: PaperOpenArguments) -> None:
         ConfigError, DataError: the name is taken, or run, calendar, data or venue cannot be used.
     """
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
-    if arguments.venue != "paper":
-        _broker(arguments.venue)
-    path = arguments.runs_dir / arguments.name
-    open_account(
-        run,
-        path,
-        name=arguments.name,
-        capital=arguments.capital,
-        calendar=arguments.calendar,
-        venue=arguments.venue,
-        data=arguments.data,
-    )
+    _broker(arguments.venue)
+    path = open_account(run, arguments)
     logger.info(
         "account %s opened with the champion of %s and a capital of %s; next: paper step %s after each close",
         *(path, run.name, f"{arguments.capital:,.0f}", arguments.name),
@@ -64,13 +52,13 @@ def run_step(arguments: PaperStepArguments) -> None:
         NoAnswer: the venue is silent; the next step goes on.
     """
     choose_threads(1)
-    path = _folder(arguments)
+    path, now = _folder(arguments), datetime.now(UTC) if arguments.date is None else None
     with opened(path) as journal:
         setup_logging(path)
-        parts = Parts.of(path, journal.opening)
-        day = None if arguments.date is None else session(arguments.date, parts.market, "--date")
-        account = parts.account(path, journal, day, _broker(journal.opening["venue"]))
-        is_new = account.step(None if arguments.date is not None else datetime.now(UTC))
+        account = load_account(path, journal, _broker(journal.opening["venue"]))
+        if arguments.date is not None:
+            account = account.on(session(arguments.date, account.market, "--date"))
+        is_new = account.step(now)
         if is_new or not (path / REPORT).exists():
             write_report(account, backtest(account))
         if not is_new:
@@ -90,7 +78,7 @@ def run_report(arguments: PaperArguments) -> None:
     choose_threads(1)
     path = _folder(arguments)
     with opened(path) as journal:
-        account = Parts.of(path, journal.opening).account(path, journal)
+        account = load_account(path, journal)
         if not journal.of("session"):
             raise ConfigError(f"expected an account with a session, got {account.name} before its first `paper step`")
         played = backtest(account, uses_cache=False)
@@ -123,15 +111,7 @@ def run_replay(arguments: PaperReplayArguments) -> None:
     choose_threads(1)
     path = _folder(arguments)
     with opened(path) as journal:
-        found = replay(
-            path,
-            journal.opening,
-            arguments.from_,
-            arguments.to,
-            in_process=not arguments.processes,
-            program=PROGRAM,
-        )
-        logger.info("%s", found)
+        logger.info("%s", replay(load_account(path, journal), arguments))
 
 
 def _folder(arguments: PaperArguments) -> Path:
@@ -151,9 +131,9 @@ def _show(path: Path, journal: Journal) -> None:
     logger.info("%s: equity %s, cash %s", date, *(f"{last.body[name]:,.2f}" for name in ("equity", "cash")))
     logger.info("positions: %s", held or "none")
     logger.info("purchases at the next open: %s", bought or "none")
-    if reason := stop_reason(path, journal):
+    if reason := journal.stop_reason():
         logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, path.name)
-    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)).words)
+    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)))
 
 
 def _broker(venue: str) -> Venue | None:

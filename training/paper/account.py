@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.features import CLOSE, OPEN
 from data.market import Market
@@ -20,15 +22,13 @@ from training.paper.book import Book
 from training.paper.certificate import bounded_result
 from training.paper.journal import Journal
 from training.paper.sessions import Sessions
-from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
+from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue, span_of
 from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
 from training.signals.signals import decide
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
-STOP = "STOP"
-"""A file of this name in the account's folder stops new orders."""
 _FEWEST_BARS = 0.5
 """Share of the bars of the session before below which a session's data count as incomplete."""
 _SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0)
@@ -61,10 +61,9 @@ class Account:
         """Name of the account, from which the ids of its orders derive."""
         return str(self.journal.opening["account"])
 
-    @property
-    def stopped(self) -> str:
-        """Why no new order is given; empty where they are."""
-        return stop_reason(self.path, self.journal)
+    def on(self, day: int, **changes: Any) -> Account:
+        """Return the account after a session, as if it were the newest one, perhaps in another folder."""
+        return dataclasses.replace(self, market=span_of(self.market, 0, day), **changes)
 
     def step(self, now: datetime | None = None) -> bool:
         """Take in new sessions, decide at the newest close and send the orders; tell whether anything was new.
@@ -120,9 +119,8 @@ class Account:
         if bars < _FEWEST_BARS * before:
             self._hold("bars", day, f"some {before} bars on {dates[day]} as on the session before, got {bars}")
         for ticker in [*self.book.shares(day - 1), *(order.ticker for order in self.book.orders(day - 1))]:
-            column = self.market.tickers.index(ticker)
-            past = self.market.data_array[max(0, day - 10) : day, column, CLOSE]
-            ratio = float(past[np.isfinite(past)][-1] / self.market.data_array[day, column, OPEN])
+            past = self._prices(ticker, day - 1)[-10:]
+            ratio = float(past[np.isfinite(past)][-1] / self._prices(ticker, day, OPEN)[-1])
             if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
                 kind = "split" if ratio > 1 else "reverse split"
                 text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
@@ -134,7 +132,7 @@ class Account:
             return self.broker
         book, start = self.book, self.book.window(max(day - 1, self.book.start))
         orders = {ordered: book.orders(ordered) for ordered in range(start, day)}
-        return PaperVenue(self.name, cut_market(self.market, day), book.rules(start), start, orders)
+        return PaperVenue(self.name, span_of(self.market, 0, day), book.rules(start), start, orders)
 
     def _take_in(self, day: int) -> None:
         """Write down what a session brought: fills, cash, positions, equity and the champion's result."""
@@ -149,12 +147,13 @@ class Account:
         self.journal.append("session", book.date(day), values)
         for fill in statement.fills:
             logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
-        silent = [ticker for ticker in statement.positions if not self._has_bar(ticker, day)]
+        silent = [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]
         if silent:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
-    def _has_bar(self, ticker: str, day: int) -> bool:
-        return bool(np.isfinite(self.market.data_array[day, self.market.tickers.index(ticker), CLOSE]))
+    def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
+        """Return the prices of a stock up to a day, NaN without a bar."""
+        return self.market.data_array[: day + 1, self.market.tickers.index(ticker), feature]
 
     def _statement(self, day: int) -> Statement:
         """Ask the venue."""
@@ -164,16 +163,14 @@ class Account:
         if isinstance(venue, PaperVenue):
             for known in range(book.window(day - 1), min(day, book.last + 1)):
                 if venue.equity_on(known) != book.equity(known):
-                    self._hold(
-                        "changed", day, f"the bars up to {book.date(known)} as the account knew them, got others"
-                    )
+                    text = f"the bars up to {book.date(known)} as the account knew them, got others"
+                    self._hold("changed", day, text)
                     break
             return Statement(fills, cash, venue.equity_on(day), positions)
-        close = self.market.data_array[: day + 1, :, CLOSE]
         equity = cash
         for ticker, shares in positions.items():
             if ticker in self.market.tickers:
-                prices = close[:, self.market.tickers.index(ticker)]
+                prices = self._prices(ticker, day)
                 equity += shares * float(prices[np.isfinite(prices)][-1])
         return Statement(fills, cash, equity, positions)
 
@@ -218,7 +215,7 @@ class Account:
         start = book.window(day)
         rules = book.rules(start)
         left = rules.trading_days - (day - start)
-        reason, orders = self.stopped, list[Order]()
+        reason, orders = self.journal.stop_reason(), list[Order]()
         if not reason and left > 0 and not book.is_locked(day):
             orders = self._purchases(day, start, left)
         if self.broker is not None:
@@ -232,7 +229,7 @@ class Account:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
         if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
             rules = dataclasses.replace(rules, max_holding_days=1)
-        shares = {order.ticker: order.value / self._close(order.ticker, day) for order in orders}
+        shares = {order.ticker: order.value / float(self._prices(order.ticker, day)[-1]) for order in orders}
         known = {order.id: order for order in orders}
         holdings = [position.holding for position in self.book.positions(day)]
         forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, whole_shares=True)
@@ -244,9 +241,6 @@ class Account:
             )
             for form, request in zip(forms, requests, strict=True)
         ]
-
-    def _close(self, ticker: str, day: int) -> float:
-        return float(self.market.data_array[day, self.market.tickers.index(ticker), CLOSE])
 
     def _purchases(self, day: int, start: int, left: int) -> list[Order]:
         """Return the champion's orders at a close."""
@@ -280,20 +274,3 @@ class Account:
                 raise
             self.journal.append("answer", order.id, {"status": status})
             logger.info("%s %s for the next session: %s", order.side, order.ticker, status)
-
-
-def stop_reason(path: Path, journal: Journal) -> str:
-    """Return why an account gives no new order; empty where it does."""
-    if (path / STOP).exists():
-        return f"there is a file {STOP} in {path}"
-    since = max((row.number for row in journal.of("go").values()), default=0)
-    rows = [row for kind in ("stop", "doubt") for row in journal.of(kind).values() if row.number > since]
-    return str(rows[0].body["text"]) if rows else ""
-
-
-def cut_market(market: Market, day: int) -> Market:
-    """Return a market that ends with a day."""
-    volume = None if market.volume is None else market.volume[: day + 1]
-    return dataclasses.replace(
-        market, data_array=market.data_array[: day + 1], dates=market.dates[: day + 1], volume=volume
-    )

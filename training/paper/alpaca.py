@@ -33,8 +33,6 @@ class _Adapter(HTTPAdapter):
 class AlpacaVenue:
     """Alpaca's paper account; orders carry our ids as client order ids, which Alpaca accepts once."""
 
-    needs_sales = True
-
     def __init__(self, key: str, secret: str, endpoint: str = PAPER) -> None:
         """Raises ConfigError where `alpaca-py` is missing, or the endpoint is not that of paper accounts."""
         if urlsplit(endpoint).hostname not in _HOSTS:
@@ -89,12 +87,11 @@ class AlpacaVenue:
         """Return what was executed after `day`, an order's parts as one fill."""
         fills = []
         for order in self._orders({"after": f"{day}T00:00:00Z"}):
-            shares = float(order["filled_qty"] or 0)
+            shares, side = float(order["filled_qty"] or 0), order["side"]
             if shares > 0 and np.datetime64(order["filled_at"][:10]) > day:
-                price, reason = float(order["filled_avg_price"]), "" if order["side"] == "buy" else order["type"]
-                side = order["side"]
-                known = order["client_order_id"]
-                fills.append(Fill(known, order["symbol"], side, shares, price, shares * price, reason))
+                price, reason = float(order["filled_avg_price"]), "" if side == "buy" else order["type"]
+                what = order["client_order_id"], order["symbol"], side, shares, price, shares * price, reason
+                fills.append(Fill(*what))
         return sorted(fills, key=lambda fill: fill.id)
 
     def _orders(self, query: dict[str, str]) -> list[dict[str, Any]]:

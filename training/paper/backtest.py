@@ -17,8 +17,8 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.trader import Forecasts
 from training.evaluation.play import EvaluationSetup, play_agent
-from training.paper.account import Account, cut_market
-from training.paper.venue import Fill, fills_of
+from training.paper.account import Account
+from training.paper.venue import Fill, fills_of, span_of
 from utils.runs.run_log import write_json
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ def backtest(account: Account, *, uses_cache: bool = True) -> Backtest:
 def _window(account: Account, start: int, end: int, capital: float) -> dict[str, Any]:
     """Return the equity and the fills of the sessions after `start` up to `end`, of an account that begins there."""
     rules = dataclasses.replace(account.config.env, initial_capital=capital)
-    market = cut_market(account.market, end)
-    padded = _padded(market, start + rules.episode_steps)
+    market = span_of(account.market, 0, end)
+    padded = span_of(market, 0, start + rules.episode_steps)
     setup = EvaluationSetup(padded, Portfolio.on(padded, rules), torch.tensor([start]))
     curves, trades, _ = play_agent(setup, account.agent, _forecasts(account.agent, market, start, len(padded.dates)))
     fills = fills_of(account.name, market, 0, trades)
@@ -83,24 +83,6 @@ def _window(account: Account, start: int, end: int, capital: float) -> dict[str,
         "equity": curves.equity[0, 0, 1 : end - start + 1].tolist(),
         "fills": [[dataclasses.asdict(fill) for fill in fills.get(day, ())] for day in range(start + 1, end + 1)],
     }
-
-
-def _padded(market: Market, last: int) -> Market:
-    """Return the market with days without bars up to a day."""
-    lacking = last + 1 - len(market.dates)
-    if lacking <= 0:
-        return market
-
-    def padded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.pad(values, [(0, lacking), *[(0, 0)] * (values.ndim - 1)], constant_values=np.nan)
-
-    later = market.dates[-1] + np.arange(1, lacking + 1)
-    return dataclasses.replace(
-        market,
-        data_array=padded(market.data_array),
-        dates=np.concatenate((market.dates, later)),
-        volume=None if market.volume is None else padded(market.volume),
-    )
 
 
 def _forecasts(agent: DDPGAgent, market: Market, first: int, days: int) -> Forecasts:

@@ -89,7 +89,7 @@ class Book:
     def orders(self, day: int, *, status: Sequence[str] = ("accepted",)) -> list[Order]:
         """Return the orders given at a close whose answer is one of these."""
         intent, answers = self.journal.of("intent").get(self.date(day)), self.journal.of("answer")
-        orders = [] if intent is None else [Order.of(values) for values in intent.body["orders"]]
+        orders = [] if intent is None else [Order(**values) for values in intent.body["orders"]]
         return [order for order in orders if order.id in answers and answers[order.id].body["status"] in status]
 
     def unanswered(self) -> Iterator[tuple[int, Order]]:
@@ -97,7 +97,7 @@ class Book:
         for date, intent in self.journal.of("intent").items():
             for values in intent.body["orders"]:
                 if values["id"] not in self.journal.of("answer"):
-                    yield self.day_of(date), Order.of(values)
+                    yield self.day_of(date), Order(**values)
 
     def fills(self, day: int) -> list[Fill]:
         """Return the fills on a session."""

@@ -83,8 +83,7 @@ def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
 
 def capital_curves(results: Array) -> Array:
     """Return the capital after each of (..., days) bounded results; it begins with 1, which is left out."""
-    shape = results.shape
-    total = np.zeros(shape)
+    total = np.zeros(results.shape)
     for bet in BETS:
         total += np.exp(np.cumsum(np.log1p(bet * results), axis=-1))
     return total / len(BETS)
@@ -96,49 +95,23 @@ def sessions_to_line(results: Array) -> Array:
     return np.where(is_above.any(axis=-1), 1.0 + is_above.argmax(axis=-1), np.inf)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What the certificate says so far."""
-
-    capital: Array
-    """(sessions,)"""
-    shown: int | None
-    """Place of the first session with a capital at the line."""
-    ratio: float
-    """Annual information ratio of the results so far; NaN where there is none."""
-    words: str
-
-
-def finding(results: Sequence[float], dates: Sequence[str]) -> Finding:
-    """Judge the bounded results of the sessions so far, in one or two honest sentences."""
+def finding(results: Sequence[float], dates: Sequence[str]) -> str:
+    """Return what the bounded results of the sessions so far show, and else how long it would take, honestly."""
     values = np.array(results, dtype=np.float64)
-    capital = capital_curves(values)
-    above = np.flatnonzero(capital >= LINE)
-    played = values[values != 0.0]
-    ratio = math.sqrt(252) * float(played.mean() / played.std()) if len(played) > 1 and played.std() > 0 else math.nan
-    now = f"capital {capital[-1]:.2f}" if len(capital) else "capital 1"
-    if len(above):
-        shown = int(above[0])
-        words = (
-            f"Shown on {dates[shown]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the champion selected "
-            f"no better than at random, this would happen to at most one account of {LINE:g}, at any time."
+    capital = np.concatenate(([1.0], capital_curves(values)))
+    if len(above := np.flatnonzero(capital >= LINE)):
+        return (
+            f"Shown on {dates[above[0] - 1]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the champion "
+            f"selected no better than at random, this would happen to at most one account of {LINE:g}, at any time."
         )
-        return Finding(capital, shown, ratio, words)
-    return Finding(
-        capital, None, ratio, f"Nothing is shown yet ({now} of {LINE:g}). {_outlook(values, capital, dates)}"
-    )
-
-
-def _outlook(values: Array, capital: Array, dates: Sequence[str]) -> str:
-    """Say how long it would take with the results so far."""
-    growth = max((float(np.log1p(bet * values).mean()) for bet in BETS), default=0.0) if len(values) else 0.0
+    begin = f"Nothing is shown yet (capital {capital[-1]:.2f} of {LINE:g})."
     if len(values) < 20:
-        return "An edge cannot be told from 20 sessions or fewer."
+        return f"{begin} An edge cannot be told from 20 sessions or fewer."
+    growth = max(float(np.log1p(bet * values).mean()) for bet in BETS)
     if growth <= 0:
-        return "So far the champion is not ahead of random selections: with such results it will never be."
-    sessions = math.ceil(math.log(LINE / min(float(capital[-1]), LINE)) / growth)
+        return f"{begin} So far the champion is not ahead of random selections: with such results it will never be."
+    sessions = math.ceil(math.log(LINE / capital[-1]) / growth)
     if sessions > 252 * 50:
-        return "With the edge so far it would take more than fifty years."
-    last = np.datetime64(dates[-1], "D")
-    until = np.busday_offset(last, sessions, roll="backward").astype("datetime64[Y]")
-    return f"With the edge so far it would take until about {until}, and the edge so far is mostly chance."
+        return f"{begin} With the edge so far it would take more than fifty years."
+    until = np.busday_offset(np.datetime64(dates[-1], "D"), sessions, roll="backward").astype("datetime64[Y]")
+    return f"{begin} With the edge so far it would take until about {until}, and the edge so far is mostly chance."

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 
-from data.market import Market
 from data.record import MARKET
 from models.ddpg_agent import DDPGAgent
-from training.paper.account import Account, cut_market
+from training.commands.table import PaperOpenArguments
+from training.paper.account import Account
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
 from training.paper.sessions import Sessions
@@ -29,28 +27,24 @@ from utils.errors import ConfigError, DataError
 from utils.runs.durable import fsync, new_directory
 from utils.runs.run_lock import RunLock
 
-logger = logging.getLogger(__name__)
 CHAMPION = "champion.safetensors"
-VenueName = Literal["paper", "alpaca"]
 
 
-def open_account(
-    run: SavedRun, path: Path, *, name: str, capital: float, calendar: str, venue: VenueName, data: Path | None
-) -> None:
-    """Begin an account at the last session of a run's data: its folder keeps all that it needs of the run.
+def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
+    """Begin an account at the last session of a run's data; return its folder, with all that it needs of the run.
 
     Raises:
         ConfigError: there is such a folder, the run fills orders at the close, or there is no such calendar.
     """
+    path, name = arguments.runs_dir / arguments.name, arguments.name
     if path.exists() and any(not item.name.startswith(".") for item in path.iterdir()):
         raise ConfigError(f"expected a new name for the account, got {name!r}, which is in {path.parent} already")
     if run.config.env.fill != "next_open":
         raise ConfigError(
             f"expected a run that fills orders at the next open, got {run.name}, with --env.fill {run.config.env.fill}"
         )
-    dates = run.market.dates.astype("datetime64[D]")
-    Sessions.of(calendar, dates[-1], dates[-1])
-    source = data or run.config.data
+    last, source = run.market.dates[-1].astype("datetime64[D]"), arguments.data or run.config.data
+    Sessions.of(arguments.calendar, last, last)
     with new_directory(path) as folder:
         run.champion.save(folder / CHAMPION)
         shutil.copy2(run.path / MARKET, folder / MARKET)
@@ -60,15 +54,16 @@ def open_account(
             "generation": run.generation,
             "champion": _digest(folder / CHAMPION),
             "settings": to_dict(dataclasses.replace(run.config, data=None if source is None else source.resolve())),
-            "capital": capital,
-            "calendar": calendar,
-            "venue": venue,
-            "start": str(dates[-1]),
+            "capital": arguments.capital,
+            "calendar": arguments.calendar,
+            "venue": arguments.venue,
+            "start": str(last),
             "certificate": TERMS,
         }
         Journal.create(folder / JOURNAL, opening)
         for item in folder.iterdir():
             fsync(item)
+    return path
 
 
 @contextmanager
@@ -76,8 +71,8 @@ def opened(path: Path) -> Iterator[Journal]:
     """Yield the verified journal of an account that no other process works on.
 
     Raises:
-        ConfigError: another process does.
-        DataError: there is no account, or its journal is damaged.
+        ConfigError: another process does, or there is no account.
+        DataError: its journal is damaged.
     """
     if not (path / JOURNAL).is_file():
         raise ConfigError(f"expected a paper account in {path}, got none; `paper open {path.name}` begins one")
@@ -85,35 +80,20 @@ def opened(path: Path) -> Iterator[Journal]:
         yield journal
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What an account is played with, which a journal says nothing new about."""
+def load_account(path: Path, journal: Journal, broker: Venue | None = None) -> Account:
+    """Return an account on a market as long as the data are.
 
-    config: Config
-    agent: DDPGAgent
-    market: Market
-    """As long as the data are."""
-
-    @classmethod
-    def of(cls, path: Path, opening: dict[str, Any]) -> Parts:
-        """Load champion and market.
-
-        Raises:
-            ConfigError, DataError: the champion or the data have changed.
-        """
-        if _digest(path / CHAMPION) != opening["champion"]:
-            raise DataError(f"expected the champion that the account began with in {path / CHAMPION}, got another file")
-        config = from_dict(opening["settings"], Config)
-        market, _ = load_market(dataclasses.replace(config, investable=None))
-        return cls(config, DDPGAgent.load(path / CHAMPION), pinned(path, market))
-
-    def account(self, path: Path, journal: Journal, day: int | None = None, broker: Venue | None = None) -> Account:
-        """Return the account as it stands after the session `day`, by default the newest."""
-        market = self.market if day is None else cut_market(self.market, day)
-        dates = market.dates.astype("datetime64[D]")
-        first, today = np.datetime64(journal.opening["start"]), np.datetime64("today")
-        sessions = Sessions.of(journal.opening["calendar"], first, max(dates[-1], today))
-        return Account(path, journal, self.config, self.agent, market, sessions, broker)
+    Raises:
+        ConfigError, DataError: the champion or the data have changed.
+    """
+    opening = journal.opening
+    if _digest(path / CHAMPION) != opening["champion"]:
+        raise DataError(f"expected the champion that the account began with in {path / CHAMPION}, got another file")
+    config = from_dict(opening["settings"], Config)
+    market = pinned(path, load_market(dataclasses.replace(config, investable=None))[0])
+    last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
+    sessions = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
+    return Account(path, journal, config, DDPGAgent.load(path / CHAMPION), market, sessions, broker)
 
 
 def _digest(path: Path) -> str:

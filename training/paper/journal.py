@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Self
 from utils.errors import DataError, FileError
 
 JOURNAL = "journal.sqlite"
+STOP = "STOP"
+"""A file of this name beside the journal stops new orders."""
 _SCHEMA = """
 CREATE TABLE rows (
     number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL,
@@ -46,10 +48,8 @@ class Journal:
         """Open and verify a journal.
 
         Raises:
-            DataError: there is none, or a row was changed.
+            DataError: a row was changed.
         """
-        if not path.is_file():
-            raise DataError(f"expected a paper account with its journal in {path}, got none; see `paper open`")
         self.path = path
         with _errors(path):
             self._connection = _connect(path)
@@ -91,6 +91,14 @@ class Journal:
     def last(self) -> Row:
         """The last row."""
         return self._last
+
+    def stop_reason(self) -> str:
+        """Return why the account gives no new order; empty where it does."""
+        if (self.path.parent / STOP).exists():
+            return f"there is a file {STOP} in {self.path.parent}"
+        since = max((row.number for row in self.of("go").values()), default=0)
+        rows = [row for kind in ("stop", "doubt") for row in self.of(kind).values() if row.number > since]
+        return str(rows[0].body["text"]) if rows else ""
 
     def of(self, kind: str) -> dict[str, Row]:
         """Return the rows of a kind by their keys, in their order."""

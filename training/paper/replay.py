@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data.record import MARKET
+from training.commands.table import PaperReplayArguments
+from training.paper.account import Account
 from training.paper.backtest import backtest
-from training.paper.folder import CHAMPION, Parts
+from training.paper.folder import CHAMPION
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
 from utils.errors import ConfigError, FileError
 from utils.progress import progress
 from utils.runs.durable import new_directory
 
-logger = logging.getLogger(__name__)
+PROGRAM = Path(__file__).parents[2] / "main.py"
 REPLAY = "replay"
 """Folder of the account that walks the sessions, within that of the account whose champion and rules it has."""
 
 
-def replay(
-    path: Path, opening: dict[str, Any], first: str | None, last: str | None, *, in_process: bool, program: Path
-) -> str:
+def replay(account: Account, arguments: PaperReplayArguments) -> str:
     """Walk sessions of the data, by default those of the champion's holdout, and compare with the backtest.
-
-    Args:
-        path: folder of an account.
-        first: date of the session at whose close the first order is given.
-        in_process: do not start a process for each session.
-        program: path of main.py.
 
     Returns:
         What the comparison found.
@@ -43,30 +35,27 @@ def replay(
         ConfigError: there are no such sessions.
         FileError: the process of a session failed.
     """
-    parts = Parts.of(path, opening)
-    days = _days(parts, first, last)
-    folder = path / REPLAY
-    dates = parts.market.dates.astype("datetime64[D]").astype(str)
+    dates = account.market.dates.astype("datetime64[D]").astype(str)
+    days, folder = _days(account, arguments.from_, arguments.to), account.path / REPLAY
     with new_directory(folder) as fresh:
         for name in (CHAMPION, MARKET):
-            shutil.copy2(path / name, fresh / name)
-        Journal.create(fresh / JOURNAL, opening | {"venue": "paper", "start": dates[days.start]})
+            shutil.copy2(account.path / name, fresh / name)
+        Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days.start]})
     for day in progress(days, "replay", "session"):
-        if in_process:
-            with Journal(folder / JOURNAL) as journal:
-                parts.account(folder, journal, day).step()
-        else:
-            _start(program, folder, dates[day])
+        if arguments.processes:
+            _start(folder, dates[day])
+            continue
+        with Journal(folder / JOURNAL) as journal:
+            account.on(day, path=folder, journal=journal).step()
     with Journal(folder / JOURNAL) as journal:
-        account = parts.account(folder, journal, days[-1])
-        played = backtest(account)
-        write_report(account, played)
-        return parity_sentence(account, played)
+        today = account.on(days[-1], path=folder, journal=journal)
+        played = backtest(today)
+        write_report(today, played)
+        return parity_sentence(today, played)
 
 
-def _days(parts: Parts, first: str | None, last: str | None) -> range:
-    dates = parts.market.dates.astype("datetime64[D]")
-    start = parts.market.splits.holdout.first
+def _days(account: Account, first: str | None, last: str | None) -> range:
+    dates, start = account.market.dates.astype("datetime64[D]"), account.market.splits.holdout.first
     try:
         if first is not None:
             start = int(np.searchsorted(dates, np.datetime64(first, "D")))
@@ -78,8 +67,8 @@ def _days(parts: Parts, first: str | None, last: str | None) -> range:
     return range(start, end)
 
 
-def _start(program: Path, folder: Path, date: str) -> None:
-    command = [sys.executable, str(program), "paper", "step", folder.name, "--runs-dir", str(folder.parent)]
-    done = subprocess.run([*command, "--date", date], capture_output=True, text=True, check=False)
+def _start(folder: Path, date: str) -> None:
+    words = ["paper", "step", folder.name, "--runs-dir", str(folder.parent), "--date", date]
+    done = subprocess.run([sys.executable, str(PROGRAM), *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise FileError(f"expected a step at {date} that ends with 0, got {done.returncode}: {done.stderr[-500:]}")

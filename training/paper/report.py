@@ -9,7 +9,7 @@ import numpy as np
 from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
-from training.paper.certificate import LINE, MEDIAN_SESSIONS, finding
+from training.paper.certificate import LINE, MEDIAN_SESSIONS, capital_curves, finding
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 
@@ -36,14 +36,14 @@ def _render(account: Account, played: Backtest) -> str:
     book, journal = account.book, account.journal
     days = range(book.start, book.last + 1)
     dates, results = [book.date(day) for day in days], [row.body["result"] for row in journal.of("session").values()]
-    found, opening = finding(results, dates), journal.opening
+    capital, opening = capital_curves(np.array(results, dtype=np.float64)), journal.opening
     x = np.array(dates, dtype="datetime64[D]")
     percent = {
         "account": 100 * (np.array([book.equity(day) for day in days]) / opening["capital"] - 1),
         "backtest": 100 * (played.equity / opening["capital"] - 1),
     }
     equity = Chart("Profit of account and backtest, percent of the first capital", x, percent)
-    power = np.log10(np.maximum(found.capital, 1e-3))
+    power = np.log10(np.maximum(capital, 1e-3))
     certificate = Chart(
         "Capital of a bet on the champion, powers of ten",
         x,
@@ -62,9 +62,9 @@ def _render(account: Account, played: Backtest) -> str:
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(book.equity(book.last), 2),
         },
-        state=f"No new orders: {account.stopped}" if account.stopped else "The account takes orders",
+        state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
-        words=found.words,
+        words=finding(results, dates),
         last=dates[-1],
         equity=equity,
         certificate=certificate,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from data.market import Market
-from environment.ledger import Bars
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
@@ -45,11 +44,6 @@ class Order:
     """The agent decided it; the others hold the market round robin."""
     request: dict[str, str] | None = None
     """What a broker is asked for, see `alpaca_requests`."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return an order from the values that the journal keeps."""
-        return cls(**values)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -87,9 +81,6 @@ class Statement:
 class Venue(Protocol):
     """A place where orders are executed. Each method may raise `NoAnswer`: nothing follows from silence."""
 
-    needs_sales: bool
-    """Sales are orders as well; they do not follow from the rules of the environment."""
-
     def submit(self, order: Order) -> Status:
         """Send an order; one that the venue knows already is not executed twice."""
 
@@ -113,8 +104,6 @@ class PaperVenue:
     same prices give the same account, bit for bit.
     """
 
-    needs_sales = False
-
     def __init__(
         self, account: str, market: Market, rules: EnvironmentConfig, start: int, orders: Mapping[int, Sequence[Order]]
     ) -> None:
@@ -125,22 +114,19 @@ class PaperVenue:
             orders: by the day at whose close they were given.
         """
         self._account, self._market, self._rules, self._start, self._orders = account, market, rules, start, orders
-        self._stocks = investable_tickers(market)
 
     @cached_property
     def portfolio(self) -> Portfolio:
         """The account of the environment after the last day."""
-        rules, start, place = self._rules, self._start, {ticker: stock for stock, ticker in enumerate(self._stocks)}
-        portfolio = Portfolio(_window_bars(self._market, start, rules.episode_steps), rules)
+        end, stocks = self._start + self._rules.episode_steps, investable_tickers(self._market)
+        portfolio = Portfolio.on(span_of(self._market, self._start, end), self._rules)
         portfolio.reset(torch.tensor([0]))
-        for day in range(start, min(len(self._market.dates) - 1, start + rules.episode_steps)):
+        for day in range(self._start, min(len(self._market.dates) - 1, end)):
             given = self._orders.get(day, ())
-            nothing = [0.0] * (portfolio.orders_per_day - len(given))
-            stock = torch.tensor([*(place[order.ticker] for order in given), *(0 for _ in nothing)])
-            size = torch.tensor([*(order.coefficient for order in given), *nothing], dtype=torch.float64)
-            target = [*(order.target_percent for order in given), *(MIN_TARGET_PERCENT for _ in nothing)]
-            targets = torch.tensor(target, dtype=torch.float64)
-            portfolio.step_orders(Orders(stock[:, None], size[:, None], targets[:, None]) if given else None)
+            rows = [(stocks.index(order.ticker), order.coefficient, order.target_percent) for order in given]
+            rows += [(0, 0.0, MIN_TARGET_PERCENT)] * (portfolio.orders_per_day - len(given))
+            stock, size, target = torch.tensor(rows, dtype=torch.float64).T.unsqueeze(-1)
+            portfolio.step_orders(Orders(stock.long(), size, target) if given else None)
         return portfolio
 
     @cached_property
@@ -161,7 +147,8 @@ class PaperVenue:
 
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
-        return {self._stocks[trade["stock"]]: trade["shares"] for trade in self._trades if trade["exit_day"] is None}
+        stocks = investable_tickers(self._market)
+        return {stocks[trade["stock"]]: trade["shares"] for trade in self._trades if trade["exit_day"] is None}
 
     def cash(self) -> float:
         """Return the cash."""
@@ -202,12 +189,18 @@ def fills_of(account: str, market: Market, start: int, trades: Sequence[Mapping[
     return dict(sorted(fills.items()))
 
 
-def _window_bars(market: Market, start: int, steps: int) -> Bars:
-    """Return the bars of a window, without any on the days that the market does not have yet."""
-    days, lacking = slice(start, start + steps + 1), max(0, start + steps + 1 - len(market.dates))
+def span_of(market: Market, first: int, last: int) -> Market:
+    """Return the days from `first` to `last` of a market; those that it does not have yet have no bars."""
+    lacking = max(0, last + 1 - len(market.dates))
 
-    def padded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.pad(values[days], [(0, lacking), *[(0, 0)] * (values.ndim - 1)], constant_values=np.nan)
+    def part(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        days, widths = values[first : last + 1], [(0, lacking), *[(0, 0)] * (values.ndim - 1)]
+        return np.pad(days, widths, constant_values=np.nan) if lacking else days
 
-    volume = None if market.volume is None else padded(market.volume)
-    return Bars.of(padded(market.data_array), market.investable_columns, volume=volume)
+    later = market.dates[-1] + np.arange(1, lacking + 1)
+    return replace(
+        market,
+        data_array=part(market.data_array),
+        dates=np.concatenate((market.dates, later))[first : last + 1],
+        volume=None if market.volume is None else part(market.volume),
+    )
