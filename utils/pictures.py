@@ -7,6 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Sequence
 from io import StringIO
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ STYLES = tuple(
     (colour, ":" if place == 2 else "-" if place % 2 or place == 0 else "--")
     for place, colour in enumerate(_COLOURS.split())
 )
-"""Colour and dashes by style, as on the page in its light theme; no two lines of a chart share one."""
+"""Colour and dashes by style, as on the page in its light theme; a chart of more lines begins again."""
 _GAIN, _LOSS = "#0060a8", "#b84500"
 _PAGE_COLOURS = {colour: f"s{style}" for style, (colour, _) in enumerate(STYLES)} | {
     GREY.lower(): "muted",
@@ -120,7 +121,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
         known = np.pad(np.isfinite(chart.lines[label]), 1)
         # A point without neighbours has no line that would show it.
         dots = np.flatnonzero(known[1:-1] & (is_few | ~known[:-2] & ~known[2:]))
-        (colour, dashes), (width, layer) = STYLES[number], (2.2, 3) if number == 0 else (1.5, 2)
+        (colour, dashes), (width, layer) = STYLES[number % len(STYLES)], (2.2, 3) if number == 0 else (1.5, 2)
         style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": width, "zorder": layer}
         style |= {"marker": "o", "markersize": 3, "markevery": dots.tolist()} if dots.size else {}
         axes.plot(chart.x, chart.lines[label], label=f"{textwrap.fill(label, _LEGEND_CHARS)}\n{end}", **style)
@@ -155,7 +156,7 @@ def _name_ends(chart: Chart, axes: Axes) -> None:
     """Write the name of each line beside its end, apart from the other names."""
     low, high = axes.get_ylim()
     heights = [(last_known(values) - low) / (high - low) for values in chart.lines.values()]
-    named = zip(heights, chart.ends.items(), STYLES[chart.first_style :], strict=False)
+    named = zip(heights, chart.ends.items(), islice(cycle(STYLES), chart.first_style, None), strict=False)
     known = sorted((one for one in named if np.isfinite(one[0])), key=lambda one: one[0])
     places = spread([height for height, _, _ in known], _LABEL_GAP / (chart.height - _TOP - _BOTTOM))
     for (height, (label, end), (colour, _)), place in zip(known, places, strict=True):

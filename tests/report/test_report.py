@@ -17,9 +17,7 @@ from main import main
 from tests.evaluation.test_evaluate import spoilt_from
 from tests.evaluation.test_page import Page
 from tests.tiny_run import TINY, frame, run
-from training.evaluation.holdout import LEDGER
-from training.evaluation.measures import Estimate
-from training.evaluation.report import (
+from training.commands.report import (
     ReportedRun,
     cautions,
     differing_settings,
@@ -28,7 +26,10 @@ from training.evaluation.report import (
     runs_equity_chart,
     short_table,
 )
+from training.evaluation.holdout import LEDGER
+from training.evaluation.measures import Estimate
 from utils.charts import number
+from utils.runs.run_log import RunLog
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 
@@ -76,7 +77,7 @@ def change_summary(runs: Path, name: str, values: dict[str, Any]) -> None:
 
 
 def read(runs: Path, *names: str) -> list[ReportedRun]:
-    return [read_run(runs, name) for name in names]
+    return [read_run(RunLog.open(runs, name)) for name in names]
 
 
 def test_the_command_shows_a_table_and_writes_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +108,9 @@ def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:
     assert judged is not None and judged.generation == 2
     assert judged.measures["return"].value == row["return %"] and judged.measures["calmar"] == Estimate(None)
     assert judged.differences["over_random_picker"].value == yearly["over_random_picker"]["mean"]
-    assert judged.equity["champion"][-1] / judged.equity["champion"][0] == pytest.approx(1 + row["return %"] / 100)
+    assert judged.equity is not None
+    growth = judged.equity["champion"].iloc[-1] / judged.equity["champion"].iloc[0]
+    assert growth == pytest.approx(1 + row["return %"] / 100)
     text = " ".join(Page(render([one])).texts[0].split())
     for key, decimals in (("return %", 1), ("Sharpe", 2), ("drawdown %", 1), ("exposure %", 1)):
         assert number(row[key], decimals) in text
@@ -121,7 +124,7 @@ def test_an_evaluation_tells_more_and_is_taken_unless_it_is_of_an_earlier_champi
     assert before is not None and after is not None
     assert after.measures["return"].value == pytest.approx(before.measures["return"].value)
     assert after.measures["return"].low is not None and before.measures["return"].low is None
-    np.testing.assert_allclose(after.equity["champion"], before.equity["champion"])
+    pd.testing.assert_frame_equal(after.equity, before.equity)
     newer = summary(runs, "one")
     newer["champion"]["generation"] = 3
     change_summary(runs, "one", newer)
@@ -154,8 +157,9 @@ def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
     chart = runs_equity_chart([one, two], with_equal_weight=True)
     assert chart is not None and one.validation is not None
     assert list(chart.lines) == ["one", "two", "equal weight"]
-    np.testing.assert_array_equal(chart.x, one.validation.dates)
-    equity = one.validation.equity["champion"]
+    assert one.validation.equity is not None
+    np.testing.assert_array_equal(chart.x, one.validation.equity.index)
+    equity = one.validation.equity["champion"].to_numpy()
     np.testing.assert_allclose(chart.lines["one"], 100 * (equity / equity[0] - 1))
     frames = pd.read_csv(runs / "one" / "equity.csv")
     np.testing.assert_allclose(
@@ -207,7 +211,7 @@ def test_a_page_holds_nothing_of_a_holdout(runs: Path) -> None:
         without_times(runs, name)
         config = json.loads((runs / name / "config.json").read_text()) | {"data": "prices.parquet"}
         (runs / name / "config.json").write_text(json.dumps(config))
-        pages.append(render([dataclasses.replace(read_run(runs, name), name="same")]))
+        pages.append(render([dataclasses.replace(*read(runs, name), name="same")]))
     assert pages[0] == pages[1]
 
 
