@@ -13,26 +13,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.learning import evidence as learning_evidence
-from benchmarks.learning import markets as learning_markets
-from benchmarks.learning import null as learning_null
-from benchmarks.learning import power as learning_power
-from benchmarks.learning import risk as learning_risk
-from benchmarks.learning.study import ending
+from benchmarks.learning import evidence, markets, null, power, risk
+from benchmarks.learning.study import study_main
+
+STUDIES = {"markets": markets, "null": null, "power": power, "evidence": evidence, "risk": risk}
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True)
+    for name, study in STUDIES.items():
+        study.add_flags(commands.add_parser(name, help=(study.__doc__ or "").splitlines()[0], allow_abbrev=False))
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the named study, print its table, write its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    learning_markets.add_command(commands)
-    learning_null.add_command(commands)
-    learning_power.add_command(commands)
-    learning_evidence.add_command(commands)
-    learning_risk.add_command(commands)
-    arguments, rest = parser.parse_known_args(words)
-    with ending(parser):
-        arguments.run(arguments, rest)
+    study_main(_add_flags, __doc__, words)
 
 
 if __name__ == "__main__":

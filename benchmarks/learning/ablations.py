@@ -16,58 +16,27 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from benchmarks.learning.alterations import (
-    do_not_mutate,
-    draw_children,
-    draw_fitness,
-    draw_last_layers,
-    inherit_from_one,
-    keep_genes,
-    learn_with,
-    leave_out,
-    no_sale_targets,
-    order_at_random,
-    search_at_random,
-    see_all,
-    shuffle_replay,
-    trust_timing,
-    weigh_no_ridge,
-)
-from benchmarks.learning.markets import (
-    KINDS,
-    PLANTED,
-    Alteration,
-    add_unseen_flags,
-    budget_of,
-    market_jobs,
-    unseen_of,
-)
+from benchmarks.learning import alterations
+from benchmarks.learning.markets import KINDS, PLANTED, Alteration, add_unseen_flags, market_jobs, unseen_of
 from benchmarks.learning.study import (
-    Experiment,
     Record,
+    Study,
     add_study_flags,
     add_training_flags,
-    ending,
-    folder_of,
     holm,
     mean_interval,
     mean_p_value,
     plus_minus,
-    run_study,
-    seeds_of,
     study_config,
-    study_executor,
+    study_main,
 )
 from training.evaluation.baselines import CHAMPION
-from utils.jobs.job import Executor
 
 BASE = "as the profile"
 LEAST = 0.01
 """Difference in shares of the rule's profit below which a part does nothing measurable."""
 _SEEDS, _GENERATIONS = 5, 10
-_FORECASTS = ("events", "leaders", "states")
 
 
 @dataclass(frozen=True)
@@ -84,41 +53,26 @@ class Line:
 LINES: tuple[Line, ...] = (
     Line(BASE),
     Line("closed form", ("--agent", "closed-form")),
-    Line("random actor", alter=order_at_random),
-    Line("random rewards", alter=partial(draw_last_layers, "critic.reward")),
-    Line("random continuation", alter=partial(draw_last_layers, "critic.continuation")),
-    Line("random sizes", alter=partial(draw_last_layers, "actor.size")),
-    Line("no sale targets by actors", alter=no_sale_targets),
+    Line("random actor", alter=alterations.order_at_random),
+    Line("random rewards", alter=partial(alterations.draw_last_layers, "critic.reward")),
+    Line("random continuation", alter=partial(alterations.draw_last_layers, "critic.continuation")),
+    Line("random sizes", alter=partial(alterations.draw_last_layers, "actor.size")),
+    Line("no sale targets by actors", alter=alterations.no_sale_targets),
     Line("targets are the online", ("--learning.tau", "1")),
-    Line("random replay", alter=shuffle_replay),
+    Line("random replay", alter=alterations.shuffle_replay),
     Line("no noise", ("--learning.exploration-noise", "0")),
-    Line("no exploration", ("--evaluation.exploration-windows", "0")),
-    Line("outcomes alone", alter=partial(learn_with, "OUTCOMES", 1.0)),
-    Line("critic alone", alter=partial(learn_with, "OUTCOMES", 0.0)),
-    Line("networks without ridge", alter=weigh_no_ridge),
-    Line("all inputs", alter=see_all),
-    Line("timing trusted", alter=partial(trust_timing, 1.0)),
-    Line("timing not trusted", alter=partial(trust_timing, 0.0)),
+    Line("outcomes alone", alter=partial(alterations.learn_with, "OUTCOMES", 1.0)),
+    Line("critic alone", alter=partial(alterations.learn_with, "OUTCOMES", 0.0)),
+    Line("timing trusted", alter=partial(alterations.trust_timing, 1.0)),
     Line("gamma 0", ("--learning.gamma", "0")),
-    Line("no crossover", alter=inherit_from_one),
-    Line("no mutation of actors", alter=do_not_mutate),
-    Line("actors not inherited", alter=partial(draw_children, "actor")),
-    Line("networks not inherited", alter=partial(draw_children, "")),
-    Line("evolution off", alter=keep_genes),
-    Line("random fitness", alter=draw_fitness),
-    Line("random search", alter=search_at_random),
+    Line("no crossover", alter=alterations.inherit_from_one),
+    Line("no mutation of actors", alter=alterations.do_not_mutate),
+    Line("evolution off", alter=alterations.keep_genes),
+    Line("random fitness", alter=alterations.draw_fitness),
+    Line("random search", alter=alterations.search_at_random),
     Line("single best", ("--evolution.elite-fraction", "0")),
-    *(Line(f"no {group}", alter=partial(leave_out, (group,))) for group in _FORECASTS),
-    Line("bank only", alter=partial(leave_out, _FORECASTS)),
 )
 """The lines of each table, the one that the others are compared with first."""
-
-
-def ablation_jobs(kind: str, line: Line, arguments: argparse.Namespace, words: Sequence[str]) -> list[Experiment]:
-    """Make a job for each seed of a line of a kind's table."""
-    config = study_config([*words, "--synthetic.kind", kind, *line.flags])
-    labels: dict[str, Any] = {"study": "ablations", "kind": kind, "variant": line.name}
-    return market_jobs(config, seeds_of(arguments), budget_of(arguments), unseen_of(arguments), line.alter, **labels)
 
 
 @dataclass(frozen=True)
@@ -187,11 +141,7 @@ def verdicts(differences: Sequence[Difference]) -> Iterator[str]:
             yield f"{variant:<26} {largest:+.3f} at most{': does nothing measurable' if abs(largest) < LEAST else ''}"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the jobs of the chosen lines that have no result yet, and print the lines."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_study_flags(parser, "--seeds", _SEEDS)
     add_training_flags(parser, _GENERATIONS)
     add_unseen_flags(parser)
@@ -199,28 +149,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the first one is always done"
     )
-    arguments, words = parser.parse_known_args(argv)
-    with ending(parser), study_executor(arguments, folder_of(arguments.json)) as executor:
-        _run(arguments, words, executor)
+    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace, words: Sequence[str], executor: Executor) -> None:
-    chosen = [line for line in LINES if arguments.only is None or line.name in (BASE, *arguments.only)]
-    # All lines are made before any work, so that a wrong flag is an error at once.
-    jobs = {
-        kind: {line.name: ablation_jobs(kind, line, arguments, words) for line in chosen} for kind in arguments.kinds
-    }
-    differences = []
-    for kind, lines in jobs.items():
-        print(f"{kind}: {unseen_of(arguments)}\n{HEADER}", flush=True)
+def _run(study: Study) -> None:
+    only, differences = study.arguments.only, list[Difference]()
+    for kind in study.arguments.kinds:
+        print(f"{kind}: {unseen_of(study.arguments)}\n{HEADER}", flush=True)
         base: list[Record] = []
-        for variant, todo in lines.items():
-            records = list(run_study(todo, arguments.json, executor))
-            found = difference(kind, variant, records, base) if base else None
-            base = base or records
-            print(row(variant, records, found), flush=True)
-            differences += [found] if found else []
+        for line in LINES:
+            if only is None or line.name in (BASE, *only):
+                config = study_config([*study.words, "--synthetic.kind", kind, *line.flags])
+                labels = {"study": "ablations", "kind": kind, "variant": line.name}
+                records = study.records(market_jobs(config, study, line.alter, **labels))
+                found = difference(kind, line.name, records, base) if base else None
+                base = base or records
+                print(row(line.name, records, found), flush=True)
+                differences += [found] if found else []
     print("\n".join([*corrected(differences), *verdicts(differences)]), flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the jobs of the chosen lines that have no result yet, and print the lines."""
+    study_main(_add_flags, __doc__, words)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from models import genome
 from models.ddpg_agent import DDPGAgent
-from models.inputs import GROUPS
 from models.networks import ActorCritic, Networks
-from models.population import RidgeRegressions, input_mask_of
+from models.population import RidgeRegressions
 from models.trader import Blend, Forecasts
 from training import ddpg
 from training.erl_trainer import ERLTrainer
@@ -26,8 +25,6 @@ from training.population_rollouts import PopulationResults
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _SHUFFLED = ("reward", "best", "next_best")
-_OFF = 9.0
-"""Logarithm of a penalty under which an input counts for nothing."""
 
 
 def networks_of(trainer: ERLTrainer) -> Networks:
@@ -99,25 +96,6 @@ def trust_timing(trust: float, trainer: ERLTrainer, _: torch.Generator) -> None:
     begin_anew(trainer)
 
 
-def see_all(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Let every network look at all inputs, whatever evolution makes of it."""
-    population, networks, inherit = trainer.population, networks_of(trainer), trainer.population.inherit
-
-    def inherit_all(*given: Any) -> None:
-        with mock.patch.object(genome, "mutate_feature_groups", lambda groups, *_: groups):
-            inherit(*given)
-
-    population.feature_groups = torch.ones(len(population), len(GROUPS), dtype=torch.bool)
-    networks.input_mask.copy_(input_mask_of(population.feature_groups))
-    networks.assign(_drawn_like(networks, drawn).tensors)
-    population.inherit = inherit_all  # type: ignore[method-assign, assignment]
-    begin_anew(trainer)
-
-
-def _drawn_like(networks: Networks, drawn: torch.Generator) -> Networks:
-    return Networks.initialize(networks.input_mask, networks.sizes, networks.learning_rate, drawn)
-
-
 class RandomActor(DDPGAgent):
     """An agent whose orders are random: which stock, whether, and at which sale target."""
 
@@ -185,18 +163,6 @@ def learn_with(name: str, value: float, trainer: ERLTrainer, _: torch.Generator)
     trainer.updating.learn = learn_otherwise
 
 
-def weigh_no_ridge(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Leave the choice among stocks to the networks."""
-    relative = trainer.days.relative
-    blend = relative.blend
-
-    def without_ridge(sums: Tensor) -> Blend:
-        found = blend(sums)
-        return replace(found, ridge=0 * found.ridge)
-
-    object.__setattr__(relative, "blend", without_ridge)
-
-
 def inherit_from_one(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Let children take all networks and genes from their first parent."""
     inherit, evolve = trainer.population.inherit, trainer.evolve_population
@@ -215,21 +181,6 @@ def inherit_from_one(trainer: ERLTrainer, _: torch.Generator) -> None:
 def do_not_mutate(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Leave children's actors as they were inherited."""
     trainer.population._mutate = lambda *_: None  # type: ignore[method-assign]
-
-
-def draw_children(owner: str, trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Let children begin with new networks, those whose names begin so, in place of their parents'."""
-    population, networks, inherit = trainer.population, networks_of(trainer), trainer.population.inherit
-
-    def inherit_but_draw(genes: Tensor, parents: Tensor, *others: Any) -> None:
-        inherit(genes, parents, *others)
-        children, new = parents != torch.arange(len(parents)), _drawn_like(networks, drawn)
-        with torch.no_grad():
-            for name, part in networks.tensors.items():
-                if name.startswith(owner):
-                    part[children] = new.tensors[name][children]
-
-    population.inherit = inherit_but_draw  # type: ignore[method-assign, assignment]
 
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
@@ -263,15 +214,3 @@ def search_at_random(trainer: ERLTrainer, drawn: torch.Generator) -> None:
         trainer.stand_on(population.cash_value)
 
     trainer.evolve_population = replace_by_founders  # type: ignore[method-assign]
-
-
-def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Take groups of inputs from all ridge forecasts, whatever evolution makes of the genes."""
-    stand_on, places = trainer.stand_on, [genome.GENES.index(group) for group in groups]
-
-    def stand_without(*given: Any) -> None:
-        trainer.population.genes[:, places] = _OFF
-        stand_on(*given)
-
-    trainer.stand_on = stand_without  # type: ignore[method-assign, assignment]
-    begin_anew(trainer)

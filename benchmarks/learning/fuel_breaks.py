@@ -82,7 +82,7 @@ def main() -> None:
         )
         for own in seeds
     ]
-    with ending(parser), study_executor(arguments, folder_of(arguments.json)) as executor:
+    with ending(parser), study_executor(arguments, folder_of(arguments.json), ()) as executor:
         logger.info("%s", json.dumps(compare(list(run_study(jobs, arguments.json, executor))), indent=2))
 
 

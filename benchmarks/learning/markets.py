@@ -5,8 +5,8 @@ the oracle are then played on the same windows of fresh paths of the same law, w
 path. Beside the champion stand the fittest agent alone, the elites' closed form, and the mean of all agents of the
 last generation. Below stands how well selection works: rank correlations of fitness with unseen profit, over the
 agents of the last generation and over genomes drawn at random; the founders left; the value of cash on the first day
-beside the profit that followed; the profit of the champions of some generations on the way. The default of `--unseen-
-seed` served development; published tables are printed once on another one, which they name.
+beside the profit that followed. The default of `--unseen-seed` served development; published tables are printed once
+on another one, which they name.
 """
 
 from __future__ import annotations
@@ -15,28 +15,24 @@ import argparse
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.learning.baselines import baselines_job
-from benchmarks.learning.selection import MEAN_AGENT, ChampionStudy, SelectionStudy
+from benchmarks.learning.selection import MEAN_AGENT, SelectionStudy
 from benchmarks.learning.study import (
     Experiment,
     Record,
+    Study,
     add_study_flags,
     add_training_flags,
-    folder_of,
+    each_seed,
     mean_interval,
     plus_minus,
-    run_study,
-    seeds_of,
-    study_config,
-    study_executor,
 )
 from benchmarks.learning.unseen import (
     CPU,
@@ -51,11 +47,9 @@ from benchmarks.learning.unseen import (
 )
 from data.market import Market
 from data.synthetic.planted import PLANTED_KINDS
-from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
 from training.run.trainer import build_trainer
-from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator, seed_everything
 
@@ -64,7 +58,6 @@ KINDS = tuple(PLANTED_KINDS)
 MARTINGALE = "martingale"
 """The kind in which nothing is planted: what its rule earns is nothing to have a share of."""
 PLANTED = tuple(kind for kind in KINDS if kind != MARTINGALE)
-Array = NDArray[np.float64]
 Alteration = Callable[[ERLTrainer, torch.Generator], None]
 """Changes a trainer that was just built in a way that no setting does; it may draw from the generator."""
 RANDOM_GENOMES = 64
@@ -78,6 +71,12 @@ class Budget:
     cpu_minutes: float | None = None
     generations: int | None = None
 
+    def is_spent(self, generations: int, cpu_seconds: float) -> bool:
+        """Tell whether a training has reached a limit."""
+        if self.generations is not None and generations >= self.generations:
+            return True
+        return self.cpu_minutes is not None and cpu_seconds >= 60 * self.cpu_minutes
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -86,8 +85,6 @@ class Trained:
     trainer: ERLTrainer
     record_of_last: Mapping[str, Any]
     """The record of its last generation."""
-    early: Mapping[int, DDPGAgent]
-    """Champions after 1, 2, 4, 8 generations and so on, by generation."""
     wall_seconds: float
     cpu_seconds: float
 
@@ -117,25 +114,12 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
     trainer = build_trainer(config, market, CPU)
     if alter is not None:
         alter(trainer, named_generator(config.seed, "alteration"))
-    early: dict[int, DDPGAgent] = {}
-    while trainer.generation == 0 or not _is_spent(budget, trainer.generation, time.process_time() - cpu):
+    while trainer.generation == 0 or not budget.is_spent(trainer.generation, time.process_time() - cpu):
         record = trainer.run_generation()
-        logger.info(
-            "seed %d generation %d: fitness %.2f, validation %.2f",
-            config.seed,
-            trainer.generation,
-            record["fitness"]["max"] or 0.0,
-            record["validation"]["champion"],
-        )
-        if trainer.generation.bit_count() == 1:
-            early[trainer.generation] = trainer.champion
-    return Trained(trainer, record, early, time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def _is_spent(budget: Budget, generations: int, cpu_seconds: float) -> bool:
-    if budget.generations is not None and generations >= budget.generations:
-        return True
-    return budget.cpu_minutes is not None and cpu_seconds >= 60 * budget.cpu_minutes
+        fitness, validation = record["fitness"]["max"] or 0.0, record["validation"]["champion"]
+        words = "seed %d generation %d: fitness %.2f, validation %.2f"
+        logger.info(words, config.seed, trainer.generation, fitness, validation)
+    return Trained(trainer, record, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def market_job(
@@ -149,81 +133,45 @@ def market_job(
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
     planted = tuned(market, scores, config)
-    selection = (
-        ChampionStudy(trained.trainer) if genomes is None else SelectionStudy(trained.trainer, config.seed, genomes)
-    )
-    stages = {} if genomes is None else trained.early
-    parts: list[dict[str, Array]] = []
+    selection = SelectionStudy(trained.trainer, config.seed, genomes)
+    parts = []
     for path in unseen.each(config, market.stats):
         x = trained.trainer.days.inputs.of(path.market)
-        early = {
-            _after(generation): path.play_agent(agent, x).summary.profit_percent.numpy()
-            for generation, agent in stages.items()
-        }
-        parts.append({**selection.play(path, x), **early, **path.play_planted(planted)})
-    found = shares(joined(parts))
-    curve = {str(generation): found.pop(_after(generation))["profit"] for generation in stages}
-    curve[str(trained.trainer.generation)] = found[CHAMPION]["profit"]
-    return {"policies": found, "curve": curve, "selection": selection.record(), **trained.record()}
-
-
-def _after(generation: int) -> str:
-    return f"{CHAMPION} after generation {generation}"
+        parts.append({**selection.play(path, x), **path.play_planted(planted)})
+    return {"policies": shares(joined(parts)), "selection": selection.record(), **trained.record()}
 
 
 def market_jobs(
-    config: Config,
-    seeds: Sequence[int],
-    budget: Budget,
-    unseen: UnseenPaths,
-    alter: Alteration | None = None,
-    genomes: int | None = None,
-    **labels: Any,
+    config: Config, study: Study, /, alter: Alteration | None = None, genomes: int | None = None, **labels: Any
 ) -> list[Experiment]:
-    """Make a job a seed; its key holds the labels, seed, budget, unseen paths and the hash of the settings."""
-    unseen.require_unseen(seeds)
-    return [
-        Experiment(
-            key_of(own, unseen, **labels, **asdict(budget)), partial(market_job, own, budget, unseen, alter, genomes)
-        )
-        for own in of_each_seed(config, seeds)
-    ]
-
-
-def of_each_seed(config: Config, seeds: Sequence[int]) -> list[Config]:
-    """Return the settings of each seed's job."""
-    return [replace(config, seed=seed, census_every=0) for seed in seeds]
-
-
-def key_of(config: Config, unseen: UnseenPaths, **labels: Any) -> dict[str, Any]:
-    """Return what tells a job's result from all others."""
-    return {**labels, "seed": config.seed, **asdict(unseen), "settings": settings_hash(config)[:16]}
+    """Make a job a seed; its key holds the labels, budget and unseen paths, too."""
+    unseen, budget = unseen_of(study.arguments), budget_of(study.arguments)
+    unseen.require_unseen(study.seeds)
+    task = partial(market_job, budget=budget, unseen=unseen, alter=alter, genomes=genomes)
+    return each_seed(config, study.seeds, task, **labels, **asdict(unseen), **asdict(budget))
 
 
 def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -> Iterator[str]:
     """Format a line for each policy, with 95% intervals over seeds, and how well selection worked."""
-    found = {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
-    if trained:
-        spent = [{"cpu_seconds": record["cpu_seconds"], "steps": record["environment_steps"]} for record in trained]
-        own = {
-            name: [record["policies"][name] | cost for record, cost in zip(trained, spent, strict=True)]
-            for name in (CHAMPION, BEST_AGENT, CLOSED_FORM, MEAN_AGENT)
-            if name in trained[0]["policies"]
-        }
-        found = own | found
+    found = {
+        name: [one["policies"][name] | {k: one[k] for k in ("cpu_seconds", "environment_steps")} for one in trained]
+        for name in (CHAMPION, BEST_AGENT, CLOSED_FORM, MEAN_AGENT)
+        if trained and name in trained[0]["policies"]
+    }
+    found |= {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
     for name in sorted(found, key=lambda name: (name == ORACLE, name == RULE)):
         yield _row(kind, name, found[name])
     if trained:
         yield from selection_lines([record["selection"] for record in trained])
-        yield _curve([record["curve"] for record in trained])
         yield f"{'':<12} p-value on training days at most {max(record['luck'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
     shares_of = " ".join(f"{interval(results, name):>15}" for name in ("of_rule", "of_oracle"))
     profit, seconds = (float(np.mean([result[name] for result in results])) for name in ("profit", "cpu_seconds"))
-    steps = f"{np.mean([result['steps'] for result in results]):11.0f}" if "steps" in results[0] else ""
-    return f"{kind:<12} {policy:<24} {len(results):>5} {shares_of} {profit:9.2f} {seconds:8.1f} {steps}".rstrip()
+    steps = [result["environment_steps"] for result in results if "environment_steps" in result]
+    played = f"{np.mean(steps):11.0f}" if steps else ""
+    return f"{kind:<12} {policy:<24} {len(results):>5} {shares_of} {profit:9.2f} {seconds:8.1f} {played}".rstrip()
 
 
 def interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -235,22 +183,12 @@ def selection_lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Format what `SelectionStudy.record` gave for each seed."""
     agents, genomes = (interval(results, f"{name}_rank_correlation") for name in ("fitness", "random"))
     mean = {name: float(np.mean([result[name] for result in results])) for name in results[0] if "_rank" not in name}
-    yield (
-        f"{'':<12} rank correlation of fitness with unseen profit: last generation {agents}, random genomes {genomes}"
-    )
+    yield f"{'':<12} rank correlation of fitness with unseen profit: last generation {agents}, random genomes {genomes}"
     yield (
         f"{'':<12} founders {mean['founders']:.1f} of {mean['agents']:.0f}; agents' profit {mean['unseen_mean']:.2f}, "
         f"deviation {mean['unseen_deviation']:.2f}; V(s0) {mean['initial_value']:.2f}, profit that followed "
         f"{mean['profit']:.2f}"
     )
-
-
-def _curve(results: Sequence[Mapping[str, float]]) -> str:
-    """Format the mean profit of the champions of the generations that all seeds have."""
-    known = [generation for generation in results[0] if all(generation in result for result in results)]
-    mean = {generation: float(np.mean([result[generation] for result in results])) for generation in known}
-    after = ", ".join(f"{generation}: {profit:.2f}" for generation, profit in mean.items())
-    return f"{'':<12} champion's profit after generation {after}; best after {max(mean, key=mean.__getitem__)}"
 
 
 HEADER = (
@@ -280,34 +218,25 @@ def unseen_of(arguments: argparse.Namespace) -> UnseenPaths:
     return UnseenPaths(arguments.unseen_seed, arguments.paths, arguments.windows)
 
 
-def add_command(commands: Any) -> None:
-    """Add `markets` to the commands of `benchmarks.learning`."""
-    parser = commands.add_parser(
-        "markets", help="planted markets: the champion beside its rivals, the rule and the oracle", allow_abbrev=False
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the study."""
     add_study_flags(parser, "--seeds", seeds=5)
     add_training_flags(parser, generations=10)
     parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
     parser.add_argument("--rivals-only", action="store_true", help="train no population")
     add_unseen_flags(parser)
-    parser.set_defaults(run=run_markets)
+    parser.set_defaults(run=run)
 
 
-def run_markets(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+def run(study: Study) -> None:
     """Measure each kind of market over seeds and print its lines as soon as they are known."""
-    unseen, seeds = unseen_of(arguments), seeds_of(arguments)
+    unseen = unseen_of(study.arguments)
     print(f"{unseen}; profits in percent of the capital an episode\n{HEADER}", flush=True)
-    with study_executor(arguments, folder_of(arguments.json)) as executor:
-        for kind in arguments.kinds:
-            config = study_config([*words, "--synthetic.kind", kind])
-            labels = {"study": "markets", "kind": kind}
-            rivals = [
-                Experiment(key_of(own, unseen, **labels, played="rivals"), partial(baselines_job, own, unseen))
-                for own in of_each_seed(config, seeds)
-            ]
-            trained = market_jobs(
-                config, seeds, budget_of(arguments), unseen, genomes=RANDOM_GENOMES, **labels, played="trained"
-            )
-            of_rivals = list(run_study(rivals, arguments.json, executor))
-            of_trained = [] if arguments.rivals_only else list(run_study(trained, arguments.json, executor))
-            print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)
+    for kind in study.arguments.kinds:
+        config, labels = study.config(kind), {"study": "markets", "kind": kind}
+        job = partial(baselines_job, unseen=unseen)
+        rivals = each_seed(config, study.seeds, job, **labels, played="rivals", **asdict(unseen))
+        trained = market_jobs(config, study, genomes=RANDOM_GENOMES, **labels, played="trained")
+        of_rivals = study.records(rivals)
+        of_trained = [] if study.arguments.rivals_only else study.records(trained)
+        print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)

@@ -26,19 +26,9 @@ import pandas as pd
 import torch
 
 from benchmarks.learning.baselines import fit_baselines
-from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_each_seed
+from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
-from benchmarks.learning.study import (
-    Experiment,
-    Record,
-    add_study_flags,
-    add_training_flags,
-    folder_of,
-    run_study,
-    seeds_of,
-    study_config,
-    study_executor,
-)
+from benchmarks.learning.study import Record, Study, add_study_flags, add_training_flags, each_seed
 from benchmarks.learning.unseen import training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
@@ -50,7 +40,6 @@ from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
 from training.evaluation.play import EvaluationSetup, play_agent
-from utils.config.settings import settings_hash
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
 from utils.runs.seeding import named_generator
@@ -153,7 +142,7 @@ def _always_the_largest(scores: Array) -> ScoreRule:
     return ScoreRule(scores, threshold=float(np.nanmin(scores)) - 1.0)
 
 
-def trained_run(kind: str, config: Config, budget: Budget) -> Record:
+def trained_run(config: Config, kind: str, budget: Budget) -> Record:
     """Train on a null market; return what is claimed of its champion on its holdout and on its validation days."""
     market = NULL_MARKETS[kind](config)
     trained = fit(config, market, budget)
@@ -185,7 +174,7 @@ def untrained_agent(market: Market, config: Config) -> DDPGAgent:
     return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, *known)
 
 
-def untrained_run(kind: str, config: Config) -> Record:
+def untrained_run(config: Config, kind: str) -> Record:
     """Return what is claimed of an agent with a random critic and of fixed tilts on a null market's holdout."""
     market = NULL_MARKETS[kind](config)
     setup = setup_on(market, config, market.splits.holdout)
@@ -196,38 +185,26 @@ def untrained_run(kind: str, config: Config) -> Record:
     return {"praise": praise}
 
 
-def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget | None) -> list[Experiment]:
-    """Make a job for each run; without a budget nothing is trained."""
-    jobs = []
-    for own in of_each_seed(config, seeds):
-        key = {"null": kind, "seed": own.seed, "settings": settings_hash(own)[:16]}
-        if budget is None:
-            jobs.append(Experiment({"study": "untrained", **key}, partial(untrained_run, kind, own)))
-        else:
-            jobs.append(
-                Experiment({"study": "trained", **key, **asdict(budget)}, partial(trained_run, kind, own, budget))
-            )
-    return jobs
-
-
-def add_command(commands: Any) -> None:
-    """Add `null` to the commands of `benchmarks.learning`."""
-    parser = commands.add_parser("null", allow_abbrev=False, help="false praise on markets without structure")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the study."""
     add_study_flags(parser, "--runs", RUNS)
     add_training_flags(parser, GENERATIONS)
     parser.add_argument("--cheap-runs", type=int, default=CHEAP_RUNS, help="runs without training")
-    parser.set_defaults(run=run_null)
+    parser.set_defaults(run=run)
 
 
-def run_null(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+def run(study: Study) -> None:
     """Count false claims on each null market; real prices only where main.py's --data names a file."""
-    config = study_config([*words, "--synthetic.kind", MARTINGALE])
-    cheap = range(arguments.first_seed, arguments.first_seed + arguments.cheap_runs)
+    arguments, config, budget = study.arguments, study.config(MARTINGALE), budget_of(study.arguments)
     kinds = [*NULL_MARKETS] if config.data is not None else [MARTINGALE]
-    parts = (("untrained", cheap, None), ("trained", seeds_of(arguments), budget_of(arguments)))
-    with study_executor(arguments, folder_of(arguments.json), (config.data, config.investable)) as executor:
-        for (name, seeds, budget), kind in itertools.product(parts, kinds):
-            own = replace(config, data=None, investable=None) if kind == MARTINGALE else config
-            records = list(run_study(null_jobs(kind, own, seeds, budget), arguments.json, executor))
-            if records:
-                print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)
+    for name, kind in itertools.product(("untrained", "trained"), kinds):
+        own = replace(config, data=None, investable=None) if kind == MARTINGALE else config
+        labels: dict[str, Any] = {"study": name, "null": kind}
+        if name == "trained":
+            labels |= asdict(budget)
+            jobs = each_seed(own, study.seeds, partial(trained_run, kind=kind, budget=budget), **labels)
+        else:
+            cheap = range(arguments.first_seed, arguments.first_seed + arguments.cheap_runs)
+            jobs = each_seed(own, cheap, partial(untrained_run, kind=kind), **labels)
+        if records := study.records(jobs):
+            print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)

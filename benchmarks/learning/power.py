@@ -9,31 +9,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.learning.markets import PLANTED, of_each_seed
+from benchmarks.learning.markets import PLANTED
 from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
-from benchmarks.learning.study import (
-    Experiment,
-    Record,
-    add_study_flags,
-    folder_of,
-    run_study,
-    seeds_of,
-    study_config,
-    study_executor,
-)
+from benchmarks.learning.study import Record, Study, add_study_flags, each_seed
 from benchmarks.learning.unseen import training_market, tuned, tuning_windows
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules
 from training.rollout import play
-from utils.config.settings import settings_hash
 from utils.config.trader import Config
 
 Array = npt.NDArray[np.float64]
@@ -98,31 +86,17 @@ def power_run(config: Config) -> Record:
     }
 
 
-def power_jobs(kind: str, config: Config, seeds: Sequence[int]) -> list[Experiment]:
-    """Make a job for each run."""
-    return [
-        Experiment(
-            {"study": "power", "kind": kind, "seed": own.seed, "settings": settings_hash(own)[:16]},
-            partial(power_run, own),
-        )
-        for own in of_each_seed(config, seeds)
-    ]
-
-
-def add_command(commands: Any) -> None:
-    """Add `power` to the commands of `benchmarks.learning`."""
-    parser = commands.add_parser("power", allow_abbrev=False, help="how often a rule with skill is praised")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the study."""
     add_study_flags(parser, "--runs", RUNS)
     parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=PLANTED, help="default: all")
-    parser.set_defaults(run=run_power)
+    parser.set_defaults(run=run)
 
 
-def run_power(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+def run(study: Study) -> None:
     """Count the claims on each kind of market and print them as soon as they are known."""
-    with study_executor(arguments, folder_of(arguments.json)) as executor:
-        for kind in arguments.kinds:
-            config = study_config([*words, "--synthetic.kind", kind])
-            records = list(run_study(power_jobs(kind, config, seeds_of(arguments)), arguments.json, executor))
-            earned = [f"{name} {np.mean([record['profit'][name] for record in records]):.1f}%" for name in (RULE, HALF)]
-            heading = f"{kind}: a holdout of {records[0]['days']} days, mean profit of the {' and '.join(earned)}"
-            print("\n".join(praise_rows(heading, [record["praise"] for record in records])), flush=True)
+    for kind in study.arguments.kinds:
+        records = study.records(each_seed(study.config(kind), study.seeds, power_run, study="power", kind=kind))
+        earned = [f"{name} {np.mean([record['profit'][name] for record in records]):.1f}%" for name in (RULE, HALF)]
+        heading = f"{kind}: a holdout of {records[0]['days']} days, mean profit of the {' and '.join(earned)}"
+        print("\n".join(praise_rows(heading, [record["praise"] for record in records])), flush=True)

@@ -8,31 +8,16 @@ mean of an episode; the Sharpe ratio is that of the daily returns of all windows
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.markets import of_each_seed
-from benchmarks.learning.study import (
-    Experiment,
-    Record,
-    add_study_flags,
-    folder_of,
-    mean_interval,
-    plus_minus,
-    run_study,
-    seeds_of,
-    study_config,
-    study_executor,
-)
+from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, mean_interval, plus_minus, study_config
 from benchmarks.learning.unseen import CPU, UnseenPaths, training_market
 from training.evaluation.baselines import CHAMPION, CLOSED_FORM, RULE, ScoreRule, score_policy
 from training.rollout import play
 from training.run.trainer import build_trainer
-from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.runs.seeding import seed_everything
 from utils.tables import table
@@ -67,40 +52,28 @@ def risk_run(config: Config) -> Record:
     return found
 
 
-def add_command(commands: Any) -> None:
-    """Add `risk` to the commands of `benchmarks.learning`."""
-    parser = commands.add_parser("risk", allow_abbrev=False, help="profit and Sharpe ratio with aversion to risk")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the study."""
     add_study_flags(parser, "--seeds", _SEEDS)
     parser.add_argument("--aversion", type=float, default=_AVERSION, help=f"default: {_AVERSION}")
-    parser.set_defaults(run=run_risk)
+    parser.set_defaults(run=run)
 
 
-def run_risk(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+def run(study: Study) -> None:
     """Train, play, print the table; on `storms` unless the settings name another kind."""
-    config = study_config(["--synthetic.kind", "storms", "--evaluation.evidence", "report", *words])
-    jobs = [
-        Experiment(
-            {"study": "risk", "aversion": aversion, "seed": own.seed, "settings": settings_hash(own)[:16]},
-            partial(risk_run, own),
+    config = study_config(["--synthetic.kind", "storms", "--evaluation.evidence", "report", *study.words])
+    records = {
+        aversion: study.records(
+            each_seed(_averse(config, aversion), study.seeds, risk_run, study="risk", aversion=aversion)
         )
-        for aversion in (0.0, arguments.aversion)
-        for own in of_each_seed(_averse(config, aversion), seeds_of(arguments))
-    ]
-    with study_executor(arguments, folder_of(arguments.json)) as executor:
-        records = list(run_study(jobs, arguments.json, executor))
-    rows = [
-        {
-            "policy": name,
-            "aversion": f"{aversion:g}",
-            **{
-                unit: plus_minus(*mean_interval([one[name][unit] for one in own]), ".2f")
-                for unit in ("profit", "sharpe")
-            },
-        }
-        for name in (CHAMPION, CLOSED_FORM, RULE, EQUAL_SIZES)
-        for aversion in (0.0, arguments.aversion)
-        if (own := [one for one in records if one["aversion"] == aversion])
-    ]
+        for aversion in (0.0, study.arguments.aversion)
+    }
+    rows = []
+    for name in (CHAMPION, CLOSED_FORM, RULE, EQUAL_SIZES):
+        for aversion, own in records.items():
+            units = ("profit", "sharpe")
+            means = {unit: plus_minus(*mean_interval([one[name][unit] for one in own])) for unit in units}
+            rows.append({"policy": name, "aversion": f"{aversion:g}", **means})
     print(table(rows, list(rows[0])))
 
 

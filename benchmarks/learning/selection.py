@@ -56,77 +56,55 @@ class Agents:
         self.unseen.append(torch.stack([profit.mean() for profit in profits]))
         return torch.stack(profits).numpy()
 
-    def rank_correlation(self) -> float | None:
-        """Return Spearman's rank correlation of fitness and unseen profit."""
-        return rank_correlation(self.fitness, torch.stack(self.unseen).mean(0)) if self.agents else None
-
-
-class ChampionStudy:
-    """A champion on unseen paths, path by path, and with all orders its own.
-
-    Beside it stand, with networks, the fittest agent and the closed form.
-    """
-
-    def __init__(self, trainer: ERLTrainer) -> None:
-        self.agents = {CHAMPION: trainer.champion, ALL_ORDERS: trainer.champion.betting(1.0)}
-        if trainer.champion.networks is not None:
-            self.agents |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: trainer.champion.closed_form()}
-        self._episodes: list[tuple[float, float]] = []
-
-    def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
-        """Play them on an unseen path; return (windows,) profits."""
-        rollouts = {name: path.play_agent(agent, x) for name, agent in self.agents.items()}
-        champion = rollouts[CHAMPION]
-        self._episodes.append((float(champion.initial_value), float(champion.profit_percent)))
-        return {name: rollout.summary.profit_percent.numpy() for name, rollout in rollouts.items()}
-
-    def record(self) -> Record:
-        """Return Q(s0) on the first day of an episode, and the profit that followed: percent, means over windows."""
-        value, profit = np.mean(self._episodes, axis=0).tolist()
-        trust = self.agents[CHAMPION].trust
-        return {"initial_value": value, "profit": profit, "share_of_orders": trust.orders, "timing": trust.timing}
-
 
 class SelectionStudy:
-    """Results of a trainer's last generation, and of genomes drawn at random, gathered path by path.
+    """A champion on unseen paths, path by path, and with all orders its own.
 
-    Random genomes are agents without networks.
+    Beside it stand, with networks, the fittest agent and the closed form; where it is asked for, the agents of the last
+    generation and agents without networks whose genomes are drawn at random.
     """
 
-    def __init__(self, trainer: ERLTrainer, seed: int, genomes: int = 0) -> None:
-        self.trainer = trainer
-        self.champion = ChampionStudy(trainer)
-        drawn = copy.copy(trainer.population)
-        drawn.genes, drawn.networks = genome.random_genes(genomes, named_generator(seed, "random genomes")), None
-        drawn.ridge = trainer.days.fit(drawn.genes) if genomes else drawn.ridge
-        self.drawn = Agents.of(trainer, drawn) if genomes else Agents([], torch.zeros(0), [])
-        self.agents = Agents.of(trainer, trainer.population)
+    def __init__(self, trainer: ERLTrainer, seed: int, genomes: int | None = None) -> None:
+        self.trainer, self.groups, champion = trainer, dict[str, Agents](), trainer.champion
+        self.agents = {CHAMPION: champion, ALL_ORDERS: champion.betting(1.0)}
+        if champion.networks is not None:
+            self.agents |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: champion.closed_form()}
+        self._episodes: list[tuple[float, float]] = []
+        if genomes is not None:
+            self.groups["fitness"] = Agents.of(trainer, trainer.population)
+        if genomes:
+            drawn = copy.copy(trainer.population)
+            drawn.genes, drawn.networks = genome.random_genes(genomes, named_generator(seed, "random genomes")), None
+            drawn.ridge = trainer.days.fit(drawn.genes)
+            self.groups["random"] = Agents.of(trainer, drawn)
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
         """Play all on an unseen path; return (windows,) profits of the champion, those beside it, and of the mean."""
-        champion = self.champion.play(path, x)
-        each = self.agents.play(path, x)
-        if self.drawn.agents:
-            self.drawn.play(path, x)
-        return {**champion, MEAN_AGENT: each.mean(axis=0)}
+        rollouts = {name: path.play_agent(agent, x) for name, agent in self.agents.items()}
+        champion = rollouts[CHAMPION]
+        self._episodes.append((float(champion.initial_value), float(champion.profit_percent)))
+        profits: dict[str, Array] = {name: one.summary.profit_percent.numpy() for name, one in rollouts.items()}
+        each = {name: group.play(path, x) for name, group in self.groups.items()}
+        return profits | ({MEAN_AGENT: each["fitness"].mean(axis=0)} if each else {})
 
     def record(self) -> Record:
         """Return plain numbers.
 
-        Rank correlations are Spearman's over agents, None where all are equal or none were asked for. `initial_value`
-        is the champion's value of cash on the first day of an episode, beside the profit that followed, in percent of
-        the initial capital: means over windows.
+        Rank correlations are Spearman's over agents, None where all are equal. `initial_value` is the champion's value
+        of cash on the first day of an episode, beside the profit that followed, in percent of the initial capital:
+        means over windows.
         """
-        unseen = torch.stack(self.agents.unseen).mean(0)
-        return {
-            **self.champion.record(),
-            "fitness_rank_correlation": self.agents.rank_correlation(),
-            "random_rank_correlation": self.drawn.rank_correlation(),
-            "unseen_mean": float(unseen.mean()),
-            "unseen_deviation": float(unseen.std(correction=0)),
-            "founders": len(set(self.trainer.population.founders)),
-            "agents": len(unseen),
-        }
+        value, profit = np.mean(self._episodes, axis=0).tolist()
+        trust = self.agents[CHAMPION].trust
+        found: Record = {"initial_value": value, "profit": profit}
+        found |= {"share_of_orders": trust.orders, "timing": trust.timing}
+        for name, group in self.groups.items():
+            unseen = torch.stack(group.unseen).mean(0)
+            found[f"{name}_rank_correlation"] = rank_correlation(group.fitness, unseen)
+            if name == "fitness":
+                found |= {"unseen_mean": float(unseen.mean()), "unseen_deviation": float(unseen.std(correction=0))}
+                found |= {"founders": len(set(self.trainer.population.founders)), "agents": len(unseen)}
+        return found
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> float | None:

@@ -22,6 +22,7 @@ from scipy import stats
 from benchmarks.speed.harness import log_level
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
+from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import as_program_error
 from utils.jobs.executor import open_executor
@@ -38,8 +39,8 @@ def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int) -> 
     """Add the flags that all studies on markets share; `count` is the flag for the number of seeds."""
     parser.add_argument(count, type=int, default=seeds, dest="seeds", help="each with a market path of its own")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
     add_executor_flags(parser)
+    parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
 
 
 def add_executor_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +49,51 @@ def add_executor_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", metavar="ADDRESS", help="of a Ray cluster; auto: one that runs here, or a new one")
 
 
+@dataclass(frozen=True)
+class Study:
+    """A command line and its executor."""
+
+    arguments: argparse.Namespace
+    words: Sequence[str]
+    """Flags that are settings of main.py."""
+    executor: Executor
+
+    @property
+    def seeds(self) -> range:
+        """Return the seeds that the flags ask for."""
+        return range(self.arguments.first_seed, self.arguments.first_seed + self.arguments.seeds)
+
+    def config(self, kind: str) -> Config:
+        """Return the settings for a kind of market."""
+        return study_config([*self.words, "--synthetic.kind", kind])
+
+    def each_record(self, jobs: Sequence[Experiment]) -> Iterator[Record]:
+        """Do the jobs whose results are not known yet; yield all results."""
+        return run_study(jobs, self.arguments.json, self.executor)
+
+    def records(self, jobs: Sequence[Experiment]) -> list[Record]:
+        """Do the jobs whose results are not known yet; return all results."""
+        return list(self.each_record(jobs))
+
+
+def study_main(
+    add_flags: Callable[[argparse.ArgumentParser], object], doc: str | None, words: Sequence[str] | None
+) -> None:
+    """Parse the command line of a study and do what its flags set as `run`; other words are settings of main.py."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add_flags(parser)
+    arguments, rest = parser.parse_known_args(words)
+    with ending(parser):
+        config = study_config(rest)
+        with study_executor(arguments, folder_of(arguments.json), (config.data, config.investable)) as executor:
+            arguments.run(Study(arguments, rest, executor))
+
+
 @contextlib.contextmanager
 def study_executor(
-    arguments: argparse.Namespace, folder: Path | None, files: Sequence[Path | None] = ()
+    arguments: argparse.Namespace, folder: Path | None, files: Sequence[Path | None]
 ) -> Iterator[Executor]:
     """Give the executor that the flags ask for.
 
@@ -89,11 +132,6 @@ def add_training_flags(parser: argparse.ArgumentParser, generations: int) -> Non
     parser.set_defaults(default_generations=generations)
 
 
-def seeds_of(arguments: argparse.Namespace) -> range:
-    """Return the seeds that the flags of a study ask for."""
-    return range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-
-
 def study_config(words: Sequence[str]) -> Config:
     """Parse settings: the quick profile on the built-in market, overridden by the flags of main.py in `words`.
 
@@ -110,6 +148,17 @@ class Experiment:
 
     key: Mapping[str, Any]
     task: Callable[[], Record]
+
+
+def each_seed(
+    config: Config, seeds: Sequence[int], task: Callable[[Config], Record], /, **labels: Any
+) -> list[Experiment]:
+    """Make a job a seed; its key holds the labels, the seed and the hash of the settings."""
+    configs = [replace(config, seed=seed, census_every=0) for seed in seeds]
+    return [
+        Experiment({**labels, "seed": own.seed, "settings": settings_hash(own)[:16]}, partial(task, own))
+        for own in configs
+    ]
 
 
 def run_study(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from benchmarks.learning.baselines import baselines_job
-from benchmarks.learning.markets import key_of
-from benchmarks.learning.study import Experiment, Record, mean_interval, plus_minus
+from benchmarks.learning.study import Experiment, Record, Study, each_seed, mean_interval, plus_minus
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from benchmarks.peers.deep.agents import deep_agents, tuned_agents
 from benchmarks.peers.differentiable import differentiable_rollout
@@ -40,7 +41,7 @@ def by_generations() -> dict[str, Peer]:
     return {OURS: Population(networks=True), **optimisers()}
 
 
-def peer_job(peer: Peer, config: Config, unseen: UnseenPaths, budget: Budget) -> Record:
+def peer_job(config: Config, peer: Peer, unseen: UnseenPaths, budget: Budget) -> Record:
     """Let a peer learn and play; return its mean profit, CPU seconds, environment steps and rise of memory."""
     market, _ = training_market(config)
     gauge, started = MemoryGauge(), time.process_time()
@@ -52,18 +53,20 @@ def peer_job(peer: Peer, config: Config, unseen: UnseenPaths, budget: Budget) ->
 
 
 def experiments(
-    kind: str, config: Config, unseen: UnseenPaths, names: Sequence[str], budgets: Sequence[float]
+    study: Study, kind: str, unseen: UnseenPaths, names: Sequence[str], budgets: Sequence[float]
 ) -> list[Experiment]:
     """Make a job of each peer and budget, and one of all baselines; what needs no budget is done once."""
-    key = key_of(config, unseen, study="peers", kind=kind)
-    known, free = peers(), by_generations()
-    jobs = [Experiment({**key, "peer": BASELINES}, partial(baselines_job, config, unseen))]
+    labels, known, free = {"study": "peers", "kind": kind, **asdict(unseen)}, peers(), by_generations()
+    tasks: list[tuple[dict[str, Any], Callable[[Config], Record]]] = [
+        ({"peer": BASELINES}, partial(baselines_job, unseen=unseen))
+    ]
     for name in names:
         for seconds in (None,) if name in free else budgets:
             budget = Budget(math.inf if seconds is None else seconds)
-            task = partial(peer_job, known[name], config, unseen, budget)
-            jobs.append(Experiment({**key, "peer": name, "budget_seconds": seconds}, task))
-    return jobs
+            task = partial(peer_job, peer=known[name], unseen=unseen, budget=budget)
+            tasks.append(({"peer": name, "budget_seconds": seconds}, task))
+    config = study.config(kind)
+    return [job for own, task in tasks for job in each_seed(config, study.seeds, task, **labels, **own)]
 
 
 def results(records: Sequence[Record]) -> pd.DataFrame:

@@ -34,7 +34,7 @@ from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.play import EvaluationSetup, play_agent, play_rules
+from training.evaluation.play import EvaluationSetup, play_agent
 from training.evaluation.verdict import verdict
 from training.rollout import play
 
@@ -49,14 +49,6 @@ def tiny_setup() -> EvaluationSetup:
 
 def some_rule(setup: EvaluationSetup, seed: int = 0) -> ScoreRule:
     return ScoreRule(np.random.default_rng(seed).normal(size=setup.market.close.shape))
-
-
-def test_a_policy_is_played_as_a_rule_is() -> None:
-    setup = tiny_setup()
-    rule = some_rule(setup)
-    profit, orders = play_policy(setup, score_policy(setup.env, rule))
-    assert profit == pytest.approx(play_rules(setup, {"rule": rule})["rule"].daily_profit[0])
-    assert orders.stock.shape == (16, 1, len(setup.starts)) and (orders.coefficient > 0).any()
 
 
 def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,14 +139,6 @@ def test_tilts_lean_to_what_their_names_say() -> None:
         assert (found[name].scores[day] > found[name].threshold).all(), name
 
 
-def test_tilts_do_not_see_the_future() -> None:
-    market, _ = training_market(tiny_config())
-    changed = market.data_array.copy()
-    changed[301:] *= 3.0
-    for name, rule in tilts(replace(market, data_array=changed)).items():
-        assert np.array_equal(rule.scores[:301], tilts(market)[name].scores[:301], equal_nan=True)
-
-
 def test_an_untrained_agent_orders_at_random() -> None:
     """It trades, alike for the same seed, and weighs its inputs otherwise for another."""
     market, _ = training_market(tiny_config())
@@ -175,23 +159,23 @@ def test_a_trained_run_hears_both_verdicts(monkeypatch: pytest.MonkeyPatch) -> N
         return found
 
     monkeypatch.setattr(praise, "verdict", judge)
-    found = trained_run(MARTINGALE, tiny_config("--synthetic.kind", MARTINGALE), Budget(generations=2))
+    found = trained_run(tiny_config("--synthetic.kind", MARTINGALE), MARTINGALE, Budget(generations=2))
     assert heard == [(48, 1), (48, 1)]
     assert list(found["praise"]) == [learning_null.HOLDOUT, learning_null.VALIDATION]
 
 
 def test_study_of_null_markets(tmp_path: Path, capsys: pytest.CaptureFixture[str], parquet: Path) -> None:
     path = tmp_path / "null.jsonl"
-    words = ["null", "--runs", "1", "--cheap-runs", "2", "--generations", "1", "--json", str(path), *TINY]
+    words = ["null", "--runs", "1", "--cheap-runs", "1", "--generations", "1", "--json", str(path), *TINY]
     learning.main(words)
     assert [(record["study"], record["null"]) for record in lines_of(path)] == [
-        *[("untrained", MARTINGALE)] * 2,
+        ("untrained", MARTINGALE),
         ("trained", MARTINGALE),
     ]
     learning.main([*words, "--data", str(parquet)])
-    found = [(record["study"], record["null"]) for record in lines_of(path)[3:]]
+    found = [(record["study"], record["null"]) for record in lines_of(path)[2:]]
     assert found == [
-        *[("untrained", kind) for kind in (DRAWN, RISING) for _ in range(2)],
+        *[("untrained", kind) for kind in (DRAWN, RISING)],
         *[("trained", kind) for kind in (DRAWN, RISING)],
     ]
     shown = capsys.readouterr().out.splitlines()

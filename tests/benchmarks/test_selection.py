@@ -56,7 +56,7 @@ def test_selection_is_measured_on_the_last_generation(has_networks: bool) -> Non
     config = tiny_config(*LEARNING, *([] if has_networks else ["--agent", "closed-form"]))
     trainer = trainer_of(config)
     trainer.run_generation()
-    study, profits, champion = SelectionStudy(trainer, seed=0), [], []
+    study, profits, champion = SelectionStudy(trainer, seed=0, genomes=0), [], []
     known = {CHAMPION: trainer.champion, ALL_ORDERS: trainer.champion.betting(1.0)}
     if has_networks:
         known |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: trainer.champion.closed_form()}
@@ -76,12 +76,11 @@ def test_selection_is_measured_on_the_last_generation(has_networks: bool) -> Non
     assert found["unseen_deviation"] == pytest.approx(float(unseen.std(correction=0)))
     assert found["profit"] == pytest.approx(np.mean([float(each.profit_percent) for each in champion]))
     assert found["initial_value"] == pytest.approx(np.mean([float(each.initial_value) for each in champion]))
-    assert found["random_rank_correlation"] is None
 
 
 def weights_of(study: SelectionStudy) -> torch.Tensor:
     """Of the ridge regressions of genomes drawn at random."""
-    return torch.cat([agent.traders.weights for agent in study.drawn.agents])
+    return torch.cat([agent.traders.weights for agent in study.groups["random"].agents])
 
 
 def test_random_genomes_are_tested_too() -> None:
@@ -96,8 +95,8 @@ def test_random_genomes_are_tested_too() -> None:
     )
     path = unseen_path(config)
     study.play(path, trainer.days.inputs.of(path.market))
-    known = study.record()["random_rank_correlation"]
-    assert known == rank_correlation(study.drawn.fitness, study.drawn.unseen[0])
+    known, random = study.record()["random_rank_correlation"], study.groups["random"]
+    assert known == rank_correlation(random.fitness, random.unseen[0])
     assert known is not None and -1 <= known <= 1
 
 
@@ -108,4 +107,4 @@ def test_fitness_is_that_of_the_trainer() -> None:
     starts = spaced_windows(trainer.market.splits.train, steps, 32)
     with mock.patch("training.erl_trainer.random_windows", lambda *_: starts):
         evaluated = trainer.evaluate_population().fitness
-    assert torch.equal(SelectionStudy(trainer, seed=0).agents.fitness, evaluated)
+    assert torch.equal(SelectionStudy(trainer, seed=0, genomes=0).groups["fitness"].fitness, evaluated)
