@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,6 +116,7 @@ class GenerationLog:
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
         fitness, starts = played.fitness, {"training_starts": replay.training_starts} if has_networks else {}
+        counts = dict(zip(COUNTS, played.counts.sum(0).tolist(), strict=True))
         return {
             "generation": self.generation,
             "generations": self.generations,
@@ -125,7 +127,11 @@ class GenerationLog:
                 "agents": len(fitness),
             },
             "profit_percent": float(played.profit_percent.nanmean()),
-            "trading": _trading(played),
+            "trading": {
+                **counts,
+                **{name: float(getattr(played, name).flatten().sum()) for name in ("penalties", "costs")},
+                "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0,
+            },
             "validation": validation,
             "learning": learning,
             "seconds": self._timing(),
@@ -152,20 +158,8 @@ class GenerationLog:
         return {name: self.profiler.snapshots[-1].measures[name] for name in names}
 
 
-def _trading(played: PopulationResults) -> dict[str, float]:
-    """Sum up the episodes."""
-    counts = dict(zip(COUNTS, played.counts.sum(0).tolist(), strict=True))
-    money = {name: float(getattr(played, name).flatten().sum()) for name in ("penalties", "costs")}
-    return {**counts, **money, "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0}
-
-
 def _spread(fitness: Tensor) -> dict[str, float | None]:
     """Return mean, max, min and standard deviation; None where no agent has a fitness."""
-    if not len(fitness):
-        return dict.fromkeys(("mean", "max", "min", "std"))
-    return {
-        "mean": float(fitness.mean()),
-        "max": float(fitness.max()),
-        "min": float(fitness.min()),
-        "std": float(fitness.std(correction=0)),
-    }
+    std = partial(torch.std, correction=0)
+    measures: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.max, "min": torch.min, "std": std}
+    return {name: float(measure(fitness)) if len(fitness) else None for name, measure in measures.items()}

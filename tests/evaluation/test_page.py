@@ -22,11 +22,11 @@ from matplotlib.colors import to_rgb
 
 from models.evidence import Evidence, Trust
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
+from training.evaluation import export as html_report
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.charts import traded_stocks
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.page import document
-from training.evaluation.page import write as html_report
 from utils import charts as chart_axes
 from utils import pictures
 from utils.charts import Chart, FloatArray
@@ -41,7 +41,7 @@ HOSTILE = (
     "x" * 300,
 )
 VOID = {"meta", "link", "br", "img", "input"}
-ROOT = Path(html_report.__file__).parent
+ROOT = Path(document.__file__).parent
 
 
 class Page(HTMLParser):

@@ -10,7 +10,7 @@ import pytest
 from tests.evaluation.chromium import needs_chromium, probe
 from tests.evaluation.page_case import case
 from tests.evaluation.test_page import HOSTILE, named
-from training.evaluation.page.write import write_page
+from training.evaluation.export import write_page
 
 pytestmark = needs_chromium
 

@@ -17,9 +17,8 @@ from training.commands.evaluate import judge_training
 from training.commands.table import TrainArguments
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
-from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity
+from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity, write_page
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.page.write import write_page
 from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
 from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session

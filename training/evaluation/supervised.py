@@ -19,7 +19,7 @@ from data.features import CLOSE
 from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
-from models.input_rows import Blocks, InputRows
+from models.input_rows import InputRows
 from models.inputs import BANK_CLIP, SHARED, bank_of, blocks, blocks_of, moments_of, standardisation
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
@@ -87,18 +87,14 @@ class BankInputs:
 
     def of(self, market: Market, has_bar: BoolArray) -> InputRows:
         """Return the inputs of a market's stocks that have a bar, (days, n)."""
-        rows = InputRows(slice(0, len(has_bar)), has_bar, 2 + VOLATILITY, SHARED)
-        rows.fill(rows.days, self._blocks(market))
-        return self.with_terms(rows, self.boxes(market)) if self.terms else rows
-
-    def _blocks(self, market: Market) -> Blocks:
-        bank_of_block = bank_of(market)
+        rows, bank_of_block = InputRows(slice(0, len(has_bar)), has_bar, 2 + VOLATILITY, SHARED), bank_of(market)
 
         def inputs_of(block: slice) -> Float32Array:
             bank = np.clip((bank_of_block(block) - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
             return np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
 
-        return blocks(market, inputs_of)
+        rows.fill(rows.days, blocks(market, inputs_of))
+        return self.with_terms(rows, self.boxes(market)) if self.terms else rows
 
     def boxes(self, market: Market) -> Float32Array:
         """Return the (days, context columns, boxes) standardised sums of returns."""
