@@ -8,24 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import observed_features, stationary_inputs
 from data.market import Market, build_market
-from environment.trading_env import Observation, TradingEnvironment
+from environment.trading_env import Observation
 from models.ddpg_agent import DDPGAgent
-from models.trader import Forecasts, Traders
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
-from tests.tiny import networked, tiny_agent
-from training.rollout import roll_out
+from tests.tiny import tiny_agent
 from utils.config.trader import Fill
 
 DAYS, COLUMNS, INVESTABLE = 160, 5, [0, 2, 4]
 LAST_TRAINING_DAY = 79
-FORECASTS = ("expected", "score", "target", "opportunity")
 
 
 def panel_of(seed: int = 0) -> FloatArray:
@@ -121,26 +117,3 @@ def test_observations_and_actions_up_to_a_day_ignore_what_follows(day: int, fill
         np.testing.assert_array_equal(found.actions[:known], expected.actions[:known])
         assert found.equity[:known] == expected.equity[:known]
         assert found.equity != expected.equity, "what follows does differ"
-
-
-@pytest.mark.parametrize("day", [88, 97, 128])
-def test_a_population_of_lanes_ignores_what_follows(day: int) -> None:
-    """The batched form: equity and forecasts of every agent, with networks."""
-    panel = panel_of(1)
-    agents = [networked(tiny_agent(market_of(panel), seed=seed), seed) for seed in range(3)]
-    traders = Traders(*(torch.cat(parts) for parts in zip(*(vars(a.traders).values() for a in agents), strict=True)))
-    starts = torch.tensor([day - 5, day - 12])
-    equity, all_forecasts = [], []
-    for prices in (panel, with_another_future(panel, day, 2)):
-        market = market_of(prices)
-        env, own = TradingEnvironment.on(market, TINY_RULES), [agent.forecasts(market) for agent in agents]
-        parts = (torch.cat([getattr(found, name) for found in own]) for name in FORECASTS)
-        forecasts = Forecasts(**dict(zip(FORECASTS, parts, strict=True)))
-        all_forecasts.append(forecasts)
-        equity.append(roll_out(env, traders, forecasts, agents[0].cash_value, starts).equity)
-    for window, start in enumerate(starts.tolist()):
-        assert torch.equal(equity[0][: day - start + 1, :, window], equity[1][: day - start + 1, :, window])
-    assert not torch.equal(equity[0], equity[1])
-    for name in FORECASTS:
-        one, other = (getattr(forecasts, name)[:, : day + 1] for forecasts in all_forecasts)
-        assert torch.equal(one, other)

@@ -120,13 +120,6 @@ def test_every_form_of_number_is_read(kind: pa.DataType, tmp_path: Path) -> None
     assert load_table(arrow(frame, **columns), tmp_path).data_array.tobytes() == load(frame).data_array.tobytes()
 
 
-def test_volume_and_other_columns_are_not_needed() -> None:
-    frame = bars_frame()
-    more = frame.assign(note="x")
-    less = frame.drop(columns="volume")
-    assert load(more).data_array.tobytes() == load(less).data_array.tobytes()
-
-
 def test_volume_is_read_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     """What is missing, infinite or negative is not known; 0 is."""
     frame = bars_frame().sort_values(["ticker", "date"], ignore_index=True)
@@ -162,16 +155,6 @@ def test_volume_that_is_not_there_is_one_clear_error(change: Callable[[pd.DataFr
     loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], with_volume=True)
     with pytest.raises(DataError, match=says):
         loader.load_and_prepare()
-
-
-def test_several_row_groups_read_as_one(tmp_path: Path) -> None:
-    frame = bars_frame()
-    frame["ticker"] = frame["ticker"].astype("category").cat.add_categories("unused")
-    pq.write_table(arrow(frame), tmp_path / "bars.parquet", row_group_size=17)
-    loader = StockDataLoader(str(tmp_path / "bars.parquet"))
-    loader.load_and_prepare()
-    assert loader.tickers == ["AAA", "BBB", "CCC"]
-    assert loader.data_array.tobytes() == load(frame).data_array.tobytes()
 
 
 def messy_frame(rng: np.random.Generator) -> pd.DataFrame:
@@ -338,14 +321,6 @@ def test_bad_investable_file_is_one_clear_line(content: bytes | None, expected: 
     with pytest.raises(DataError, match=expected) as caught:
         StockDataLoader(path, investable=listed).load_and_prepare()
     assert "\n" not in str(caught.value)
-
-
-def test_investable_tickers_of_a_frame() -> None:
-    loader = StockDataLoader.from_frame(bars_frame(), investable_tickers=["BBB"])
-    loader.load_and_prepare()
-    np.testing.assert_array_equal(loader.investable_columns, [1])
-    with pytest.raises(DataError, match="at least one investable"):
-        StockDataLoader.from_frame(bars_frame(), investable_tickers=[]).load_and_prepare()
 
 
 def test_statistics_default_to_the_training_share() -> None:

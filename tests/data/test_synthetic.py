@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
 from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_SESSIONS, LEAK_SHARE, loadings
 from data.synthetic.kinds.mixed import MIXED_LEAD
-from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS, REGIMES
+from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS
 from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
 from data.synthetic.law import FAIR_SESSIONS, log_persistence
 from data.synthetic.planted import PLANTED_KINDS
@@ -200,27 +199,6 @@ def test_noise_is_as_large_in_every_kind(kind: str) -> None:
     assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.01)
 
 
-def test_the_leading_column_leads() -> None:
-    """Its return is its followers' return that many sessions later, and on no other day; it may not be bought."""
-    config = SyntheticConfig(kind="lead-lag", days=4000, stocks=9)
-    market = synthetic_market(config, 4)
-    returns = log_returns(market)
-    lead, stocks = returns[:, -1], returns[:, :-1]
-    assert market.tickers[-1] not in market.tickers[: market.stocks] and market.stocks == 9
-    assert market.tickers == sorted(market.tickers)
-    lags = range(-2 * LEAD_LAG.lags[0], 2 * LEAD_LAG.lags[0] + 1)
-    for lag in lags:
-        first, last = max(0, -lag), len(lead) - max(0, lag)
-        basket = stocks[first + lag : last + lag]
-        slopes = (basket * lead[first:last, None]).mean(axis=0) / (lead**2).mean()
-        led = len(LEAD_LAG.followers(9, 0))
-        expected = LEAD_LAG.loading * LEAD_FACTOR_SHARE if lag == LEAD_LAG.lags[0] else 0.0
-        assert slopes[:led].mean() == pytest.approx(expected, abs=0.03), lag
-        assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
-    assert LEAD_LAG.followers(9, 0).tolist() == [0, 1, 2, 3, 4]
-    assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
-
-
 def test_a_spike_comes_after_a_fall_and_passes_but_for_its_share() -> None:
     config = SyntheticConfig(kind="spikes", days=4000, stocks=10)
     market = synthetic_market(config, 3)
@@ -247,16 +225,6 @@ def test_moves_are_repeated_while_the_context_rises_and_undone_while_it_falls() 
     assert slope == pytest.approx(INTERACTION_LOADING, rel=0.02)
     alone = (answers * noise[: len(answers)]).mean() / (noise**2).mean()
     assert abs(alone) < 0.15 * INTERACTION_LOADING
-
-
-def test_regimes_are_common_and_last_as_long_as_said() -> None:
-    config = SyntheticConfig(kind="regime", days=100_000, stocks=1)
-    direction = synthetic_market(config, 7).drift[:, 0] / REGIMES.drift
-    assert set(np.round(direction, 12)) == {-1.0, 1.0}
-    switches = int((np.diff(direction) != 0).sum())
-    assert config.days / switches == pytest.approx(REGIMES.sessions, rel=4 / math.sqrt(switches))
-    market = synthetic_market(replace(config, days=50, stocks=5), 7)
-    assert (market.drift == market.drift[:, :1]).all()
 
 
 def test_what_a_kind_shares_is_shared() -> None:

@@ -87,7 +87,7 @@ def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
     assert len(summary["rss_mb_per_generation"]) == 2
     log = (run / "run.log").read_text()
     for words in (
-        "GPU 0 MB allocated",
+        "GPU 0 MB;",
         "clean-ups gave back",
         "replay 24 / 80",
         "losses",

@@ -56,17 +56,6 @@ def test_channels_say_what_they_are_called() -> None:
     assert (channel["spread_rate_e"][landscape.burnable] > 0).all()
 
 
-def test_a_slope_to_the_south_faces_south_and_spreads_north() -> None:
-    hill = flat_landscape(10, 10, slope_percent=50, aspect_degrees=180)
-    env = VectorFuelBreakEnvironment([Tile(0, 0, hill)], small_config())
-    env.reset([0], [0])
-    channel = dict(zip(CHANNELS, env.observe()[0], strict=True))
-    np.testing.assert_allclose(channel["aspect_cosine"], -1)
-    np.testing.assert_allclose(channel["aspect_sine"], 0, atol=1e-6)
-    rates = {name: channel[f"spread_rate_{name}"][5, 5] for name in ("n", "ne", "e", "se", "s", "sw", "w", "nw")}
-    assert max(rates, key=lambda name: rates[name]) == "n" and rates["e"] == pytest.approx(rates["w"])
-
-
 def test_reward_and_observation_stand_on_different_fires() -> None:
     env = VectorFuelBreakEnvironment(small_tiles(), small_config())
     seen, rewarded = env.planning(0, 4), env.rewarding(0, 4)

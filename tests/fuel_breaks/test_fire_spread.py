@@ -16,7 +16,7 @@ from environment.fuel_breaks.fires import (
     draw_scenarios,
     exposure_of,
 )
-from tests.fuel_breaks.fire_cases import WATER, flat_landscape, random_landscape, random_mask, small_config
+from tests.fuel_breaks.fire_cases import flat_landscape, random_landscape, random_mask, small_config
 
 NEIGHBOURS = {0: (-1, 0), 1: (-1, 1), 2: (0, 1), 3: (1, 1), 4: (1, 0), 5: (1, -1), 6: (0, -1), 7: (-1, -1)}
 MOISTURE = FuelMoisture()
@@ -86,15 +86,6 @@ def test_more_breaks_never_hasten_a_fire(seed: int, speed: float, share: float, 
     before, after = (burn(landscape, Wind(speed, 200), ignitions, 300, mask) for mask in (few, many))
     assert (after >= before).all()
     assert np.isinf(after[:, many.reshape(7, 7)]).all() and np.isinf(after[:, ~landscape.burnable]).all()
-
-
-def test_a_closed_line_holds_the_fire() -> None:
-    line = np.zeros((5, 9), dtype=bool)
-    line[:, 4] = True
-    arrival = burn(flat_landscape(5, 9), Wind(30, 270), [18], 1e6, line.ravel())[0]
-    assert np.isfinite(arrival[:, :4]).all() and np.isinf(arrival[:, 4:]).all()
-    arrival = burn(flat_landscape(5, 9, fuel_model=np.where(line, WATER, 186)), Wind(30, 270), [18], 1e6)[0]
-    assert np.isinf(arrival[:, 4:]).all()
 
 
 def random_hazard(seed: int, rows: int = 8, columns: int = 7) -> Hazard:

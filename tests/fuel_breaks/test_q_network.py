@@ -23,7 +23,6 @@ from training.fuel_breaks.policies import (
     build_symmetry,
     downstream_value,
     greedy,
-    noisy_choice,
     place,
     proportional_choice,
 )
@@ -136,20 +135,6 @@ def test_double_dqn_target_by_hand(seed: int) -> None:
         expected.append(rewards[row] + following)
     found = double_dqn_target(*(torch.from_numpy(v) for v in (rewards, factors, online, target, terminated)))
     np.testing.assert_allclose(found.numpy(), expected)
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 10_000), st.booleans())
-def test_heuristic_choices_are_legal(seed: int, has_values: bool) -> None:
-    generator = np.random.default_rng(seed)
-    legal = generator.random((4, 30)) < 0.2
-    legal[:, 5] = True
-    values = generator.random((4, 30)) * has_values
-    draws = torch.Generator().manual_seed(seed)
-    for chosen in (noisy_choice(values, legal, 1.0, draws), proportional_choice(values, legal, draws)):
-        assert legal[np.arange(4), chosen].all()
-    if has_values:
-        assert (noisy_choice(values, legal, 0.0, draws) == np.where(legal, values, -1).argmax(axis=1)).all()
 
 
 def test_proportional_choice_draws_in_proportion() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BoolArray, BurnState, Float64Array, Hazard, Int64Array
+from environment.fuel_breaks.fires import BoolArray, BurnState, Float64Array, Int64Array
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
 from utils.progress import Progress
@@ -74,14 +74,8 @@ def best_by(score: Score) -> Policy:
 
 def at_start(score: Score) -> Score:
     """Return a score of the fires without breaks, computed once for each set of fires."""
-    known: WeakKeyDictionary[Hazard, Float64Array] = WeakKeyDictionary()
-
-    def lookup(state: BurnState) -> Float64Array:
-        if state.hazard not in known:
-            known[state.hazard] = score(BurnState(state.hazard))
-        return known[state.hazard]
-
-    return lookup
+    known = lru_cache(64)(lambda hazard: score(BurnState(hazard)))
+    return lambda state: known(state.hazard)
 
 
 def baselines(seed: int = 0) -> dict[str, Policy]:

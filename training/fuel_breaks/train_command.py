@@ -117,22 +117,13 @@ def _standing(validation: Mapping[str, float]) -> str:
 def status_lines(record: Mapping[str, Any]) -> str:
     """Return the state of a run after a generation, from its record in metrics.jsonl."""
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
-    checks = ", ".join(
-        f"{memory['freed_mb'][work]:,.1f} MB ({count:,} after {work.replace('_', ' ')})"
-        for work, count in memory["checks"].items()
-    )
-    histories = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
-    lines = {
-        "Played": f"{record['episodes']:,} episodes, {record['updates']:,} updates, "
-        f"{record['seconds']['total']:,.0f} s",
-        "Validation": f"network {validation['agent']:.2f} %, best {validation['best']:.2f} % (of generation "
-        f"{validation['best_generation']}), adaptive downstream value {validation['adaptive_downstream_value']:.2f} %",
-        "Learning": f"loss {record['loss']:.4g}, return {record['return_percent']:.2f} %, epsilon "
-        f"{record['epsilon']:.3f}; environment step {1000 * record['seconds']['environment_step']:.1f} ms",
-        "Buffers": f"replay {buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} "
-        f"bytes), {histories}",
-        "Memory": f"resident {memory['rss_mb']:,.0f} MB, GPU {memory['gpu_allocated_mb']:,.0f} MB allocated, "
-        f"{memory['gpu_reserved_mb']:,.0f} MB reserved; clean-ups gave back {checks}",
-    }
-    first = f"Generation {record['generation']}: network {_standing(validation)}"
-    return "\n".join([first, *(f"  {name:<11} {line}" for name, line in lines.items())])
+    lengths = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
+    best, freed = validation["best_generation"], sum(memory["freed_mb"].values())
+    replay = f"{buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} bytes)"
+    return f"""Generation {record["generation"]}: network {_standing(validation)}
+  Played      {record["episodes"]:,} episodes, {record["updates"]:,} updates, {record["seconds"]["total"]:,.0f} s
+  Validation  network {validation["agent"]:.2f} %, best {validation["best"]:.2f} % (of generation {best})
+  Learning    loss {record["loss"]:.4g}, return {record["return_percent"]:.2f} %, epsilon {record["epsilon"]:.3f}
+  Buffers     replay {replay}, {lengths}
+  Memory      {memory["rss_mb"]:,.0f} MB, GPU {memory["gpu_allocated_mb"]:,.0f} MB; clean-ups gave back {freed:,.1f} MB
+"""
