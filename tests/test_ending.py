@@ -16,8 +16,6 @@ from main import main
 from tests.fuel_breaks.run_cases import TINY as TINY_FUEL_BREAKS
 from tests.tiny_run import TINY, frame, records, run, unjudged
 from training.erl_trainer import ERLTrainer
-from utils.cloud.restore import newest_run
-from utils.cloud.store import LocalStore
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard
 from utils.runs.ending import locked
@@ -70,7 +68,6 @@ def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
         ("train", no_list, "got 'no ticker' on line 3 of"),
         ("train", no_benchmark, "'dear' on line 3"),
         ("train", too_few_days, "too few days"),
-        ("walk-forward", no_data, "# Notes"),
         ("walk-forward", too_few_days, "give more data"),
         ("sweep", no_data, "# Notes"),
     ],
@@ -111,24 +108,6 @@ def test_a_typo_does_not_hide_the_run_that_was_killed(
     assert main(["--resume", "--runs-dir", str(runs)]) == 0
     assert "resumed after generation 1" in capsys.readouterr().err
     assert [record["generation"] for record in records(tiny, "good")] == [1, 2]
-
-
-def test_a_name_that_was_only_claimed_does_not_hide_a_run_in_the_cloud(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    names = [
-        "good/config.json",
-        "good/market.json",
-        "study/walk_forward.json",
-        "study/market.json",
-        "claimed/config.json",
-    ]
-    for age, name in enumerate(names):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
-        os.utime(tmp_path / name, (10**9 + age, 10**9 + age))
-    assert newest_run(store) == "good"
-    (tmp_path / "good" / "config.json").unlink()
-    assert newest_run(store) == "claimed"
 
 
 def test_a_run_that_got_somewhere_is_never_removed(tmp_path: Path) -> None:
@@ -178,7 +157,6 @@ def stopped(how: str, generation: int, patch: pytest.MonkeyPatch) -> int:
     ("how", "generation", "saved"),
     [
         ("SIGINT", 1, "no generation is saved yet, it begins anew"),
-        ("SIGTERM", 2, "generation 1 of 2 is saved"),
         ("memory", 2, "generation 1 of 2 is saved"),
     ],
 )

@@ -90,13 +90,6 @@ def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, mo
     assert caplog.messages == ["fit LightGBM: 0 of 400 rounds"]
 
 
-def test_work_that_fails_is_no_longer_under_way(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ValueError, match="no"), Progress("read", "file", 2):
-        raise ValueError("no")
-    clock.now += 100
-    assert said(caplog) == []
-
-
 @pytest.mark.parametrize(("delay", "is_shown"), [(0.0, True), (60.0, False)])
 def test_a_terminal_gets_a_bar_for_what_takes_a_while(
     clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, delay: float, is_shown: bool
@@ -140,11 +133,3 @@ def test_sizes_and_details_are_shown(clock: Clock) -> None:
         assert str(shown).startswith("upload: 4 of 9 files")
     with Progress("jobs", "job", 4, detail=lambda: "fold-2 generation 3 of 9") as shown:
         assert str(shown) == "jobs: 0 of 4 jobs (fold-2 generation 3 of 9)"
-
-
-def test_only_this_module_draws_bars() -> None:
-    """One mechanism, so that no work is silent in a pipe."""
-    folders = ("data", "environment", "models", "training", "utils")
-    files = [path for folder in folders for path in (Path(__file__).parents[1] / folder).rglob("*.py")]
-    using = {path.name for path in files if "tqdm" in path.read_text()}
-    assert using == {"progress.py", "console.py"}

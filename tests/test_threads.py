@@ -43,13 +43,6 @@ def test_only_a_few_are_begun_before_they_are_asked_for() -> None:
     found.close()  # type: ignore[attr-defined]
 
 
-def test_one_thread_works_as_it_is_asked() -> None:
-    torch.set_num_threads(1)
-    caller = threading.get_ident()
-    found = in_order(lambda item: (item, threading.get_ident()), range(3))
-    assert list(found) == [(item, caller) for item in range(3)]
-
-
 def test_an_error_is_raised_where_the_result_is_asked_for() -> None:
     def work(item: int) -> int:
         return 1 // (item - 3)

@@ -65,39 +65,26 @@ def assert_alike(found: Path, whole: Path) -> None:
         assert tensors(found / fold / last) == tensors(whole / fold / last)
 
 
-def test_folds_side_by_side_are_those_one_after_the_other(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(begin(folder, "beside", "--jobs", "2")) == 0
-    path = folder / "runs" / "beside"
-    assert_alike(path, folder / "runs" / "whole")
-    ends = [json.loads(line) for line in (path / "jobs.jsonl").read_text().splitlines()]
-    assert sorted((end["name"], end["exit_code"], end["error"]) for end in ends) == [
-        ("fold-1", 0, None),
-        ("fold-2", 0, None),
-    ]
-    shown = capfd.readouterr().err
-    assert "Generation 1 of 2" not in shown and shown.count("running") == 2 and "2 of 2" in shown
-    assert "Generation 1 of 2" in (path / "jobs" / "fold-1.log").read_text()
-
-
-def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    return process.children(recursive=True)
-
-
-def test_a_stop_ends_all_and_loses_nothing(folder: Path) -> None:
+def test_folds_side_by_side_that_are_stopped_go_on(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A signal in the middle of both folds: exit code 143, no process left, and the same results in the end."""
     command = [sys.executable, str(ROOT / "main.py"), *begin(folder, "cut", "--jobs", "2")]
     path = folder / "runs" / "cut"
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not any(path.glob("fold-*/market.json")):
             time.sleep(0.02)
-        left = workers_of(psutil.Process(process.pid))
+        left = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         _, shown = process.communicate(timeout=200)
     assert process.returncode == 143
     assert left and not psutil.wait_procs(left, timeout=60)[1]
     assert "stopped by SIGTERM" in shown and "walk-forward --resume" in shown and "Traceback" not in shown
-    assert main(words(folder, "--resume", "cut")) == 0
+    assert main(words(folder, "--resume", "cut", "--jobs", "2")) == 0
     assert_alike(path, folder / "runs" / "whole")
+    ends = [json.loads(line) for line in (path / "jobs.jsonl").read_text().splitlines()]
+    assert sorted((end["name"], end["error"]) for end in ends) == [("fold-1", None), ("fold-2", None)]
+    shown = capfd.readouterr().err
+    assert "Generation 1 of 2" not in shown and shown.count("running") == 2 and "2 of 2" in shown
+    assert "Generation 2 of 2" in (path / "jobs" / "fold-1.log").read_text()
 
 
 def test_a_test_is_in_the_cloud_with_its_folds(folder: Path) -> None:
@@ -153,18 +140,3 @@ def test_the_lock_of_a_lost_machine_is_waited_for(tmp_path: Path, monkeypatch: p
         patch.setattr(time, "sleep", lambda _: pytest.fail("waited for itself"))
         run_lock.wait_for_lost_owner(tmp_path)
     run_lock.wait_for_lost_owner(tmp_path)
-
-
-def test_a_name_that_is_taken_in_the_cloud_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(folder / "volume"))
-    shutil.copy(folder / "tiny.toml", tmp_path)
-    shutil.copy(folder / "data.parquet", tmp_path)
-    assert main(begin(tmp_path, "whole")) == 2
-    assert "in the cloud already" in capsys.readouterr().err
-    assert main(words(tmp_path, "--resume", "hwole", "--data", str(tmp_path / "data.parquet"))) == 2
-    shown = capsys.readouterr().err
-    assert "'hwole'" in shown and "Traceback" not in shown
-    assert not (tmp_path / "runs" / "hwole").exists()

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.faults.cloud import hasty
 from benchmarks.faults.proxy import FaultProxy, emulator, running
 from main import main
-from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
-from training.erl_trainer import ERLTrainer
+from tests.tiny_run import TINY, parameters, records, run, unjudged
 from utils.cloud.restore import complete_generations
 from utils.cloud.store import TEMPORARY, LocalStore
 from utils.cloud.sync import CloudSync
@@ -40,15 +36,6 @@ def judge_nothing() -> Iterator[contextlib.ExitStack]:
 def point_to(volume: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("CLOUD_PROVIDER", "local")
     patch.setenv("CLOUD_BUCKET", str(volume))
-
-
-@pytest.fixture
-def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A mounted folder to which the environment points."""
-    path = tiny.parent / "volume"
-    path.mkdir()
-    point_to(path, monkeypatch)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +101,11 @@ def test_a_run_is_in_the_cloud_when_it_ends(
     assert "uploads: 0 pending" in shown.splitlines()[-1]
 
 
-@pytest.mark.parametrize("flags", [["cut"], []])
-def test_a_run_whose_disk_is_lost_goes_on(cut: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its log and its TensorBoard events, and without a warning."""
     shutil.move(cut.parent / "runs" / "whole", cut.parent / "whole")
     shutil.rmtree(cut.parent / "runs")
-    assert resume(cut, *flags) == 0
+    assert resume(cut) == 0
     shown = capsys.readouterr().err
     assert "restored run cut from the cloud" in shown and "WARNING" not in shown
     log = (cut.parent / "runs" / "cut" / "run.log").read_text()
@@ -152,22 +138,6 @@ def test_a_stopped_run_is_uploaded_when_it_goes_on(cut: Path) -> None:
     shutil.rmtree(cut.parent / "volume" / "cut" / "checkpoints")
     assert resume(cut, "cut") == 0
     assert {2, 3} <= set(complete_generations(LocalStore(cut.parent / "volume"), "cut"))
-
-
-def test_a_run_that_was_never_uploaded_is_not_called_restored(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree(cut.parent / "volume" / "cut")
-    assert resume(cut, "cut") == 0
-    shown = capsys.readouterr().err
-    assert "restored" not in shown and "WARNING" not in shown
-    assert complete_generations(LocalStore(cut.parent / "volume"), "cut")[-1] == 3
-
-
-def test_nothing_to_resume_leaves_nothing(tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (["--resume"], ["--resume", "nothing"]):
-        assert run(tiny, *flags) == 2
-    shown = capsys.readouterr().err
-    assert shown.count("ERROR ") == 2 and shown.count("expected") == 2 and "Traceback" not in shown
-    assert not (tiny.parent / "runs" / "nothing").exists()
 
 
 def test_a_name_that_is_taken_in_the_cloud_is_refused(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,27 +173,6 @@ def test_a_cloud_that_is_not_there_stops_the_run_at_its_start(
     assert not (tiny.parent / "runs").exists()
 
 
-def test_a_volume_that_vanishes_ends_in_exit_code_1(
-    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evolve = ERLTrainer.evolve_population
-
-    def unmounting(self: ERLTrainer, fitness: Any) -> None:
-        if self.generation == 2:
-            volume.rename(tiny.parent / "gone")
-        evolve(self, fitness)
-
-    with monkeypatch.context() as patch, hasty():
-        patch.setattr(ERLTrainer, "evolve_population", unmounting)
-        assert run(tiny, "--run", "one") == 1
-    shown = capsys.readouterr().err
-    assert "missing in the cloud: " in shown and "one/checkpoints/generation-000002" in shown
-    assert (tiny.parent / "runs" / "one" / "summary.json").is_file()
-    (tiny.parent / "gone").rename(volume)
-    assert run(tiny, "--resume", "one") == 0
-    assert complete_generations(LocalStore(volume), "one")[-1] == 2
-
-
 def test_a_run_on_disk_goes_on_while_the_cloud_is_out_of_reach(
     tiny: Path, bucket: FaultProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,39 +186,6 @@ def test_a_run_on_disk_goes_on_while_the_cloud_is_out_of_reach(
     shutil.rmtree(tiny.parent / "runs")
     assert run(tiny, "--resume") == 0
     assert len(records(tiny, "one")) == 2
-
-
-def test_a_signal_while_uploads_are_waited_for_stops_the_run(
-    tiny: Path, bucket: FaultProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drain = CloudSync.drain
-
-    def signalled(self: CloudSync, *arguments: Any) -> Any:
-        bucket.inject("status", lambda _: True, float("inf"))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return drain(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CloudSync, "drain", signalled)
-        assert run(tiny, "--run", "one", "--generations", "1") == 128 + signal.SIGTERM
-    bucket.faults.clear()
-    assert run(tiny, "--resume", "one") == 0
-
-
-def test_data_may_lie_elsewhere_when_a_run_goes_on(
-    tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old, new = tiny.parent / "data.parquet", tiny.parent / "elsewhere" / "data.parquet"
-    frame(300, 4).to_parquet(old)
-    assert run(tiny, "--run", "own", "--data", str(old), "--generations", "1") == 0
-    new.parent.mkdir()
-    old.rename(new)
-    shutil.rmtree(tiny.parent / "runs")
-    assert run(tiny, "--resume", "own", "--data", str(new), "--generations", "2") == 0
-    other = new.with_name("other.parquet")
-    new.rename(other)
-    assert run(tiny, "--resume", "own", "--data", str(other), "--generations", "3") == 2
-    assert "data = " in capsys.readouterr().err
 
 
 def test_what_a_killed_upload_left_in_a_volume_goes(tmp_path: Path) -> None:

@@ -17,14 +17,11 @@ from typing import Any
 import google_crc32c
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
-from utils.cloud import sync as sync_module
 from utils.cloud.restore import newest_run, restore_latest, restore_run
 from utils.cloud.settings import open_cloud
-from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, is_safe, safe_name
+from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, safe_name
 from utils.cloud.sync import CloudSync, list_generations
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import (
@@ -131,10 +128,6 @@ def of_tensors(request: Request) -> bool:
     return an_upload(request) and request.name.endswith("population.safetensors")
 
 
-def second_part(request: Request) -> bool:
-    return request.content_range.startswith("bytes 4194304-")
-
-
 def a_download(request: Request) -> bool:
     return "alt=media" in request.path and request.name.endswith(".safetensors")
 
@@ -143,7 +136,6 @@ def a_download(request: Request) -> bool:
     ("environ", "expected"),
     [
         ({}, "None"),
-        ({"CLOUD_PROVIDER": " "}, "None"),
         ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "my-bucket"}, "GcsStore('my-bucket')"),
         ({"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": "/mnt/volume"}, "LocalStore('/mnt/volume')"),
     ],
@@ -162,7 +154,6 @@ def test_the_store_is_the_one_that_the_environment_names(
         ({"CLOUD_PROVIDER": "s3", "CLOUD_BUCKET": "b-b"}, "'s3'"),
         ({"CLOUD_PROVIDER": "gcs"}, "CLOUD_BUCKET"),
         ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "gs://bucket"}, "'gs://bucket'"),
-        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "Bucket/path"}, "'Bucket/path'"),
         ({"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": "relative/path"}, "'relative/path'"),
     ],
 )
@@ -187,17 +178,6 @@ def test_the_manifest_comes_last_and_only_where_there_is_none(proxy: FaultProxy,
     assert "ifGenerationMatch=0" in names[-1][1]
 
 
-def test_a_generation_that_is_there_is_not_sent_again(proxy: FaultProxy, run: Path) -> None:
-    with CloudSync(gcs(), run) as sync:
-        path = checkpoint(run, 1)
-        sync.submit(path)
-        sync.drain(LONG)
-        sent = sum(an_upload(request) for request, _ in proxy.requests)
-        sync.submit(path)
-        sync.drain(LONG)
-    assert sum(an_upload(request) for request, _ in proxy.requests) == sent == 6
-
-
 def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStore, run: Path, tmp_path: Path) -> None:
     upload(store, run, 1)
     path = checkpoint(run, 1, numbers=600)
@@ -220,46 +200,12 @@ def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run
         LocalStore(tmp_path, below="../other")
 
 
-@pytest.mark.parametrize(
-    ("kind", "matches", "times", "code"),
-    [
-        ("status", an_upload, 2, 503),
-        ("status", an_upload, 2, 429),
-        ("status", an_upload, 2, 408),
-        ("status", of_manifest, 2, 500),
-        ("reset", an_upload, 2, 0),
-        ("stall", of_tensors, 1, 0),
-        ("corrupt", of_tensors, 2, 0),
-        ("lost_ack", of_tensors, 1, 0),
-        ("lost_ack", of_manifest, 1, 0),
-    ],
-)
-def test_what_passes_is_recovered_from(
-    proxy: FaultProxy,
-    run: Path,
-    tmp_path: Path,
-    kind: Kind,
-    matches: Callable[[Request], bool],
-    times: int,
-    code: int,
-) -> None:
-    fault = proxy.inject(kind, matches, times, code)
+@pytest.mark.parametrize("kind", ["reset", "corrupt", "lost_ack"])
+def test_what_passes_is_recovered_from(proxy: FaultProxy, run: Path, tmp_path: Path, kind: Kind) -> None:
+    fault = proxy.inject(kind, of_tensors, 1)
     assert upload(gcs(), run, 1) == "uploads: 0 pending, 3 done, 0 failed"
-    assert fault.seen == times
-    assert_stored(gcs(), run, run / "checkpoints" / "generation-000001", tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["status", "reset", "lost_ack", "corrupt"])
-def test_a_resumable_upload_survives_a_fault_in_its_middle(
-    proxy: FaultProxy, run: Path, tmp_path: Path, kind: Kind
-) -> None:
-    path = checkpoint(run, 1, numbers=(9 << 20) // 4)
-    fault = proxy.inject(kind, second_part, 1)
-    with CloudSync(gcs(), run) as sync:
-        sync.submit(path)
-        assert sync.drain(LONG) == "uploads: 0 pending, 1 done, 0 failed"
     assert fault.seen == 1
-    assert_stored(gcs(), run, path, tmp_path)
+    assert_stored(gcs(), run, run / "checkpoints" / "generation-000001", tmp_path)
 
 
 def test_a_server_that_reports_another_checksum_is_not_believed(proxy: FaultProxy) -> None:
@@ -284,18 +230,6 @@ def test_a_drain_that_is_short_of_time_names_what_is_missing(proxy: FaultProxy, 
         sync.submit(checkpoint(run, 1))
         with pytest.raises(CloudError, match=r"generation-000001 \(not uploaded in time\)"):
             sync.drain(0.1)
-
-
-def test_what_failed_is_tried_once_more_at_the_end(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
-    fault = proxy.inject("status", an_upload, float("inf"))
-    with CloudSync(gcs(HASTY), run) as sync:
-        path = checkpoint(run, 1)
-        sync.submit(path)
-        while not sync.status().endswith("1 failed"):
-            threading.Event().wait(0.02)
-        fault.times = 0
-        assert sync.drain(LONG).endswith("0 failed")
-    assert_stored(gcs(), run, path, tmp_path)
 
 
 def test_lacking_permissions_are_named(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,17 +314,6 @@ def test_nothing_is_deleted_before_a_newer_generation_is_complete(proxy: FaultPr
     assert list(list_generations(gcs(), RUN)) == [2]
 
 
-def test_an_error_that_ends_the_run_ends_the_uploads(
-    proxy: FaultProxy, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sync_module, "ERROR_GRACE_SECONDS", 0.3)
-    proxy.inject("status", an_upload, float("inf"))
-    with pytest.raises(KeyError), CloudSync(gcs(), run) as sync:
-        sync.submit(checkpoint(run, 1))
-        raise KeyError
-    assert sync.missing()
-
-
 def test_a_run_whose_name_no_store_should_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'a:b'"):
         CloudSync(LocalStore(tmp_path), tmp_path / "a:b")
@@ -405,15 +328,6 @@ def test_the_newest_run_is_the_one_completed_last(store: ObjectStore, run: Path)
     upload(store, other, 1)
     store.put("unfinished/checkpoints/generation-000009/population.json", b"{}")
     assert newest_run(store) == "a-later-run"
-
-
-@pytest.mark.parametrize("kind", ["truncate", "shorten", "status", "reset", "stall"])
-def test_a_download_that_fails_is_repeated(proxy: FaultProxy, run: Path, tmp_path: Path, kind: Kind) -> None:
-    upload(gcs(), run, 1)
-    fault = proxy.inject(kind, a_download, 2 if kind != "stall" else 1)
-    path = restore_latest(gcs(), RUN, tmp_path / "restored")
-    assert path is not None and fault.seen == fault.times
-    assert contents(path) == contents(run / "checkpoints" / path.name)
 
 
 def test_a_cloud_out_of_reach_does_not_lose_a_generation(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
@@ -432,11 +346,9 @@ def damage(data: bytes) -> bytes:
     ("store", "name", "change"),
     [
         ("gcs", "population.safetensors", damage),
-        *(
-            ("local", name, change)
-            for name in ("population.safetensors", "history.json", "manifest.json")
-            for change in (damage, lambda data: data[:-1], lambda data: data + b"0", None)
-        ),
+        ("local", "population.safetensors", None),
+        ("local", "history.json", lambda data: data[:-1]),
+        ("local", "manifest.json", lambda data: data + b"0"),
     ],
     indirect=["store"],
 )
@@ -486,13 +398,6 @@ def test_objects_are_bounded_by_their_announced_size(store: ObjectStore, tmp_pat
     assert not (tmp_path / "fetched").exists()
 
 
-@given(st.text(max_size=40) | st.text("./\\a:~", max_size=12))
-def test_a_safe_name_stays_within_its_folder(name: str) -> None:
-    root = Path("/some/root")
-    if is_safe(name):
-        assert root in (root / name).parents and ".." not in (root / name).parts
-
-
 def test_unsafe_names_are_refused_everywhere(store: ObjectStore, tmp_path: Path) -> None:
     target = tmp_path / "fetched"
     for name in ("../a", "/a", "a/../b", "a\\b", "..", "", "a//b", "a/", "a\0b", "a\nb", "C:/a", "./a"):
@@ -532,20 +437,6 @@ def test_links_in_a_mounted_folder_are_not_followed(tmp_path: Path) -> None:
 MARK = "TOPSECRETMARK"
 
 
-def key_file(path: Path, private_key: str, token_uri: str) -> Path:
-    key = {
-        "type": "service_account",
-        "project_id": "p",
-        "private_key_id": MARK,
-        "private_key": private_key,
-        "client_email": "someone@example.com",
-        "client_id": "1",
-        "token_uri": token_uri,
-    }
-    path.write_text(json.dumps(key))
-    return path
-
-
 @pytest.mark.parametrize(
     "text",
     [f"not JSON {MARK}", json.dumps({"type": "service_account", "private_key": MARK}), json.dumps({"type": MARK})],
@@ -570,7 +461,9 @@ def test_a_key_that_is_refused_appears_nowhere(
     emulated = os.environ["STORAGE_EMULATOR_HOST"]
     monkeypatch.setenv("API_ENDPOINT_OVERRIDE", emulated)
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
-    key = key_file(tmp_path / "key.json", pem, f"{emulated}/token/{MARK}")
+    key = tmp_path / "key.json"
+    parts = {"type": "service_account", "project_id": "p", "private_key_id": MARK, "private_key": pem, "client_id": "1"}
+    key.write_text(json.dumps(parts | {"client_email": "a@example.com", "token_uri": f"{emulated}/token/{MARK}"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     asked = proxy.inject("status", lambda request: request.path.startswith("/token"), float("inf"), 401)
     caplog.set_level(logging.INFO)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from main import main
 from training.run.status import status_block
 from utils.config.trader import EnvironmentConfig
-from utils.runs.console import ConsoleHandler, wrapped
+from utils.runs.console import ConsoleHandler
 
 RULES = EnvironmentConfig(initial_capital=10_000.0)
 """Episodes of 145 steps."""
@@ -80,10 +75,10 @@ def test_status_block_says_everything() -> None:
     assert "Networks" not in block and "fittest agent" not in block
 
 
-NETWORKS: dict[str, Any] = {
+TRAINED: dict[str, Any] = {
     **RECORD,
-    "replay": {"size": 6960, "capacity": 50_000, "training_starts": 10_000},
-    "validation": {"champion": 2.25, "closed_form": 1.75},
+    "replay": {"size": 15_680, "capacity": 50_000, "training_starts": 10_000},
+    "validation": {"champion": 2.25, "closed_form": math.nan},
     "learning": {
         **RECORD["learning"],
         "explained_by_ridge": 0.018,
@@ -94,19 +89,12 @@ NETWORKS: dict[str, Any] = {
         "added_error": 0.108,
         "best_elites": 2,
         "best_children": 5,
-    },
-}
-TRAINED: dict[str, Any] = {
-    **NETWORKS,
-    "replay": {"size": 15_680, "capacity": 50_000, "training_starts": 10_000},
-    "learning": {
-        **NETWORKS["learning"],
         "reward_loss": 9.43786,
         "temporal_loss": 0.5117,
         "actor_loss": -0.00321,
         "critic_gradient_norm": 0.3117,
         "actor_gradient_norm": 0.05,
-        "skipped_updates": 0.0,
+        "skipped_updates": 12.0,
     },
 }
 
@@ -116,87 +104,27 @@ def test_status_block_tells_what_networks_do() -> None:
     for expected in (
         "Replay      15,680 / 50,000, ready\n",
         "5 founders left; the fittest agent was an elite in 2, a child in 5 of the generations so far\n",
-        "Validation  champion +2.25 %, closed form +1.75 %, mean of single episodes",
+        "Validation  champion +2.25 %, closed form -, mean of single episodes",
         "Networks    losses: reward 9.438, temporal 0.512, actor -0.003; gradient norms of critics and actors 0.31 and "
         "0.05;",
         "explained out of fold by elites: ridge 1.80 %, with networks 5.74 %;",
         "; 31 % of the elites' orders differ from their closed forms' and added +0.52 % (standard error 0.11) an ",
-        " an episode; exploration noise 0.10\n",
+        " an episode; exploration noise 0.10; 12 updates skipped\n",
     ):
         assert expected in block
-    skipped = {**TRAINED, "learning": {**TRAINED["learning"], "skipped_updates": 12.0}}
-    assert "noise 0.10; 12 updates skipped\n" in status_block(skipped, "", RULES, "")
-
-
-def test_status_block_says_that_the_buffer_is_not_ready() -> None:
-    block = status_block(NETWORKS, "", RULES, "")
+    untrained = {name: value for name, value in TRAINED["learning"].items() if not name.endswith(("_loss", "_norm"))}
+    replay = {**TRAINED["replay"], "size": 6960}
+    block = status_block({**TRAINED, "learning": untrained, "replay": replay}, "", RULES, "")
     assert "Replay      Buffer not ready: 6,960 / 10,000\n" in block and "Networks    not trained yet;" in block
-    assert "losses: " not in block
 
 
-def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
-    unknown = {
-        **RECORD,
-        "learning": {**RECORD["learning"], "initial_value": math.nan},
-        "seconds": dict.fromkeys(RECORD["seconds"]),
-        "fitness": {**RECORD["fitness"], "mean": None, "std": math.nan},
-        "trading": {**RECORD["trading"], "win_rate": None},
-        "validation": dict.fromkeys(RECORD["validation"]),
-    }
-    block = status_block(unknown, "", RULES, "")
-    assert "champion -, mean of single episodes" in block and "Q(s0) -, elites" in block
-    assert "None" not in block and "nan" not in block
+def test_only_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(level: int, text: str) -> str:
+        return ConsoleHandler().format(logging.LogRecord("main", level, "", 0, "%s", (text,), None))
 
-
-TABLE = "champion            49.48    4.68        2.91  356.00"
-
-
-@given(st.text("ab ", max_size=200), st.integers(20, 90))
-def test_wrapped_text_keeps_its_words_and_its_label(text: str, width: int) -> None:
-    line = f"  Label       {text.strip()}".rstrip()
-    lines = wrapped(" ".join(line.split()) if len(line.split()) < 2 else line, width).split("\n")
-    assert " ".join(" ".join(lines).split()) == " ".join(line.split())
-    assert all(part.startswith(" " * 14) for part in lines[1:])
-
-
-def handled(level: int, text: str, columns: int | None, monkeypatch: pytest.MonkeyPatch, **environ: str) -> str:
-    """Return what the console shows of a message, on a terminal of so many columns or in a pipe."""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: columns is not None, raising=False)
-    for name, value in {"COLUMNS": str(columns or 80), **environ}.items():
-        monkeypatch.setitem(os.environ, name, value)
-    return ConsoleHandler().format(logging.LogRecord("main", level, "", 0, "%s", (text,), None))
-
-
-def test_a_terminal_gets_width_and_colour_and_a_pipe_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    text = f"Generation 1\n  Fitness     {'word ' * 30}".rstrip()
-    assert handled(logging.INFO, text, None, monkeypatch) == text
-    shown = handled(logging.INFO, text, 60, monkeypatch).split("\n")
-    assert shown[0] == "\033[1mGeneration 1\033[0m" and max(map(len, shown[1:])) <= 60
-    assert handled(logging.WARNING, "mind", 60, monkeypatch) == "\033[33mWARNING mind\033[0m"
-    assert handled(logging.ERROR, "no", 60, monkeypatch, NO_COLOR="1") == "ERROR no"
-
-
-@pytest.mark.parametrize("flags", [[], ["--verbose"]])
-def test_details_go_to_the_log_and_on_request_to_the_console(
-    tiny: Path, flags: list[str], capsys: pytest.CaptureFixture[str], restore_process: None
-) -> None:
-    runs = tiny.parent / "runs"
-    command = ["--config", str(tiny), "--runs-dir", str(runs), "--run", "one", "--generations", "1", *flags]
-    assert main(command) == 0
-    shown, log = capsys.readouterr().err, (runs / "one" / "run.log").read_text()
-    assert "CPU threads" in log and ("CPU threads" in shown) == bool(flags)
-    assert shown.count("Generation 1 of 1") == shown.count("Memory      resident") == 1
-    ending = shown[shown.index("Result of the champion") :]
-    for word in (
-        "champion",
-        "random selection",
-        "Verdict",
-        "report.html",
-        "generation-000001",
-        "--split holdout",
-        "signals",
-    ):
-        assert word in ending
-    if not flags:
-        assert max(map(len, shown[shown.index("policy") :].split("\n")[:5])) <= 80
+    assert shown(logging.WARNING, "mind") == "WARNING mind"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert shown(logging.WARNING, "mind") == "\033[33mWARNING mind\033[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown(logging.ERROR, "no") == "ERROR no"

@@ -46,10 +46,6 @@ def other_shape(held: Tensors) -> None:
     held.update({name: value[..., :-1] for name, value in held.items() if value.ndim})
 
 
-def other_type(held: Tensors) -> None:
-    held.update({name: value.half() for name, value in held.items() if value.is_floating_point()})
-
-
 def nan(held: Tensors) -> None:
     for value in held.values():
         if value.is_floating_point() and value.numel():
@@ -81,11 +77,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "craft",
     [
-        *(tensors(part, other_shape) for part in ("population", "champion")),
-        *(tensors("population", change) for change in (other_type, no_tensor)),
+        tensors("champion", other_shape),
+        tensors("population", no_tensor),
         tensors("replay", nan),
         missing("random"),
-        *(text("progress", content) for content in ("[" * 100_000, '{"generation": "2"}')),
+        text("progress", '{"generation": "2"}'),
     ],
 )
 def test_a_resumed_run_uses_the_generation_before(
@@ -103,10 +99,7 @@ def test_a_resumed_run_uses_the_generation_before(
     assert parameters(tiny, "cut", 3) == parameters(tiny, "whole", 3)
 
 
-@pytest.mark.parametrize(
-    "craft",
-    [*(tensors("champion", change) for change in (other_shape, nan, no_tensor)), missing("champion")],
-)
+@pytest.mark.parametrize("craft", [tensors("champion", nan), missing("champion")])
 def test_an_opened_run_uses_the_generation_before(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from pathlib import Path
 
@@ -40,17 +39,6 @@ def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:
     write_atomically(pipe, "orders")
     reader.join(10)
     assert got == ["orders"] and pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
-
-
-def test_a_device_stays_one(tmp_path: Path) -> None:
-    device = tmp_path / "null"
-    try:
-        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        device.open("wb").close()
-    except PermissionError:
-        pytest.skip("devices can be made and used by root only")
-    write_atomically(device, "orders")
-    assert device.is_char_device() and os.listdir(tmp_path) == ["null"]
 
 
 def test_prepare_refuses_a_target_that_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

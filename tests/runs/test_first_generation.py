@@ -62,15 +62,6 @@ def test_it_begins_anew_from_the_cloud(tiny: Path, volume: Path, monkeypatch: py
     assert_like_whole(tiny)
 
 
-def test_it_begins_anew_where_the_cloud_knows_it_no_better(
-    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_in_its_first_generation(tiny, monkeypatch)
-    shutil.rmtree(volume / "cut")
-    assert run(tiny, "--resume", "cut", "--generations", "1") == 0
-    assert_like_whole(tiny)
-
-
 def test_a_run_whose_checkpoints_are_damaged_does_not_begin_anew(
     tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,11 +124,6 @@ def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: 
         log.newest_generation("one", lambda one: one)
 
 
-def test_runs_without_a_name_never_share_a_folder(tmp_path: Path) -> None:
-    names = {RunLog.create(tmp_path, None, {}).name for _ in range(5)}
-    assert len(names) == 5
-
-
 def test_a_run_that_has_begun_is_not_begun_again(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     RunLog.create(tmp_path, "empty", {})

@@ -53,7 +53,6 @@ def test_what_may_vary_are_settings_that_leave_days_prices_and_costs_alone() -> 
             "known setting in space.toml, got 'evolution.mutation_strenght'; the",
         ),
         ("[env.cost_bps]\nlow = 1\nhigh = 2", "a setting that a sweep may vary"),
-        ("generations = 3", "a known setting in space.toml, got 'generations'"),
         ("[generations]\nlow = 0\nhigh = 2", "--generations: expected INT >= 1, got 0"),
         ("[generations]\nlow = 1.5\nhigh = 2", "--generations: expected INT >= 1, got 1.5"),
         ("[learning.gamma]\nchoices = [0.5, 1.5]", "--learning.gamma: expected NUMBER >= 0 and <= 1, got 1.5"),
@@ -72,30 +71,20 @@ def test_a_mistake_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
     "table",
     [
         "low = 1\nhihg = 2",
-        "low = 1\nhigh = 2\ncolour = 3",
         "low = 1",
         "low = 3\nhigh = 2",
-        "low = 2\nhigh = 2",
         "low = 1\nhigh = 6\nstep = 2",
-        "low = 1\nhigh = 6\nstep = 0",
         "low = 1\nhigh = 6\nstep = nan",
-        "low = 1\nhigh = 6\nstep = 5\nlog = true",
         "choices = [1, 1]",
-        "choices = 3",
         "choices = [1, 2]\nlow = 1",
     ],
 )
-@pytest.mark.parametrize("name", ["generations", "learning.training_starts", "env.loss_multiplier"])
+@pytest.mark.parametrize("name", ["generations", "env.loss_multiplier"])
 def test_a_table_that_is_no_range_gets_one_line(tmp_path: Path, name: str, table: str) -> None:
     path = tmp_path / "space.toml"
     path.write_text(f"[{name}]\n{table}")
     with pytest.raises(ConfigError, match=f"expected low and high.* for {name} in space.toml, got .*: .+"):
         read_space(path)
-
-
-def test_a_file_that_is_not_there_gets_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a readable TOML file for --space"):
-        read_space(tmp_path / "space.toml")
 
 
 @given(st.sampled_from(["evolution.mutation_strength", "generations"]), st.booleans(), st.floats(0, 1))

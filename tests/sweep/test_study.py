@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna import Study
@@ -16,7 +15,6 @@ from training.sweep.study import (
     FIRST_LOOK,
     ROUND,
     Run,
-    importances,
     new_study,
     play_round,
     quiet,
@@ -99,16 +97,3 @@ def test_a_trial_is_given_up_after_four_seeds_that_all_lose() -> None:
 def test_a_trial_with_the_better_mean_is_never_given_up(best: list[float], values: list[float]) -> None:
     if is_given_up(study_of(best), values):
         assert sum(values) / len(values) < sum(best) / len(best) and len(values) >= FIRST_LOOK
-
-
-def test_the_setting_that_decides_is_the_most_important() -> None:
-    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
-        return {run: Finished(str(run), worth(params, Run(0, 0))) for run, params in runs.items()}
-
-    study = new_study()
-    for trials in (19, 19, 19, 40, 40, 40):
-        play_round(study, SPACE, trials, 1, 0, train)
-        if trials == 19:
-            assert importances(study) == {}
-    found = importances(study)
-    assert next(iter(found)) == "evolution.mutation_strength" and sum(found.values()) == pytest.approx(1)

@@ -15,7 +15,7 @@ import pandas as pd
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.export import EQUITY
 from training.sweep.space import SweepPlan, run_name
-from training.sweep.study import importances, values_of
+from training.sweep.study import values_of
 from utils.config.settings import flatten, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -75,7 +75,6 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, study: Study) -> d
         # without skill, which follows per year.
         "deflated_sharpe": deflated_ratio(excess[shown.index(best)], threshold),
         "expected_best_sharpe": YEAR_ROOT * threshold,
-        "importances": importances(study),
         # The verdict on the champion of its median seed, which allows for the number of trials.
         "sentence": verdict["sentence"],
         "tried": tried,

@@ -1,4 +1,4 @@
-"""The page and the short table of a sweep: its trials, which settings matter, and how overfit the selection is."""
+"""The page and the short table of a sweep: its trials, profit by each setting, and how overfit the selection is."""
 
 from __future__ import annotations
 

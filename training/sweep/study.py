@@ -1,4 +1,4 @@
-"""The trials of a sweep by Optuna: which settings to try, when to give a trial up, and which settings matter.
+"""The trials of a sweep by Optuna: which settings to try, and when to give a trial up.
 
 Trials are asked for in rounds and trained seed by seed. Suggestions and pruning use the results of earlier rounds
 alone, so that they do not depend on the order in which runs end. Optuna's study stays in memory and nothing is stored
@@ -30,7 +30,6 @@ GIVE_UP_CHANCE = 0.1
 """Level of the signed-rank test below which a trial is given up as worse than the best one."""
 FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 """Seeds of a trial that are always trained: the p-value of n seeds that all lose is 2^-n."""
-_LEAST_FOR_IMPORTANCE = 20
 _STATES = {"COMPLETE": "complete", "PRUNED": "given up", "FAIL": "failed"}
 """States in which a trial can end, by Optuna's names; the best come first."""
 _ERROR = "error"
@@ -88,25 +87,6 @@ def ranked(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(
         trials, key=lambda one: (states.index(one["state"]), -one["value"] if one["profits"] else 0.0, one["number"])
     )
-
-
-@quiet()
-def importances(study: Study) -> dict[str, float]:
-    """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
-
-    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their profits.
-    """
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-    valued = optuna.create_study(direction="maximize")
-    for trial in study.trials:
-        if trial.state.name != "FAIL":
-            value, params = statistics.median(profits_of(trial)), trial.params
-            valued.add_trial(optuna.trial.create_trial(value=value, params=params, distributions=trial.distributions))
-    if len(valued.trials) < _LEAST_FOR_IMPORTANCE:
-        return {}
-    return get_param_importances(valued, evaluator=PedAnovaImportanceEvaluator())
 
 
 class Run(NamedTuple):

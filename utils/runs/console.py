@@ -1,13 +1,10 @@
-"""Log messages: wrapped and coloured lines on the terminal, all of them in the run's log."""
+"""Log messages: lines on the terminal, all of them in the run's log."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-import shutil
 import sys
-import textwrap
 from pathlib import Path
 
 from tqdm import tqdm
@@ -19,8 +16,6 @@ PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers whose debug messages go to the run's log; those of libraries do not."""
 OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}
-_BOLD = "1"
-_LABEL = re.compile(r"\s+\S+\s{2,}")
 
 
 def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> None:
@@ -54,21 +49,9 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message, after the level of warnings and errors; wrapped and coloured on a terminal."""
-        text = record.getMessage() if record.levelno < logging.WARNING else f"{record.levelname} {record.getMessage()}"
-        if not sys.stderr.isatty():
-            return text
-        width = shutil.get_terminal_size().columns
-        first, *others = [wrapped(line, width) for line in text.split("\n")]
-        code = _COLOURS.get(record.levelno, _BOLD if others else "")
-        if code and "NO_COLOR" not in os.environ:
-            first = f"\033[{code}m{first}\033[0m"
-        return "\n".join([first, *others])
-
-
-def wrapped(line: str, width: int) -> str:
-    """Wrap a line of text, indented after a label; table rows stay whole."""
-    if len(line) <= width or len(re.findall(r"\S\s{2,}", line)) > 1:
-        return line
-    label = _LABEL.match(line)
-    return textwrap.fill(line, width, subsequent_indent=" " * (label.end() if label else 0), break_long_words=False)
+        """Return the message, after the level of warnings and errors, which a terminal shows in colour."""
+        if record.levelno < logging.WARNING:
+            return record.getMessage()
+        text = f"{record.levelname} {record.getMessage()}"
+        is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        return f"\033[{_COLOURS.get(record.levelno, '31')}m{text}\033[0m" if is_coloured else text
