@@ -87,17 +87,6 @@ def test_folds_side_by_side_that_are_stopped_go_on(folder: Path, capfd: pytest.C
     assert "Generation 2 of 2" in (path / "jobs" / "fold-1.log").read_text()
 
 
-def test_a_test_is_in_the_cloud_with_its_folds(folder: Path) -> None:
-    here, there = folder / "runs" / "whole", folder / "volume" / "whole"
-    for name in ("walk_forward.json", "market.json", "results.json", "report.html", "equity.csv"):
-        assert (there / name).read_bytes() == (here / name).read_bytes()
-    for fold in ("fold-1", "fold-2"):
-        for name in ("config.json", "metrics.jsonl", "market.json"):
-            assert (there / fold / name).read_bytes() == (here / fold / name).read_bytes()
-        last = Path("checkpoints") / "generation-000002"
-        assert tensors(there / fold / last) == tensors(here / fold / last)
-
-
 def test_a_test_whose_disk_is_lost_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cloud has only the first generation of its second fold."""
     shutil.copytree(folder / "volume", tmp_path / "volume")

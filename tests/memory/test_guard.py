@@ -21,11 +21,8 @@ V2 = "0::/system.slice/run.service"
 CGROUPS = {
     "v2 tightest": (V2, {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"}, 300),
     "v2 host path not visible": ("0::/../other", {"memory.max": 400}, 400),
-    "v2 beside v1": (V2, {"unified/system.slice/memory.max": 250}, 250),
-    "v1": (V1, {"memory/docker/abc/memory.limit_in_bytes": 150}, 150),
-    "v1 host path not visible": (V1, {"memory/memory.limit_in_bytes": 120}, 120),
-    "v1 without limit": (V1, {"memory/docker/abc/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
-    "v1 of a group that is not ours": (V1, {"memory/docker/other/memory.limit_in_bytes": 50}, None),
+    "v1": (V1, {"memory/memory.limit_in_bytes": 120}, 120),
+    "v1 without limit": (V1, {"memory/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
     "junk": ("nonsense\n1:memory", {"memory.max": "", "memory/memory.limit_in_bytes": "-1"}, None),
 }
 

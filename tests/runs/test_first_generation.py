@@ -62,20 +62,6 @@ def test_it_begins_anew_from_the_cloud(tiny: Path, volume: Path, monkeypatch: py
     assert_like_whole(tiny)
 
 
-def test_a_run_whose_checkpoints_are_damaged_does_not_begin_anew(
-    tiny: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tiny, "--run", "one", "--generations", "1") == 0
-    folder = tiny.parent / "runs" / "one"
-    before = (folder / "metrics.jsonl").read_bytes()
-    (folder / "checkpoints" / "generation-000001" / "replay.json").write_text("{}")
-    capsys.readouterr()
-    assert run(tiny, "--resume", "one") == 2
-    shown = capsys.readouterr().err
-    assert "expected a complete generation of this version" in shown and "Traceback" not in shown
-    assert (folder / "metrics.jsonl").read_bytes() == before
-
-
 def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped before the fold had written down its market."""
     frame(300, 4).to_parquet(tiny.parent / "data.parquet")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -129,18 +128,6 @@ with SafePoint(MemoryGuard()):
     assert "once more to stop at once" in done.stderr
 
 
-def test_a_run_in_use_is_refused(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tiny, "--run", "one", "--generations", "1") == 0
-    before = (tiny.parent / "runs" / "one" / "metrics.jsonl").read_bytes()
-    capsys.readouterr()
-    with RunLock(tiny.parent / "runs" / "one"):
-        assert run(tiny, "--resume", "one", "--generations", "2") == 2
-    shown = capsys.readouterr().err
-    assert f"process {os.getpid()} on {socket.gethostname()}" in shown and "Traceback" not in shown
-    assert (tiny.parent / "runs" / "one" / "metrics.jsonl").read_bytes() == before
-    assert run(tiny, "--resume", "one", "--generations", "2") == 0
-
-
 def test_a_lock_of_another_host_counts_while_it_is_renewed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
@@ -151,14 +138,6 @@ def test_a_lock_of_another_host_counts_while_it_is_renewed(tmp_path: Path) -> No
     with RunLock(tmp_path):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
     assert not lock.exists()
-
-
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "else").write_text("theirs")
-    (tmp_path / "lock").symlink_to(tmp_path / "else")
-    with pytest.raises(OSError, match="symbolic links"):
-        RunLock(tmp_path).__enter__()
-    assert (tmp_path / "else").read_text() == "theirs"
 
 
 def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:

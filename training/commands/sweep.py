@@ -21,7 +21,7 @@ from training.run.study_folder import fetch_files, is_begun, keep_files, open_st
 from training.sweep.outcome import outcome_of, profit_of, toml_of
 from training.sweep.page import render, short_table
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
-from training.sweep.study import FIRST_LOOK, Run, new_study, play_round, require_optuna
+from training.sweep.study import Run, new_study, play_round, require_optuna
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.kinds import RUNS
@@ -104,12 +104,6 @@ def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:
     logger.info("sweep %s: %d trials on seeds %d to %d", path, plan.trials, config.seed, last)
     for name, table in plan.space.items():
         logger.info("  %s: %s", name, " ".join(f"{key} {value}" for key, value in table.items()))
-    if plan.seeds <= FIRST_LOOK:
-        logger.warning(
-            "no trial can be given up early: the test needs %d seeds that all lose; --seeds %d or more would save runs",
-            FIRST_LOOK,
-            FIRST_LOOK + 1,
-        )
 
 
 def _train_all(

@@ -65,9 +65,6 @@ class GcsStore(ObjectStore):
         waits = DEFAULT_RETRY.with_delay(self.policy.first_wait_s, self.policy.longest_wait_s)
         self._in_parts = {**self._once, "retry": waits.with_timeout(self.policy.deadline_s)}
 
-    def __repr__(self) -> str:
-        return f"GcsStore({self._bucket.name!r})"
-
     def check(self) -> bool:
         name = self._bucket.name
         try:

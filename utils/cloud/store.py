@@ -188,9 +188,6 @@ class LocalStore(ObjectStore):
         super().__init__(policy, below)
         self._root = root
 
-    def __repr__(self) -> str:
-        return f"LocalStore({str(self._root)!r})"
-
     def check(self) -> bool:
         try:
             tempfile.TemporaryFile(dir=self._root).close()

@@ -6,7 +6,6 @@ import ctypes
 import re
 import resource
 import sys
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +39,16 @@ class MemoryGuard:
 
 
 def memory_limit_mb(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:
-    """Return the MiB that this process may use: the machine's memory or a tighter cgroup limit (v1, v2)."""
+    """Return the MiB that this process may use: that of the machine or a tighter cgroup's (of v1 the root's)."""
     # Inside a container the path may be the host's and not exist here: then only the root counts.
     groups = {Path()}
     for line in _read(membership).splitlines():
-        # `0::/path` for cgroup v2, which v1 moves below root/unified, and `4:memory,hugetlb:/path` for v1
-        controllers, _, path = line.partition(":")[2].partition(":")
-        group = Path(path.lstrip("/"))
+        group = Path(line.removeprefix("0::/"))
         # A path with ".." is outside the process's cgroup namespace and cannot be followed from here.
-        if ".." not in group.parts and (not controllers or "memory" in controllers.split(",")):
+        if line.startswith("0::/") and ".." not in group.parts:
             groups |= {group, *group.parents}
-    files = product(("", "unified", "memory"), groups, ("memory.max", "memory.limit_in_bytes"))
-    texts = [_read(root / base / group / name) for base, group, name in files]
-    limits = [int(text) for text in texts if text.isdigit() and 0 < int(text) < UNLIMITED_BYTES]
+    files = [root / "memory/memory.limit_in_bytes", *(root / group / "memory.max" for group in groups)]
+    limits = [int(text) for text in map(_read, files) if text.isdigit() and 0 < int(text) < UNLIMITED_BYTES]
     return min([psutil.virtual_memory().total, *limits]) / MB
 
 
