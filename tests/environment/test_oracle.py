@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from tests.environment.oracle import Bar, Order, Result, Volumes, last_close, simulate
 from tests.market_cases import (
     MarketCase,
-    environment_rules,
     market_cases,
     random_orders,
     random_panel,
-    random_volume,
     to_bars,
     to_volumes,
 )
@@ -99,11 +97,6 @@ def test_same_close_without_a_later_bar_leaves_at_the_close_of_the_entry() -> No
     assert result.equity == [1000, 1000, 1000, 1000]
 
 
-def test_start_shifts_the_days_of_the_decisions() -> None:
-    (trade,) = play([1, 2, 4, 5, 5], orders={1: {0: (1, 50)}}, start=1).trades
-    assert (trade.order_day, trade.entry_day, trade.entry_price, trade.exit_day) == (2, 3, 5, 4)
-
-
 # Candidates
 
 
@@ -124,10 +117,6 @@ def test_largest_coefficients_win_and_ties_go_to_the_lower_stock() -> None:
     flat: list[Day] = [8, 8, 8]
     assert stocks_bought(play(flat, flat, flat, flat, orders=orders)) == [1]
     assert stocks_bought(play(flat, flat, flat, flat, orders=orders, max_new_positions_per_day=3)) == [1, 2, 3]
-
-
-def test_the_clipped_coefficient_ranks() -> None:
-    assert stocks_bought(play([8, 8], [8, 8], orders={0: {0: (10, 50), 1: (11, 50)}})) == [0]
 
 
 def test_stock_without_a_bar_at_the_decision_is_no_candidate() -> None:
@@ -498,54 +487,3 @@ def test_random_markets_hold_every_kind_of_exit_and_trouble() -> None:
     ]
     assert min(reasons[kind] for kind in every) >= 2, reasons
     assert min(entry_day_targets, exact_targets, lapsed) >= 1
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 10), st.sampled_from([None, 0.125]))
-def test_random_panels_are_valid_bars(seed: int, days: int, stocks: int, tick: float | None) -> None:
-    data = random_panel(np.random.default_rng(seed), days, stocks, tick=tick)
-    assert data.shape == (days, stocks, 4) and data.dtype == np.float32
-    gone = np.isnan(data)
-    assert (gone.all(axis=-1) == gone.any(axis=-1)).all()
-    open_, high, low, close = np.moveaxis(data[~gone.any(axis=-1)], -1, 0)
-    assert (low > 0).all() and np.isfinite(high).all()
-    assert (low <= np.minimum(open_, close)).all() and (high >= np.maximum(open_, close)).all()
-    again = random_panel(np.random.default_rng(seed), days, stocks, tick=tick)
-    np.testing.assert_array_equal(data, again)
-
-
-def test_random_panels_start_late_stop_early_and_pause_for_long() -> None:
-    data = random_panel(np.random.default_rng(1), 200, 200)
-    present = ~np.isnan(data[..., 0])
-    traded = present[:, present.any(axis=0)]
-    first, last = traded.argmax(axis=0), 199 - traded[::-1].argmax(axis=0)
-    pauses = [max(np.diff(np.flatnonzero(column)), default=1) - 1 for column in traded.T]
-    assert (first > 10).sum() > 10 and (last < 189).sum() > 10 and sum(pause > 5 for pause in pauses) > 20
-
-
-def test_random_volumes_cut_some_orders_and_not_others() -> None:
-    rng = np.random.default_rng(2)
-    data, orders = random_panel(rng, 100, 20), random_orders(rng, 99, 20)
-    rules = EnvironmentConfig(volume_cap=10.0, delisting_loss=30.0)
-    case = MarketCase(data, orders, 0, 99, 85, rules, random_volume(rng, data, 4 * rules.stake * 10))
-    volumes = to_volumes(case.volume)
-    sizes = [(trade.shares, volumes[trade.entry_day][trade.stock]) for trade in oracle(case).trades]
-    cut = [traded is not None and shares >= 0.1 * traded * (1 - 1e-9) for shares, traded in sizes]
-    assert 0.1 < np.mean(cut) < 0.9
-    assert any(traded is None for _, traded in sizes)
-    assert any(traded == 0 for row in volumes for traded in row)
-
-
-def test_random_orders_hold_ties_borders_and_values_out_of_range() -> None:
-    orders = random_orders(np.random.default_rng(0), 50, 20)
-    coefficients, targets = orders[..., 0], orders[..., 1]
-    assert orders.dtype == np.float32 and orders.shape == (50, 20, 2)
-    assert 0.2 < (coefficients >= 1).mean() < 0.4
-    assert (coefficients < 0).any() and (coefficients > 10).any() and (coefficients == 1).any()
-    assert (targets < 10).any() and (targets > 50).any()
-    assert any((row[row >= 1] == row.max()).sum() > 1 for row in coefficients)
-
-
-@given(environment_rules())
-def test_drawn_rules_last_as_long_as_asked(rules: EnvironmentConfig) -> None:
-    assert rules.episode_steps == 145

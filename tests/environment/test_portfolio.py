@@ -20,7 +20,6 @@ from tests.market_cases import (
     market_cases,
     random_orders,
     random_panel,
-    random_volume,
     to_bars,
     to_orders,
     to_volumes,
@@ -98,23 +97,6 @@ def test_agrees_with_the_oracle(case: MarketCase) -> None:
     assert_same(portfolio, 1, cash, expect(case, other))
 
 
-@pytest.mark.parametrize("fill", ["next_open", "same_close"])
-def test_agrees_with_the_oracle_at_full_size(fill: Any) -> None:
-    """145 days and 108 stocks, lanes on windows of their own, on an object that has played other windows before."""
-    rng = np.random.default_rng(11)
-    data = random_panel(rng, 200, 108)
-    rules = EnvironmentConfig(fill=fill, delisting_loss=30.0, volume_cap=5.0)
-    volume = random_volume(rng, data, 4 * rules.stake * 20)
-    portfolio = Portfolio(bars_of(data, volume), rules)
-    starts = [0, 7, 54]
-    play(portfolio, np.stack([random_orders(rng, 145, 108)] * 2, axis=1), [3, 9], 145, 125)
-    orders = [random_orders(rng, 145, 108, busy=busy) for busy in (0.01, 0.1, 0.8)]
-    cash = play(portfolio, np.stack(orders, axis=1), starts, 145, 125)
-    for lane, start in enumerate(starts):
-        case = MarketCase(data, orders[lane], start, start + 145, start + 125, rules, volume)
-        assert_same(portfolio, lane, cash, expect(case, orders[lane]))
-
-
 @settings(max_examples=60, deadline=None)
 @given(market_cases())
 def test_books_balance_at_every_close(case: MarketCase) -> None:
@@ -156,37 +138,6 @@ def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
     # The open of day 3 is beyond the target and fills there: 11 % of a stake of 1 %.
     assert portfolio.entry_credited_rewards()[:, 0].tolist() == pytest.approx([0.11, 0, 0, 0, 0])
     assert portfolio.rewards[:5, 0].tolist() == pytest.approx([0, 0, 0.11, 0, 0])
-
-
-def test_a_delisted_stock_leaves_at_its_last_price_less_the_loss() -> None:
-    """Bought at 100 for 10,000, last seen at 80, lost on day 4: 100 shares at 56, with 0.1 % of costs a leg."""
-    nan = torch.nan
-    prices = torch.tensor([[100.0], [100.0], [80.0], [nan], [nan], [90.0], [90.0]])
-    rules = EnvironmentConfig(max_days_without_bar=2, delisting_loss=30.0)
-    portfolio = Portfolio(Bars.from_prices(prices, prices, prices), rules)
-    portfolio.reset(torch.tensor([0]), steps=6, trading_steps=1)
-    for _ in range(6):
-        portfolio.step(torch.tensor([[[1.0, 50.0]]]))
-    (trade,) = trade_ledger(portfolio, 0)
-    assert (trade["exit_day"], trade["reason"]) == (4, "no_bar")
-    assert [trade[name] for name in ("exit_price", "profit", "costs")] == pytest.approx([56, -4400, 15.6])
-    assert portfolio.equity_curve[:, 0].tolist() == pytest.approx(
-        [1_000_000, 999_990, 997_990, 997_990, 995_584.4, 995_584.4, 995_584.4]
-    )
-    assert portfolio.entry_credited_rewards()[:, 0].tolist() == pytest.approx([-0.44156, 0, 0, 0, 0, 0])
-
-
-@pytest.mark.parametrize("shares", [np.nan, np.inf, -5.0, 300.0, 0.0])
-def test_an_order_buys_no_more_than_its_share_of_the_volume(shares: float) -> None:
-    """Of a stake of 10,000 at 100, a tenth of 300 shares; what nobody knows cuts nothing."""
-    prices = torch.full((4, 1), 100.0)
-    volume = torch.tensor([[1.0], [shares], [1.0], [1.0]])
-    portfolio = Portfolio(Bars.from_prices(prices, prices, prices, volume), EnvironmentConfig(volume_cap=10.0))
-    portfolio.reset(torch.tensor([0]), steps=3, trading_steps=1)
-    for _ in range(3):
-        portfolio.step(torch.tensor([[[1.0, 50.0]]]))
-    bought = [trade["shares"] for trade in trade_ledger(portfolio, 0)]
-    assert bought == {300.0: [30.0], 0.0: []}.get(shares, [100.0])
 
 
 def test_a_cap_without_volume_is_refused() -> None:
@@ -239,14 +190,6 @@ def test_higher_costs_never_help(case: MarketCase, factor: float) -> None:
         ends.append((float(portfolio.equity), len(trade_ledger(portfolio, 0))))
     assert ends[0][1] == ends[1][1]
     assert ends[1][0] < ends[0][0] if ends[0][1] else ends[1][0] == ends[0][0]
-
-
-def test_without_orders_equity_is_exactly_the_cash() -> None:
-    data = random_panel(np.random.default_rng(0), 30, 4)
-    portfolio = Portfolio(bars_of(data), EnvironmentConfig())
-    play(portfolio, np.zeros((20, 1, 4, 2), np.float32), [0], 20, 15)
-    assert portfolio.equity_curve[:21].unique().tolist() == [1_000_000.0]
-    assert portfolio.summary().fitness.tolist() == [-1.0]
 
 
 def test_windows_beyond_the_data_are_refused() -> None:

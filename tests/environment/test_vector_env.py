@@ -103,12 +103,6 @@ def test_every_possible_window_is_drawn_and_no_other(market: Market) -> None:
     assert set(vector.reset(seed=0)[1]["day_index"].tolist()) == {20, 21, 22, 23}
 
 
-def test_windows_may_be_given(market: Market) -> None:
-    starts = np.array([30, 40, 30])
-    _, info = vector_of(market).reset(options={"start_idx": starts})
-    assert info["day_index"].tolist() == starts.tolist()
-
-
 def test_the_environment_that_it_was_made_of_is_left_alone(market: Market) -> None:
     env = environment_of(market, 40)
     play(VectorTradingEnvironment(env, LANES, DAYS), np.full((4, LANES, 3, 2), 10.0, np.float32))
@@ -120,27 +114,3 @@ def test_what_it_cannot_do_is_refused(market: Market) -> None:
         vector_of(market, AutoresetMode.DISABLED)
     with pytest.raises(ValueError, match=rf"^expected days for an episode of {STEPS} steps, got 16\.\.{15 + STEPS}$"):
         VectorTradingEnvironment(environment_of(market), 2, Span(16, 15 + STEPS))
-
-
-def test_stable_baselines3_trains_on_the_lanes(market: Market) -> None:
-    """PPO steps all lanes at once, through ends of episodes, and its buffer holds what the vector environment gave."""
-    sb3, peers = pytest.importorskip("stable_baselines3"), pytest.importorskip("benchmarks.peers.deep.lanes")
-    lanes = peers.Lanes(environment_of(market), LANES, DAYS)
-    lanes.seed(3)
-    model = sb3.PPO("MultiInputPolicy", lanes, n_steps=2 * STEPS, batch_size=54, n_epochs=1, seed=3, device="cpu")
-    model.learn(2 * STEPS * LANES)
-    assert model.num_timesteps == 2 * STEPS * LANES
-    buffer = model.rollout_buffer
-    assert np.flatnonzero(buffer.episode_starts.reshape(-1, LANES)[:, 0]).tolist() == [0, STEPS]
-    vector = vector_of(market, AutoresetMode.SAME_STEP)
-    lanes.seed(8)
-    observation, (expected, _) = lanes.reset(), vector.reset(seed=8)
-    actions = random_orders(np.random.default_rng(0), LANES * STEPS, 3).reshape(-1, LANES, 3, 2)
-    for action in actions:
-        assert_same(observation, expected)
-        observation, rewards, done, infos = lanes.step(action)
-        expected, own_rewards, own_done, _, info = vector.step(action)
-        np.testing.assert_array_equal(rewards, own_rewards.astype(np.float32))
-        np.testing.assert_array_equal(done, own_done)
-    for lane in range(LANES):
-        assert_same(infos[lane]["terminal_observation"], info["final_obs"][lane])

@@ -115,10 +115,6 @@ def test_days_after_the_training_span_are_never_read(seed: int, day: int) -> Non
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_span_too_short_for_any_trade_knows_nothing() -> None:
-    assert not hindsight_of(random_world(), last_day=FIRST_DAY + 1).isfinite().any()
-
-
 def test_long_spans_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     world = random_world(3)
     whole = hindsight_of(world)

@@ -269,16 +269,6 @@ def planted(
     return a, b, weights[0] * a + weights[1] * b + noise * e
 
 
-@given(seeds, st.floats(0.05, 0.95), st.floats(0.05, 3.0), st.sampled_from((0.0, 0.6, -0.6)))
-@settings(max_examples=30)
-def test_a_blend_finds_the_weights_that_were_planted(seed: int, ridge: float, network: float, common: float) -> None:
-    a, b, y = planted(2, 400, (ridge, network), 0.0, seed, common)
-    blend = blend_of(a, b, y)
-    torch.testing.assert_close(blend.ridge, torch.full((2,), ridge, dtype=torch.float64), atol=1e-5, rtol=0)
-    torch.testing.assert_close(blend.network, torch.full((2,), network, dtype=torch.float64), atol=1e-5, rtol=0)
-    torch.testing.assert_close(blend.explained[:, 1], torch.ones(2, dtype=torch.float64), atol=1e-6, rtol=0)
-
-
 def bounded(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, float, float]:
     """The least mean squared error with weights of 0 to 1 and of 0 or more, and these weights."""
     a, b, y = (part.double() for part in (a, b, y))
@@ -311,38 +301,6 @@ def test_weights_are_the_best_within_their_bounds(
         assert own == pytest.approx(error, rel=1e-6, abs=1e-9) or own <= error
     else:
         assert found == 1.0 and best == pytest.approx(0.0, abs=1e-6)
-
-
-@given(seeds, st.floats(-1.5, 2.5), st.floats(-1.5, 2.5), st.floats(0.1, 30.0))
-@settings(max_examples=60)
-def test_both_explain_no_less_than_ridge_regression_alone(
-    seed: int, ridge: float, network: float, noise: float
-) -> None:
-    a, b, y = planted(3, 50, (ridge, network), noise, seed)
-    blend = blend_of(a, b, y)
-    assert bool((blend.explained[:, 1] >= blend.explained[:, 0] - 1e-9).all())
-    alone = 1 - (y - a).square().sum(1) / y.square().sum(1)
-    both = y - blend.ridge[:, None] * a - blend.network[:, None] * b
-    torch.testing.assert_close(blend.explained[:, 0], alone)
-    torch.testing.assert_close(blend.explained[:, 1], 1 - both.square().sum(1) / y.square().sum(1))
-
-
-def test_ridge_regression_stays_where_the_network_is_against_the_results() -> None:
-    a, b, y = planted(4, 300, (0.4, -1.0), 0.5, 0)
-    blend = blend_of(a, b, y)
-    assert blend.network.tolist() == [0.0] * 4 and blend.ridge.tolist() == [1.0] * 4
-    blend = blend_of(a, torch.zeros_like(b), y)
-    assert blend.network.tolist() == [0.0] * 4 and blend.ridge.tolist() == [1.0] * 4
-
-
-def test_a_network_of_pure_noise_has_little_weight() -> None:
-    """Over seeds; and what it explains out of fold by chance is next to nothing."""
-    a, b, y = planted(200, 2000, (0.5, 0.0), 3.0, 1)
-    blend = blend_of(a, b, y)
-    assert float(blend.network.median()) < 0.1 and float(blend.network.max()) < 0.3
-    assert 0.35 < float((blend.network == 0).double().mean()) < 0.65
-    assert float((blend.explained[:, 1] - blend.explained[:, 0]).mean()) < 0.03
-    assert float(blend.ridge[blend.network > 0].mean()) == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_unit_of_scores_is_the_deviation_of_forecasts() -> None:

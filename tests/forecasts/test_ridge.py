@@ -16,7 +16,7 @@ from data.market import Market
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
 from models.genome import TARGET, random_genes
-from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.inputs import GROUP_OF_INPUT
 from models.population import target_percents
 from models.responses import Responses
 from tests.small_market import TINY_RULES
@@ -24,7 +24,6 @@ from tests.tiny import learnable_market, seeded
 from training.forecasts.hindsight import order_results
 from training.forecasts.ridge import TrainingDays
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
-from utils.errors import DataError
 
 AGENTS = 5
 
@@ -87,18 +86,6 @@ def test_each_agent_has_the_ridge_regression_of_its_genes(days: TrainingDays, ge
         for fold, (learned, _) in enumerate(days.samples.folds):
             expected = ridge_by_hand(days, learned, gene)
             np.testing.assert_allclose(x @ ridge.by_fold[agent, fold].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
-
-
-def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -> None:
-    """A group with a large penalty weighs next to nothing, and that changes what the others weigh."""
-    one = genes[:1].clone()
-    one[:, : len(GROUPS)] = -4.0
-    other = one.clone()
-    other[:, 0] = 2.0
-    open_, shut = (days.fit(gene).weights[0].numpy() for gene in (one, other))
-    in_group = GROUP_OF_INPUT == 0
-    assert np.abs(shut[in_group]).max() < 0.05 * np.abs(open_[in_group]).max()
-    assert np.abs(shut[~in_group] - open_[~in_group]).max() > 1e-4
 
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
@@ -194,16 +181,6 @@ def test_days_after_training_are_as_in_use(market: Market, days: TrainingDays) -
     np.testing.assert_array_equal(dense(other), dense(days))
 
 
-@pytest.mark.parametrize("column", [0, 1])
-def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Tensor, column: int) -> None:
-    factor = np.ones(market.data_array.shape[:2])
-    factor[:, column] = 10.0
-    one, two = (expected_by(days, genes) for days in (days_of(market), days_of(with_prices(market, factor))))
-    assert torch.equal(one.isfinite(), two.isfinite())
-    known = one.isfinite()
-    torch.testing.assert_close(one[known], two[known], rtol=1e-2, atol=1e-2 * float(one[known].std()))
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_agents_are_the_same_in_any_company(threads: int) -> None:
     """Ridge forecasts and expectations, bit for bit, whatever the number of agents that are computed at once."""
@@ -234,11 +211,3 @@ def test_what_is_planted_is_learned_and_noise_is_not() -> None:
         forecasts = TrainingDays.of(market, Portfolio.on(market, rules)).fit(random_genes(8, seeded(0)))
         explained[kind] = float(forecasts.explained.max())
     assert explained["momentum"] > 0.02 and explained["martingale"] < 0.01
-
-
-def test_too_short_a_market_is_refused() -> None:
-    market = replace(learnable_market(1))
-    train = replace(market.splits.train, last=market.splits.train.first + 60)
-    short = replace(market, splits=replace(market.splits, train=train))
-    with pytest.raises(DataError, match="give more training days"):
-        days_of(short)

@@ -146,15 +146,6 @@ def test_cash_is_never_overdrawn_and_money_is_conserved(seed: int, orders: int) 
     assert torch.equal(decision.after.pending[:, :-1], held.pending[:, :-1])
 
 
-def test_where_waiting_is_worth_nothing_all_that_earns_is_ordered() -> None:
-    rules = rules_of(20, 5, 4.0)
-    best = torch.tensor([[2.0, 1.0, 0.5], [1.0, 0.0, -1.0], [-torch.inf] * 3, [3.0, 2.0, 1.0]], dtype=torch.float64)
-    decision = CashValue.zero(rules).greedy(best, accounts(torch.tensor([1.0, 1.0, 1.0, 0.5]), 10.0))
-    expected = torch.tensor([[1, 1, 0.5], [1, 0, 0], [0, 0, 0], [1, 0.25, 0]], dtype=torch.float64)
-    torch.testing.assert_close(decision.size, expected)
-    assert decision.reward.tolist() == pytest.approx([3.25, 1.0, 0.0, 3.5])
-
-
 def plenty(days: int, worth: float, rules: EnvironmentConfig) -> CashValue:
     """The value of one opportunity a day, of so small orders that cash never matters."""
     generator, count = seeded(1), 3000
@@ -275,23 +266,6 @@ def test_cash_that_comes_back_is_worth_what_it_still_earns() -> None:
     assert poor.tolist() == [gain_of_poor[left] > 0 for left in clear]
 
 
-def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
-    rules, transitions = lived(12, 100, 0.2)
-    cash_value = improve(CashValue.zero(rules), *transitions, 1.0, 4)
-    state, poor = accounts(torch.ones(4), 8.0, POOR), torch.full((4, 1), POOR, dtype=torch.float64)
-    value_weight, exploration_threshold = torch.tensor(
-        [[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64
-    )
-    assert cash_value.greedy(poor, state, value_weight=value_weight, exploration_threshold=exploration_threshold).size[
-        :, 0
-    ].tolist() == [
-        0.0,
-        1.0,
-        0.0,
-        1.0,
-    ]
-
-
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_an_iteration_is_the_least_squares_of_temporal_differences(
     gamma: float, monkeypatch: pytest.MonkeyPatch
@@ -316,14 +290,3 @@ def test_an_iteration_is_the_least_squares_of_temporal_differences(
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 64)
     pieces = improve(before, *transitions, gamma, 1)
     np.testing.assert_allclose(now @ pieces.weights.numpy(), now @ exact, rtol=1e-3, atol=1e-3)
-
-
-def test_opportunities_that_are_all_alike_do_no_harm() -> None:
-    rules, transitions = lived(12, 100, 0.2)
-    alike = {
-        when: replace(getattr(transitions, when), opportunity=torch.zeros_like(transitions.after.cash))
-        for when in ("after", "next")
-    }
-    cash_value = improve(CashValue.zero(rules), *CashTransitions(**alike, next_best=transitions.next_best), 1.0, 6)
-    found = cash_value.of(accounts(torch.ones(11), torch.arange(1, 12)))
-    np.testing.assert_allclose(found, optimum(12, 100, 0.2)[1:, 0], rtol=0.2)

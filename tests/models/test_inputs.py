@@ -100,17 +100,6 @@ def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np
     return np.concatenate([x for _, x in inputs.forecasts(market, learned, slice(0, DAYS))], axis=1)
 
 
-def test_responses_can_be_those_of_other_days() -> None:
-    market = market_of(1)
-    inputs, apart = TradeInputs.fit(market, LEARNED), LEARNED & ((np.arange(DAYS) < 60) | (np.arange(DAYS) > 120))
-    responses = Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, apart)
-    expected = replace(inputs, responses=responses).of(market)
-    banks = np.concatenate([x for _, x in inputs.banks(market, slice(0, DAYS))], axis=1)
-    found = np.concatenate((banks, forecasts_of(inputs, market, apart)), axis=2)
-    np.testing.assert_array_equal(found, expected)
-    assert not np.array_equal(expected, inputs.of(market))
-
-
 @pytest.mark.parametrize("column", range(5))
 def test_a_price_level_says_nothing(column: int) -> None:
     """A ticker in other units, after a split say, may be bought or not."""

@@ -18,12 +18,11 @@ from models.networks import (
     NetworkSizes,
     Perceptrons,
     at_target,
-    sale_target,
     soft_update,
 )
 from tests.models import plain
 from tests.tiny import seeded, shake
-from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, TARGET_PERCENTS
+from utils.spaces import TARGET_PERCENTS
 
 INPUTS, AGENTS = 4, 3
 SIZES = NetworkSizes(INPUTS, hidden=5, folds=3, account=8)
@@ -147,12 +146,6 @@ def test_values_at_a_sale_target_are_interpolated(seed: int, rows: int) -> None:
         torch.testing.assert_close(at_target(values, torch.full((2, rows), known)), values[..., place])
 
 
-def test_a_sale_target_is_shifted_by_steps_and_stays_in_its_range() -> None:
-    shift = torch.tensor([-9.0, -1.0, 0.0, 0.25, 2.0, 9.0])
-    expected = [MIN_TARGET_PERCENT, 20.0, 30.0, 32.5, 50.0, MAX_TARGET_PERCENT]
-    assert sale_target(torch.tensor([30.0]), shift).tolist() == expected
-
-
 def test_networks_come_back_from_their_tensors() -> None:
     networks = random_networks()
     other = Networks.of(networks.tensors)
@@ -253,17 +246,6 @@ def test_an_agent_without_a_finite_gradient_is_left_as_it_is(bad: float) -> None
     assert frozen.steps.tolist() == [3, 1, 3] and frozen.skipped.tolist() == [0, 2, 0]
     assert optimizer.steps.tolist() == [4, 2, 4] and optimizer.skipped.tolist() == [0, 2, 0]
     assert all(bool((part.grad == 0).all()) for part in found if part.grad is not None)
-
-
-def test_a_step_of_an_agent_is_the_same_bits_alone() -> None:
-    generator = seeded(3)
-    parts, gradients = random_parts(5, generator), [random_parts(5, generator, 4.0) for _ in range(5)]
-    _, together = optimised(parts, gradients)
-    for agent in range(5):
-        rows = slice(agent, agent + 1)
-        _, alone = optimised([part[rows] for part in parts], [[part[rows] for part in step] for step in gradients])
-        for own, stacked in zip(alone, together, strict=True):
-            torch.testing.assert_close(own.detach(), stacked[rows].detach(), rtol=1e-6, atol=1e-7)
 
 
 @given(seeds, st.integers(1, 30), st.floats(0.01, 1.0))

@@ -100,14 +100,3 @@ def test_the_forecast_is_the_sum_of_the_next_moves_as_the_spread_decays(seed: in
     expected = sum(-0.4 * spread * kept**ahead for ahead in range(sessions))
     assert forecast[50, 2] == pytest.approx(expected, rel=1e-9)
     assert not forecast[:, :2].any()
-
-
-@given(st.integers(0, 10**6), st.integers(1, 50))
-@settings(max_examples=20)
-def test_the_order_of_the_stocks_does_not_matter(seed: int, days: int) -> None:
-    moves, order = couples(400 + days, 3, 0.15, seed), np.random.default_rng(seed).permutation(6)
-    terms, loadings = pair_terms(moves)
-    mixed, mixed_loadings = pair_terms(moves[:, order])
-    back = {(order[stock], order[other], place) for stock, other, place in mixed}
-    assert {tuple(term) for term in terms} == back
-    np.testing.assert_allclose(sorted(loadings), sorted(mixed_loadings), rtol=1e-9)

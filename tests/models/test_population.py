@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from data.market import Market
-from models.cash_value import FEATURES, CashValue
-from models.ddpg_agent import HISTORY, LOSSES, DDPGAgent
-from models.genome import TARGET, VALUE_WEIGHT, random_genes
-from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.ddpg_agent import HISTORY, LOSSES
+from models.genome import TARGET, random_genes
 from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of
 from models.replay_buffer import Batch
 from models.trader import Blend
@@ -32,7 +30,6 @@ from utils.spaces import TARGET_PERCENTS
 FOLDS, TARGETS = 2, len(TARGET_PERCENTS)
 LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
 CLOSED = LearningConfig(agent="closed-form")
-SIZE = EvolutionConfig().population_size
 LEARN = partial(update, gamma=1.0, tau=0.3)
 STREAMS = ("evolution", "networks", "sight")
 BY_STOCK, BY_ACCOUNT = (".reward", ".choice", ".slope"), (".continuation", ".size")
@@ -95,61 +92,6 @@ def differing_rows(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[i
         for row in (part != after[name]).reshape(len(part), -1).any(1).nonzero()[:, 0]
     ]
     return {int(row) for row in rows}
-
-
-def test_there_are_as_many_agents_as_asked_for_and_each_is_an_object() -> None:
-    population = population_of(SIZE)
-    assert len(population) == len(population.agents) == SIZE == 16
-    assert all(population[row] is agent for row, agent in enumerate(population.agents))
-    assert all(isinstance(agent, DDPGAgent) for agent in population.agents)
-    assert len({id(agent) for agent in population.agents}) == 16
-    places = {agent.critic.reward.parts[0].data_ptr() for agent in population.agents}
-    assert len(places) == 16
-
-
-def test_the_best_agent_of_a_trainer_is_an_agent_of_its_own() -> None:
-    trainer = tiny_trainer()
-    trainer.run_generation()
-    best = trainer.best_agent
-    assert isinstance(best, DDPGAgent) and all(best is not agent for agent in trainer.population.agents)
-    assert best.networks is not None and trainer.population.networks is not None
-    before = {name: part.clone() for name, part in best.networks.tensors.items()}
-    for part in trainer.population.networks.tensors.values():
-        part.detach().zero_()
-    assert all(torch.equal(part, before[name]) for name, part in best.networks.tensors.items())
-
-
-def test_founders_see_groups_of_inputs_and_nothing_else() -> None:
-    population = population_of(8)
-    assert population.networks is not None
-    groups = torch.from_numpy(GROUP_OF_INPUT[1:])
-    for row, seen in enumerate(population.feature_groups):
-        expected = [bool(seen[group]) for group in groups.tolist()]
-        assert population.networks.input_mask[row].tolist() == expected
-        first = population.networks.critic.reward.parts[0].detach()[row]
-        assert not bool(first[:, ~torch.tensor(expected)].any())
-        assert bool((first[:, torch.tensor(expected)] != 0).all())
-    assert population.networks.critic.reward.parts[0].shape == (8, FOLDS, INPUTS - 1, LEARNING.hidden)
-    assert population.networks.actor.choice.shape == (8, FOLDS, LEARNING.hidden + 1, 2)
-    assert population.networks.actor.size.parts[0].shape == (8, FEATURES, LEARNING.hidden)
-    assert 0 < int(population.feature_groups.sum()) < population.feature_groups.numel() == 8 * len(GROUPS)
-
-
-def test_what_the_population_learns_shows_in_its_agents() -> None:
-    population = population_of()
-    assert population.networks is not None
-    agent = population.agents[2]
-    held = [part.detach().clone() for part in agent.critic.parameters()]
-    LEARN(population.learners(), batch_of(), 1)
-    assert not any(torch.equal(part, old) for part, old in zip(agent.critic.parameters(), held, strict=True))
-    for name in ("actor", "actor_target", "critic", "critic_target"):
-        own, stack = getattr(agent, name).parameters(), getattr(population.networks, name).parameters()
-        assert all(torch.equal(part[0], whole[2]) for part, whole in zip(own, stack, strict=True)), name
-    for name in ("actor_optimizer", "critic_optimizer"):
-        own, stack = getattr(agent, name), getattr(population.networks, name)
-        for moments, whole in ((own.first, stack.first), (own.second, stack.second)):
-            assert all(torch.equal(part[0], parts[2]) for part, parts in zip(moments, whole, strict=True))
-        assert float(own.norm) == float(stack.norm[2]) > 0
 
 
 def test_an_update_of_an_agent_changes_only_its_row() -> None:
@@ -250,26 +192,6 @@ def test_childrens_actors_mutate_in_proportion_to_each_layer() -> None:
     for name in ("choice", "size"):
         moved = [after[f"{kind}.{name}"] - before[f"{kind}.{name}"][:1] for kind in ("actor", "actor_target")]
         torch.testing.assert_close(moved[0], moved[1], rtol=1e-4, atol=1e-5)
-
-
-def test_inputs_that_a_child_looks_at_no_more_do_not_matter_to_it() -> None:
-    """And those that it begins to look at begin to matter with its updates."""
-    population = population_of(2)
-    assert population.networks is not None
-    for seed in range(100):
-        if bool((population.networks.input_mask[1] & ~population.networks.input_mask[0]).any()):
-            break
-        bred(population, [0, 0], seed=seed)
-    batch, child = batch_of(), population.agents[1]
-    seen = population.networks.input_mask[1]
-    assert not bool(seen.all())
-    x = population.inputs.for_networks(batch.x).flatten(1, 2)
-    other = torch.where(seen, x, -x)
-    for _ in range(3):
-        assert torch.equal(child.critic.reward(x[None]), child.critic.reward(other[None]))
-        child.update(batch)
-    begun = seen & ~population.networks.input_mask[0]
-    assert bool(child.critic.reward.parts[0].detach()[0][:, begun].any())
 
 
 def test_an_evaluation_chooses_elites_and_takes_the_blend() -> None:
@@ -386,26 +308,3 @@ def test_agents_without_networks_are_closed_forms(learning: LearningConfig) -> N
         assert set(agent.get_stats()) == {f"{name}_loss" for name in LOSSES} | {"noise_scale"}
     with pytest.raises(ConfigError, match="learner"):
         networked(tiny_agent(market())).update(batch_of())
-
-
-def test_agents_stand_on_their_own_closed_form() -> None:
-    population, ridge = population_of(3), random_ridge(3, seed=8)
-    worth = CashValue.zero(TINY_RULES)
-    population.stand_on(ridge, worth)
-    for row, agent in enumerate(population.agents):
-        assert torch.equal(agent.traders.weights[0], ridge.weights[row]) and agent.cash_value is worth
-        assert float(agent.traders.target_percent) == float(population.start[row])
-        assert float(agent.traders.value_weight) == float(population.genes[row, VALUE_WEIGHT])
-        assert agent.members is not None and torch.equal(agent.members.weights[0], ridge.weights[row])
-        learners = population.learners(slice(row, row + 1))
-        assert learners.networks is agent.networks
-        assert torch.equal(learners.by_fold[0], ridge.by_fold[row].float())
-
-
-def test_ridge_forecasts_of_learners_are_relative_to_the_stocks_of_a_day() -> None:
-    population, batch = population_of(3), batch_of()
-    found = population.learners().ridge(batch.x)
-    assert found.shape == (3, *batch.x.shape[:3])
-    for agent, fold, day in ((0, 0, 0), (2, 1, 3)):
-        plain = batch.x[fold, day].double().numpy() @ population.ridge.by_fold[agent, fold].numpy()
-        np.testing.assert_allclose(found[agent, fold, day].numpy(), plain - plain.mean(), rtol=1e-4, atol=1e-4)

@@ -98,16 +98,6 @@ def test_untrained_actors_leave_the_greedy_rule(seed: int, stake: float, orders:
     assert torch.equal(greedy.target_percent, candidates.target.gather(1, greedy.stock))
 
 
-def test_actors_that_have_learned_depart_from_the_greedy_rule() -> None:
-    """Otherwise the tests here would say little."""
-    worth, accounts = random_value(rules_of(), 0), random_accounts(40, 1)
-    best = best_of(random_candidates(40, 2, 2))
-    policy = policy_of(random_networks(2, 3))
-    found = worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
-    greedy = worth.greedy(best, accounts).size
-    assert bool(((found > 0) & (greedy == 0)).any()) and bool(((found < greedy) & (found > 0)).any())
-
-
 @given(seeds, stakes, st.integers(1, 5), st.floats(0.1, 30.0), st.floats(0.0, 3.0), st.sampled_from((0.0, 40.0, 300.0)))
 @settings(max_examples=60)
 def test_no_actor_and_no_noise_overspend(
@@ -147,30 +137,6 @@ def test_any_candidate_is_a_number_to_an_actor(seed: int, scale: float) -> None:
     adjustment, zero = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth), torch.zeros(20).double()
     for extreme in (torch.inf, -torch.inf, torch.nan, 1e30):
         assert bool(adjustment(accounts.levels, zero + extreme, zero + extreme).isfinite().all())
-
-
-def test_noise_is_added_to_each_account_of_its_own() -> None:
-    worth, accounts = random_value(rules_of(), 0), random_accounts(6, 1)
-    policy, zero = policy_of(random_networks(2, 3)), torch.zeros(6, dtype=torch.float64)
-    noise = torch.arange(6, dtype=torch.float64)
-    plain = policy.adjusting(accounts, worth)(accounts.levels, zero, zero)
-    torch.testing.assert_close(policy.adjusting(accounts, worth, noise)(accounts.levels, zero, zero), plain + noise)
-
-
-@given(seeds, st.integers(1, 5), st.integers(1, 3))
-@settings(max_examples=20)
-def test_a_committee_of_equal_members_is_one_of_them(seed: int, members: int, orders: int) -> None:
-    worth, accounts = random_value(rules_of(), seed), random_accounts(15, seed + 1)
-    best = best_of(random_candidates(15, orders, seed + 2))
-    one = random_networks(1, seed)
-    many = one.rows(torch.zeros(members, dtype=torch.long))
-    alone, together = policy_of(one), policy_of(many, is_committee=True)
-    sizes = [worth.greedy(best, accounts, adjustment=own.adjusting(accounts, worth)) for own in (alone, together)]
-    is_close = (sizes[0].size - sizes[1].size).abs() < 1e-5
-    # At the smallest size, or where a gain is none, the last bits decide.
-    assert float(is_close.all(1).double().mean()) > 0.8
-    value, other = (own.value(sizes[0], worth) for own in (alone, together))
-    torch.testing.assert_close(value, other, rtol=1e-5, atol=1e-5)
 
 
 def mean_of(parts: list[Tensor]) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -79,20 +77,6 @@ def test_forecasts_of_the_best_stocks_are_those_of_the_best_scores(seed: int, mo
         assert bool((best.stock.diff(dim=2) > 0).all())
         for name in ("expected", "score", "target"):
             assert torch.equal(getattr(best, name), getattr(whole, name).gather(2, best.stock)), name
-
-
-@given(seeds, st.integers(1, 6))
-@settings(max_examples=30)
-def test_the_mean_of_agents_expects_the_mean_of_what_they_expect(seed: int, agents: int) -> None:
-    traders = traders_of(agents, seed)
-    x = torch.randn(50, 6, generator=seeded(seed), dtype=torch.float64)
-    mean = traders.mean()
-    assert mean.count == 1
-    torch.testing.assert_close(x @ mean.weights[0], (x @ traders.weights.T).mean(1))
-    assert float(mean.value_weight) == pytest.approx(float(traders.value_weight.mean()))
-    assert float(mean.target_percent) == pytest.approx(float(traders.target_percent.mean()))
-    for row in range(agents):
-        torch.testing.assert_close(traders.rows(slice(row, row + 1)).mean().weights, traders.weights[row : row + 1])
 
 
 def candidates_of(expected: Tensor, target: Tensor, score: Tensor | None = None) -> Candidates:
@@ -181,23 +165,3 @@ def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
     choice = daily_orders(traders, CashValue.zero(rules), candidates, accounts, torch.zeros(1).double(), 2)
     assert choice.decision.size.tolist() == [pytest.approx([1.0, least])]
     assert choice.action(candidates.target)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
-
-
-def test_agents_do_not_see_one_another() -> None:
-    world, traders = random_world(5), traders_of(3)
-    rules, cash_value = world.env.rules, some_value(world.env.rules, 2)
-    world.env.reset(world.starts(6))
-    expected = torch.randn(6, world.stocks, generator=seeded(9))
-    together, _ = decided(world, traders, expected, cash_value)
-    accounts = accounts_of(world.env.positions().features, world.env.account(), expected.max(1).values.double(), rules)
-    for agent in range(3):
-        lanes = slice(2 * agent, 2 * agent + 2)
-        known = torch.where(world.env.candidates(), expected, -torch.inf)[lanes]
-        best = known.clamp(min=0).max(1).values.double()
-        own = replace(
-            type(accounts)(**{name: value[lanes] for name, value in vars(accounts).items()}), opportunity=best
-        )
-        rows = traders.rows(torch.tensor([agent, agent]))
-        candidates = candidates_of(known, rows.target_percent)
-        alone = daily_orders(rows, cash_value, candidates, own, torch.zeros(2).double(), 1)
-        assert torch.equal(alone.action(candidates.target), together[lanes])

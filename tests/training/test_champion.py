@@ -18,7 +18,7 @@ from environment.trading_env import TradingEnvironment, windows_from
 from models.ddpg_agent import DDPGAgent
 from models.trader import Forecasts
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_LEARNING, learnable_market, seeded, tiny_trainer
+from tests.tiny import TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.rollout import Rollout, purchases, roll_out
 from utils.config.trader import DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig, SyntheticConfig
@@ -87,34 +87,6 @@ def test_after_updates_orders_depart_from_the_closed_form(trained: tuple[ERLTrai
         "champion": float(rollout.profit_percent),
         "closed_form": float(closed.profit_percent),
     }
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_other_actors_order_otherwise(trained: tuple[ERLTrainer, list[dict[str, Any]]], seed: int) -> None:
-    """Those of random numbers of the same scale in the networks that choose among stocks."""
-    trainer, _ = trained
-    champion, draws = trainer.champion, seeded(seed)
-    assert champion.networks is not None
-    networks = champion.networks.map(torch.clone)
-    for part in (networks.actor_target.choice, networks.actor_target.slope):
-        part.copy_(part.square().mean().sqrt() * torch.randn(part.shape, generator=draws))
-        assert bool(part.all())
-    found, orders = played(trainer, replace(champion, networks=networks))
-    before, known = played(trainer, champion)
-    assert not are_equal(orders, known) and float(found.departed(before)) > 0.1
-
-
-def test_what_is_earned_is_earned_by_the_score(trained: tuple[ERLTrainer, list[dict[str, Any]]]) -> None:
-    """With random numbers in its place less than half of the profit is left."""
-    trainer, _ = trained
-    champion = trainer.champion
-    forecasts = champion.forecasts(trainer.market, trainer.days.later)
-    profit = float(played(trainer, champion)[0].profit_percent)
-    assert profit > 8.0
-    for seed in range(5):
-        noise = torch.randn(forecasts.score.shape, generator=seeded(seed))
-        blind = replace(forecasts, score=torch.where(forecasts.score.isfinite(), noise, -torch.inf))
-        assert float(played(trainer, champion, blind)[0].profit_percent) < profit / 2
 
 
 def test_an_episode_ends_with_the_summary_of_its_rollout() -> None:

@@ -27,7 +27,7 @@ from tests import tiny
 from tests.models import plain
 from tests.models.plain import Floats, numbers
 from tests.small_market import small_market
-from tests.tiny import INPUTS, seeded, shake, tiny_agent, tiny_trainer
+from tests.tiny import INPUTS, seeded, shake, tiny_agent
 from training import ddpg
 from training.ddpg import act, update
 from utils.config.trader import EnvironmentConfig
@@ -364,28 +364,6 @@ def first_moment(networks: Networks, name: str, place: tuple[int, ...]) -> float
     return float(moment[place])
 
 
-def test_nothing_follows_the_last_decision_but_what_its_orders_earn() -> None:
-    """Neither a value of cash nor a continuation, however large they are."""
-    learners, batch = random_learners(2, rate=0.0), random_batch(8)
-    held = batch.transitions
-    last, other = (
-        replace(batch, transitions=replace(held, terminated=held.terminated | is_last)) for is_last in (True, False)
-    )
-    assert not bool(held.terminated.all())
-
-    def found(own: Batch) -> tuple[Tensor, ...]:
-        return tuple(taken(some(learners, [0, 1]), own).values())
-
-    richer = replace(
-        learners.networks.critic_target.continuation, flat=learners.networks.critic_target.continuation.flat + 2
-    )
-    before = found(last), found(other)
-    learners.networks.critic_target.continuation.flat.copy_(richer.flat)
-    after = found(last), found(other)
-    assert all(torch.equal(*pair) for pair in zip(before[0], after[0], strict=True))
-    assert not torch.equal(before[1][1], after[1][1])
-
-
 def tensors_of(networks: Networks) -> dict[str, Tensor]:
     return {name: part.detach().clone() for name, part in networks.tensors.items()}
 
@@ -439,19 +417,6 @@ def test_targets_follow_slowly_once_many_steps_are_taken() -> None:
         torch.testing.assert_close(slow, old + 0.1 * (fast - old))
 
 
-def test_without_a_future_nothing_of_it_matters() -> None:
-    """At a discount factor of 0."""
-    batch = random_batch(8)
-    other = replace(batch, transitions=replace(batch.transitions, next_best=-3 * batch.transitions.next_best))
-    for gamma, is_alike in ((0.0, True), (1.0, False)):
-        found = []
-        for own in (batch, other):
-            learners = random_learners(2)
-            taken(learners, own, gamma=gamma)
-            found.append(tensors_of(learners.networks))
-        assert all(torch.equal(part, found[1][name]) for name, part in found[0].items()) == is_alike
-
-
 def broken(batch: Batch, part: str) -> Batch:
     """The batch with one number that is none."""
     if part in ("x", "y"):
@@ -501,69 +466,12 @@ def test_a_batch_that_is_no_number_leaves_networks_as_they_were(part: str, spoil
             assert name.endswith("counts") or torch.equal(learned, expected[name]), name
 
 
-@pytest.mark.parametrize("part", ["reward", "continuation"])
-def test_an_agent_whose_networks_are_no_number_harms_no_other(part: str) -> None:
-    """Its actor stands still where it reads what is none."""
-    learners = random_learners(3)
-    networks, others = learners.networks, some(learners, [0, 2])
-    getattr(networks.critic, part).parts[2].detach()[1, ..., 0, 0] = torch.nan
-    before, batch = tensors_of(networks), random_batch(8)
-    for _ in range(2):
-        taken(learners, batch)
-        taken(others, batch)
-    assert networks.critic_optimizer.skipped.tolist() == [0, 2, 0]
-    if part == "reward":
-        assert networks.actor_optimizer.skipped.tolist() == [0, 2, 0]
-        assert torch.equal(networks.actor.size.flat[1], before["actor.size"][1])
-    assert_close({name: part[[0, 2]] for name, part in tensors_of(networks).items()}, tensors_of(others.networks))
-
-
-def test_critics_learn_a_batch_that_they_see_again_and_again() -> None:
-    learners, batch = random_learners(2, scale=0.0), random_batch(16)
-    losses = [taken(learners, batch, gamma=0.0) for _ in range(120)]
-    for name in ("reward", "temporal"):
-        found = torch.stack([loss[name] for loss in losses])
-        assert bool((found[-1] < 0.6 * found[0]).all()), name
-        assert bool((found[-10:].mean(0) < found[30:40].mean(0)).all()), name
-
-
 def frozen(learners: Learners, *owners: str) -> Learners:
     """The same agents, the networks of whose owners do not learn; results are as expected of all."""
     for owner in owners:
         getattr(learners.networks, f"{owner}_optimizer").learning_rate = 0.0
     learners.networks.calibration.fill_(1.0)
     return learners
-
-
-@pytest.mark.parametrize("level", [1.5, 0.4])
-@pytest.mark.parametrize("is_last", [True, False])
-def test_continuations_learn_what_accounts_earn_beyond_the_forecast(level: float, is_last: bool) -> None:
-    """Of the next decision, which is known; and what follows it, unless it is the last one: as much again each day."""
-    rows, worth = 64, CashValue.zero(RULES)
-    learners = frozen(learners_of(random_networks(1, scale=0.0, rate=0.02), worth=worth), "actor")
-    learners = replace(learners, traders=replace(learners.traders, size=torch.ones(1).double()))
-    batch = random_batch(rows, orders=1)
-    held = batch.transitions
-    following = replace(held.next, cash=torch.ones(rows).double())
-    # An account whose next day is like this one: what follows it is worth what this one is, discounted.
-    per_order = RULES.largest_order * (1 + RULES.cost_rate)
-    size = min(1.0, 1.0 / per_order)
-    after = following.after(
-        torch.full((rows,), size * per_order).double(), torch.full((rows,), size * RULES.largest_order).double()
-    )
-    planted = replace(
-        held,
-        after=after,
-        next=following,
-        next_best=torch.full_like(held.next_best, level),
-        terminated=torch.full((rows,), is_last),
-    )
-    gamma = 0.5
-    for _ in range(150):
-        taken(learners, replace(batch, transitions=planted), gamma=gamma)
-    policy = AccountPolicy.of(learners.networks.online)
-    expected = gamma * size * level / (1 if is_last else 1 - gamma)
-    assert float(policy.following(after, worth).detach().mean()) == pytest.approx(expected, abs=0.1)
 
 
 def of_cash_worth(slope: float, good: float = 1.0) -> CashValue:
@@ -632,31 +540,6 @@ def test_orders_grow_where_they_are_worth_more_than_their_cash(
     assert bool((after > before).all() if grows else (after < before).all())
 
 
-@pytest.mark.parametrize("bias", [-0.4, 0.4])
-def test_trust_holds_sizes_to_the_greedy_rule(bias: float) -> None:
-    """The more, the closer, even where Q says otherwise; where it says nothing, any trust does."""
-    best, learned = (3.0, 20.0) if bias < 0 else (0.3, -20.0)
-    batch = with_cash(random_batch(8, orders=1), best)
-    found = []
-    for trust in (0.0, 1000.0):
-        learners = departing(bias, of_cash_worth(0.0 if bias < 0 else 2.0), learned)
-        with mock.patch.object(ddpg, "SIZE_TRUST", trust):
-            for _ in range(3):
-                taken(learners, batch)
-        found.append((order_of(learners, batch) - float(bias < 0)).abs().mean())
-    assert float(found[1]) < abs(bias) < float(found[0])
-
-
-@pytest.mark.parametrize("orders", [1, 2, 3])
-def test_an_actor_learns_on_days_with_fewer_candidates_than_orders(orders: int) -> None:
-    """Or without any, of which nothing can be learned."""
-    learners, batch = random_learners(1), random_batch(16, orders, missing=0.5)
-    assert bool(batch.transitions.best.isinf().any())
-    taken(learners, batch)
-    optimizer = learners.networks.actor_optimizer
-    assert optimizer.steps.tolist() == [1] and float(optimizer.norm) > 0
-
-
 # Known worlds: one input tells good stocks from bad ones.
 
 GOOD = INPUTS - 1
@@ -711,16 +594,6 @@ def test_the_choice_learns_to_prefer_the_better_stock(sign: float, weight: float
     assert bool((losses[-1] < losses[0] - 0.1).all())
 
 
-@pytest.mark.parametrize(("ridge", "rises"), [(0.2, True), (-0.2, False)])
-def test_the_weight_of_the_ridge_forecast_rises_where_it_is_right(ridge: float, rises: bool) -> None:
-    learners = untrained(ridge=ridge)
-    good = torch.randn(SIZES.folds, 16, 4, generator=seeded(2))
-    for _ in range(5):
-        taken(learners, planted(good, good[..., None]))
-    slope = learners.networks.actor.slope.detach()[..., 0]
-    assert bool((slope > 0.01).all() if rises else (slope < -0.01).all())
-
-
 @pytest.mark.parametrize("typical", [False, True])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_sale_target_learns_what_earns_more(sign: float, typical: bool) -> None:
@@ -735,25 +608,3 @@ def test_the_sale_target_learns_what_earns_more(sign: float, typical: bool) -> N
         taken(learners, batch)
     for _, target in judged(learners, 1.0):
         assert target > 35 if sign > 0 else target < 25
-
-
-def test_trust_holds_the_choice_to_the_critic() -> None:
-    """So that scores stay what is expected where departures earn too little."""
-    found = []
-    good = torch.randn(SIZES.folds, 16, 4, generator=seeded(2)).sign()
-    for trust in (0.0, 100.0):
-        learners = untrained()
-        with mock.patch.multiple(ddpg, CHOICE_TRUST=trust, TARGET_TRUST=trust):
-            for _ in range(60):
-                taken(learners, planted(good, good[..., None] * torch.linspace(0.5, 1.5, TARGETS)))
-        found.append([abs(target - 30) + abs(score) for score, target in judged(learners, 1.0)])
-    assert all(held < 0.2 * free for free, held in zip(*found, strict=True))
-
-
-def test_actors_of_a_run_with_several_orders_a_day_learn() -> None:
-    trainer = tiny_trainer(rules=replace(RULES, max_new_positions_per_day=2))
-    for _ in trainer.run(3):
-        pass
-    networks = trainer.population.networks
-    assert networks is not None and networks.actor_optimizer.skipped.tolist() == [0] * 4
-    assert bool((networks.actor_optimizer.steps > 0).all())

@@ -20,13 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from models.cash_value import CashValue, improve
+from models.cash_value import CashValue
 from models.ddpg_agent import DDPGAgent
-from models.replay_buffer import ReplayBuffer
 from models.trader import Forecasts, Traders
 from tests.small_market import TINY_RULES
 from tests.tiny import (
-    FIRST_DAY,
     TINY_EVOLUTION,
     World,
     learnable_market,
@@ -35,9 +33,7 @@ from tests.tiny import (
     tiny_agent,
     tiny_rules,
     tiny_trainer,
-    transitions_of,
 )
-from training.forecasts.hindsight import order_results
 from training.rollout import Rollout, roll_out
 from utils.config.trader import EnvironmentConfig
 
@@ -158,29 +154,6 @@ def test_a_rollout_is_the_same_on_cuda(orders: int) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-3)
     for name, value in ours.transitions.items():
         torch.testing.assert_close(theirs.transitions[name].cpu(), value, rtol=1e-5, atol=1e-6, msg=name)
-
-
-@needs_cuda
-def test_results_of_orders_are_the_same_on_cuda() -> None:
-    world = random_world(5)
-    ours, theirs = (
-        order_results(one.env.bars, world.env.rules, FIRST_DAY, world.days - 1).cpu() for one in (world, on_cuda(world))
-    )
-    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6, equal_nan=True)
-
-
-@needs_cuda
-def test_the_value_of_waiting_is_the_same_on_cuda() -> None:
-    world = random_world(6)
-    transitions, learned = transitions_of(rolled_out(world), torch.arange(AGENTS)), []
-    for device in ("cpu", "cuda"):
-        replay = ReplayBuffer(4096, 1, device=device)
-        replay.add({name: value.to(device) for name, value in transitions.items()})
-        held = replay.sample(slice(None, replay.size))
-        zero = CashValue.zero(world.env.rules, device)
-        cash_value = improve(zero, held.after, held.next, held.next_best, 1.0, 2)
-        learned.append(cash_value.of(held.after).cpu())
-    torch.testing.assert_close(learned[1], learned[0], rtol=1e-2, atol=1e-2)
 
 
 @needs_cuda

@@ -21,7 +21,7 @@ from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from models.population import elite_count
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer, transitions_of
+from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer, transitions_of
 from training import erl_trainer, population_rollouts
 from training.erl_trainer import PHASES, ERLTrainer
 from training.rollout import Rollout, roll_out
@@ -33,7 +33,6 @@ from utils.config.trader import (
     LearningConfig,
     SyntheticConfig,
 )
-from utils.errors import DataError
 from utils.runs.state_tree import flatten, unflatten
 
 
@@ -80,45 +79,6 @@ def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int) -> N
     assert_equal(second, first)
     assert [plain(record) for record in second.run(3)] == records[finished:]
     assert_equal(second, whole)
-
-
-def test_what_is_restored_plays_the_same(market: Market) -> None:
-    trainer, other = tiny_trainer(market), tiny_trainer(market, seed=5)
-    list(trainer.run(2))
-    other.load_state_dict(trainer.state_dict())
-    ours, theirs = other.population, trainer.population
-    assert torch.equal(ours.genes, theirs.genes) and other.generation == 2
-    assert ours.cash_value.weights.equal(theirs.cash_value.weights) and bool(theirs.cash_value.weights.any())
-    assert other.replay.size == trainer.replay.size > 0 and other.replay.next_row == trainer.replay.next_row
-    assert ours.elites == theirs.elites and ours.founders == theirs.founders
-    assert torch.equal(ours.ridge.weights, theirs.ridge.weights)
-    for name in ("champion", "best_agent"):
-        found, expected = (getattr(one, name).forecasts(market) for one in (other, trainer))
-        assert torch.equal(found.expected, expected.expected) and torch.equal(found.score, expected.score)
-    assert other.validate_best_agent() == trainer.validate_best_agent()
-
-
-def test_the_record_counts_where_the_fittest_agents_came_from(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent is an elite if its row was kept from the generation before; the first ones are founders."""
-    trainer, before, found = tiny_trainer(market), list[list[int]](), list[str]()
-    evaluate = trainer.evaluate_population
-
-    def noted() -> Any:
-        before.append(trainer.population.elites)
-        played = evaluate()
-        found.append("elites" if int(played.fitness.argmax()) in before[-1] else "children")
-        return played
-
-    monkeypatch.setattr(trainer, "evaluate_population", noted)
-    records = list(trainer.run(6))
-    for generation, record in enumerate(records, start=1):
-        counts = {kind: record["learning"][f"best_{kind}"] for kind in ("elites", "children")}
-        assert counts == {kind: found[1:generation].count(kind) for kind in counts}
-        assert record["replay"]["training_starts"] == trainer.replay.training_starts
-    fittest = trainer.population.fittest
-    assert fittest["founders"] == 1 and sum(fittest.values()) == 6
-    closed = tiny_trainer(market, learning=replace(TINY_LEARNING, agent="closed-form")).run_generation()
-    assert set(closed["replay"]) == {"size", "capacity"} and not any("best_" in name for name in closed["learning"])
 
 
 def numbers(record: Any) -> Iterator[float]:
@@ -326,12 +286,6 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
         for cash_value in (population.cash_value, nothing)
     )
     assert patient > 1.05 * hasty
-
-
-def test_too_little_to_learn_from_is_refused(market: Market) -> None:
-    train = replace(market.splits.train, last=market.splits.train.first + 60)
-    with pytest.raises(DataError, match="give more training days"):
-        tiny_trainer(replace(market, splits=replace(market.splits, train=train)))
 
 
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:

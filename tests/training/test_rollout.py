@@ -15,7 +15,7 @@ from environment.portfolio import Portfolio
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
 from models.trader import Candidates, Forecasts, Traders, daily_orders
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, transitions_of, trending_panel, world_of
+from tests.tiny import World, random_world, seeded, tiny_rules, trending_panel, world_of
 from training.rollout import play, purchases, roll_out
 from utils.config.trader import EnvironmentConfig
 
@@ -233,22 +233,6 @@ def test_departures_are_counted_order_by_order() -> None:
         assert not rollouts[0].departed(rollouts[0]).any()
 
 
-def test_transitions_of_some_agents_are_theirs() -> None:
-    world = random_world(2, rules=tiny_rules(max_new_positions_per_day=2))
-    arguments = world.trading, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(4)
-    rollout = roll_out(*arguments, records=True)
-    chosen = torch.tensor([2, 0])
-    rows, fields_of_rows = transitions_of(rollout, chosen), transition_fields(2)
-    assert rows.keys() == fields_of_rows.keys()
-    for name, (shape, dtype) in fields_of_rows.items():
-        held = rollout.transitions[name]
-        assert rows[name].dtype == dtype and rows[name].shape == (held.shape[0] * 2 * 4, *shape)
-        expected = torch.stack(
-            [held[step, agent, window] for step in range(len(held)) for agent in (2, 0) for window in range(4)]
-        )
-        assert torch.equal(rows[name], expected), name
-
-
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
 @pytest.mark.parametrize("cost", [0.0, 40.0])
 def test_cash_comes_back_as_positions_close(fill: str, cost: float) -> None:
@@ -274,24 +258,6 @@ def test_cash_comes_back_as_positions_close(fill: str, cost: float) -> None:
     assert rows["after_left"][:, 0].tolist() == list(range(steps, 0, -1))
     assert bool((rows["after_cash"] > -1e-6).all()) and bool((rows["next_best"][..., 0] > -torch.inf).any())
     torch.testing.assert_close(rows["after_opportunity"][1:], rows["next_opportunity"][:-1], rtol=0, atol=0)
-
-
-def test_an_order_that_finds_no_price_costs_nothing() -> None:
-    """The account after a decision is what is planned; the next one is what became of it."""
-    panel = trending_panel((0.01, 0.01), 30)
-    panel[FIRST_DAY + 1] = float("nan")
-    rules = tiny_rules(stake_percent=5.0)
-    world = world_of(panel, rules=rules)
-    expected = torch.full((1, world.days, 2), 1.0)
-    forecasts = Forecasts.of(expected, world.env.bars.tradable, torch.tensor([20.0]))
-    rollout = roll_out(
-        world.trading, traders(agents=1), forecasts, CashValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
-    )
-    rows = transitions_of(rollout, torch.tensor([0]))
-    assert float(rows["after_cash"][0]) == pytest.approx(0.5, abs=0.01)
-    assert float(rows["next_cash"][0]) == 1.0 and not rows["next_pending"][0].any()
-    assert not rows["next_best"][0].isfinite().any()
-    assert float(rows["after_cash"][1]) == 1.0
 
 
 def test_all_agents_see_all_days_before_the_end_only() -> None:
