@@ -99,10 +99,6 @@ class Critic:
         """Return all tensors."""
         return [self.reward.flat, self.continuation.flat]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Critic:
-        """Return a critic of changed numbers."""
-        return Critic(self.reward.map(change), self.continuation.map(change))
-
 
 @dataclass(frozen=True)
 class Actor:
@@ -133,10 +129,6 @@ class Actor:
         """Return views of what mutates by noise of its own scale: (A, ...) each."""
         return [self.choice, self.slope, *self.size.parts]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Actor:
-        """Return an actor of changed numbers."""
-        return Actor(change(self.choice), change(self.slope), self.size.map(change))
-
 
 @dataclass(frozen=True)
 class ActorCritic:
@@ -149,10 +141,6 @@ class ActorCritic:
     base: Tensor
     """(A, 3) of what scores are made: weights of the ridge forecast and of the critic's reward, as they were blended
     when the agent was evaluated last, and the unit of `Actor.choice` in percent of the initial capital."""
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> ActorCritic:
-        """Return those of some agents, or on another device."""
-        return ActorCritic(self.actor.map(change), self.critic.map(change), change(self.calibration), change(self.base))
 
     @property
     def weights(self) -> Tensor:
@@ -298,33 +286,30 @@ _KINDS = ("", "_target", "_first", "_second")
 class Networks:
     """Actors and critics of A agents with their target networks, which are played, and optimisers."""
 
-    actor: Actor
-    actor_target: Actor
-    critic: Critic
-    critic_target: Critic
-    actor_optimizer: AdamW
-    critic_optimizer: AdamW
-    input_mask: Tensor
-    """(A, inputs) bool: the inputs that each critic's reward network looks at."""
-    calibration: Tensor
-    base: Tensor
-    """(A,) and (A, 3), see `ActorCritic`."""
-
     def __init__(self, tensors: Mapping[str, Tensor], sizes: NetworkSizes, learning_rate: float = 0.0) -> None:
         """Build around tensors by name, as `tensors` holds them: they are shared, not copied."""
         self.tensors = held = {name: part.detach() for name, part in tensors.items()}
         self.sizes, self.learning_rate = sizes, learning_rate
-        for kind in _KINDS[:2]:
-            reward = Perceptrons(held[f"critic{kind}.reward"], sizes.reward)
-            continuation = Perceptrons(held[f"critic{kind}.continuation"], sizes.of_account)
-            size = Perceptrons(held[f"actor{kind}.size"], sizes.of_account)
-            setattr(self, f"critic{kind}", Critic(reward, continuation))
-            setattr(self, f"actor{kind}", Actor(held[f"actor{kind}.choice"], held[f"actor{kind}.slope"], size))
-        for owner, names in _OWNERS.items():
-            moments = [[held[f"{owner}{kind}.{name}"] for name in names] for kind in _KINDS[2:]]
-            parameters = getattr(self, owner).parameters()
-            setattr(self, f"{owner}_optimizer", AdamW(parameters, moments, held[f"{owner}.counts"], learning_rate))
-        self.input_mask, self.calibration, self.base = (held[name] for name in ("input_mask", "calibration", "base"))
+        self.critic, self.critic_target = self._critic(""), self._critic("_target")
+        self.actor, self.actor_target = self._actor(""), self._actor("_target")
+        self.critic_optimizer = self._optimizer("critic", self.critic.parameters())
+        self.actor_optimizer = self._optimizer("actor", self.actor.parameters())
+        self.input_mask = held["input_mask"]
+        """(A, inputs) bool: the inputs that each critic's reward network looks at."""
+        self.calibration, self.base = held["calibration"], held["base"]
+        """(A,) and (A, 3), see `ActorCritic`."""
+
+    def _critic(self, kind: str) -> Critic:
+        reward, continuation = (self.tensors[f"critic{kind}.{name}"] for name in _OWNERS["critic"])
+        return Critic(Perceptrons(reward, self.sizes.reward), Perceptrons(continuation, self.sizes.of_account))
+
+    def _actor(self, kind: str) -> Actor:
+        choice, slope, size = (self.tensors[f"actor{kind}.{name}"] for name in _OWNERS["actor"])
+        return Actor(choice, slope, Perceptrons(size, self.sizes.of_account))
+
+    def _optimizer(self, owner: str, parameters: list[Tensor]) -> AdamW:
+        moments = [[self.tensors[f"{owner}{kind}.{name}"] for name in _OWNERS[owner]] for kind in _KINDS[2:]]
+        return AdamW(parameters, moments, self.tensors[f"{owner}.counts"], self.learning_rate)
 
     @classmethod
     def initialize(
@@ -381,18 +366,10 @@ class Networks:
             part.copy_(tensors[name])
 
     @torch.no_grad()
-    def apply_mask(self) -> None:
-        """Zero the weights of masked inputs, so that they start at zero once they are unmasked."""
-        for kind in _KINDS:
-            self._mask(self.tensors[f"critic{kind}.reward"])
-
-    def mask_gradient(self) -> None:
-        """Keep the weights of masked inputs at zero."""
-        assert self.critic.reward.flat.grad is not None
-        self._mask(self.critic.reward.flat.grad)
-
-    def _mask(self, reward: Tensor) -> None:
-        Perceptrons(reward, self.sizes.reward).parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
+    def mask(self, *rewards: Tensor) -> None:
+        """Zero what belongs to masked inputs in tensors like the rewards', by default weights, targets and moments."""
+        for reward in rewards or [self.tensors[f"critic{kind}.reward"] for kind in _KINDS]:
+            Perceptrons(reward, self.sizes.reward).parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
 
     @torch.no_grad()
     def renew_folds(self, generator: torch.Generator) -> None:

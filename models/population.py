@@ -304,7 +304,7 @@ class Population:
         networks, rows = self.networks, {True: others.to(self.device), False: parents.to(self.device)}
         networks.assign({n: part[rows[n.endswith(_OF_ACCOUNT)]] for n, part in networks.tensors.items()})
         networks.input_mask.copy_(input_mask_of(self.feature_groups))
-        networks.apply_mask()
+        networks.mask()
         self._mutate(is_child.to(self.device), generators["networks"])
 
     def _mutate(self, is_child: Tensor, generator: torch.Generator) -> None:

@@ -6,7 +6,7 @@ takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from models.cash_value import Accounts, Adjustment, CashValue, Decision, account_features, candidate_features
 from models.networks import ActorCritic, Perceptrons, at_target
 from models.risk import utility
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
 _BEST = 5
 """Stocks whose mean forecast is the opportunity of a day."""
@@ -114,11 +114,9 @@ class Forecasts:
             score = utility(score, penalty)
         target = target.to(expected.dtype)
         target = target[:, None, None].expand(expected.shape) if target.dim() == 1 else target
-        stock = None if most is None else best_stocks(score, max(most, _BEST))
-        if stock is not None:
-            expected, score, target = (part.gather(2, stock) for part in (expected, score, target))
-            penalty = None if penalty is None else penalty.gather(2, stock)
-        return cls(expected, score, target, opportunity_of(expected, score, penalty), stock, penalty)
+        whole = cls(expected, score, target, expected.new_empty(0), None, penalty)
+        kept = whole if most is None else whole.best(max(most, _BEST))
+        return replace(kept, opportunity=opportunity_of(kept.expected, kept.score, kept.penalty))
 
     @classmethod
     def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
@@ -140,8 +138,8 @@ class Forecasts:
         if self.stock is not None:
             return self
         stock = best_stocks(self.score, most)
-        expected, score, target = (part.gather(2, stock) for part in (self.expected, self.score, self.target))
         penalty = None if self.penalty is None else self.penalty.gather(2, stock)
+        expected, score, target = (part.gather(2, stock) for part in (self.expected, self.score, self.target))
         return Forecasts(expected, score, target, self.opportunity, stock, penalty)
 
     @classmethod
@@ -195,6 +193,10 @@ class Blend:
         one = torch.ones(agents, dtype=torch.float64)
         return cls(one, 0 * one, torch.zeros(agents, 2, dtype=torch.float64), one)
 
+    def rows(self, rows: Sequence[int]) -> Blend:
+        """Return that of some agents."""
+        return Blend(**{name: part[rows] for name, part in vars(self).items()})
+
     def to(self, device: torch.device | str) -> Blend:
         """Return it on a device."""
         return Blend(**{name: part.to(device) for name, part in vars(self).items()})
@@ -208,12 +210,6 @@ def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
     return torch.stack([*sums, torch.full_like(sums[0], y.shape[1])])
 
 
-def blended(blend: Blend, ridge: Tensor, reward: Tensor, level: Tensor) -> Tensor:
-    """Return (A, ...) float32 expected results: the mean over a day's stocks is the ridge regression's, `level`."""
-    weight, network = (part.float().view(-1, *[1] * (ridge.dim() - 1)) for part in (blend.ridge, blend.network))
-    return weight * ridge + network * reward + (1.0 - weight) * level
-
-
 def beyond_start(typical: Tensor, target: Tensor, start: Tensor) -> Tensor:
     """Return what an order earns on average beyond one at the sale target that its agent starts from.
 
@@ -224,11 +220,6 @@ def beyond_start(typical: Tensor, target: Tensor, start: Tensor) -> Tensor:
     """
     first = start.to(target.dtype).view(-1, *[1] * (target.dim() - 1))
     return at_target(typical, target) - at_target(typical, first)
-
-
-def target_places(percent: Tensor) -> list[int]:
-    """Return the places among `TARGET_PERCENTS` of sale targets in percent."""
-    return [TARGET_PERCENTS.index(value) for value in percent.tolist()]
 
 
 def best_stocks(expected: Tensor, most: int) -> Tensor:

@@ -206,7 +206,7 @@ def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
         if "." in name and not name.endswith(".counts") and "_first." not in name and "_second." not in name:
             part += scale * torch.randn(part.shape, generator=draws)
     networks.calibration.uniform_(0.5, 2.0, generator=draws)
-    networks.apply_mask()
+    networks.mask()
     return networks
 
 

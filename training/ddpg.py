@@ -51,11 +51,12 @@ def update(learners: Learners, batch: Batch, accumulate: int, *, gamma: float, t
         (share * loss).sum().backward(inputs=networks.actor.parameters())
         error = (error.detach() * learners.outcomes.deviation).square().mean((1, 2, 3))
         totals += share * torch.stack((error, temporal.detach().square().mean(1), loss.detach()))
-    networks.mask_gradient()
-    for name in ("critic", "actor"):
-        optimizer = getattr(networks, f"{name}_optimizer")
-        optimizer.step()
-        soft_update(getattr(networks, f"{name}_target"), getattr(networks, name), optimizer.averaging(tau))
+    assert networks.critic.reward.flat.grad is not None
+    networks.mask(networks.critic.reward.flat.grad)
+    networks.critic_optimizer.step()
+    soft_update(networks.critic_target, networks.critic, networks.critic_optimizer.averaging(tau))
+    networks.actor_optimizer.step()
+    soft_update(networks.actor_target, networks.actor, networks.actor_optimizer.averaging(tau))
     return dict(zip(LOSSES, totals, strict=True))
 
 

@@ -18,12 +18,13 @@ from models.cash_value import CashValue, improve
 from models.ddpg_agent import LOSSES, DDPGAgent
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
+from models.trader import Blend, Forecasts
 from training.ddpg import update
 from training.evolution import next_generation
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.samples import Float32Array
 from training.generation_log import HISTORY, GenerationLog
-from training.population_rollouts import KnownForecasts, PopulationResults, PopulationRollouts, Windows
+from training.population_rollouts import PopulationResults, PopulationRollouts, Windows
 from training.rollout import roll_out
 from training.updates import Updates
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
@@ -78,8 +79,8 @@ class ERLTrainer:
         kept = learning.replay_capacity, orders, learning.training_starts, device
         self.replay = ReplayBuffer(*kept, has_risk=has_risk)
         self.updating = Updates(learn, self.replay, learning.gradient_accumulation)
-        self.elite_forecasts: KnownForecasts | None = None
-        """Those by which the champion was tested; they hold until the elites are trained again."""
+        self.forecasts: tuple[Forecasts, Blend] | None = None
+        """Of all agents with networks, out of fold; by them the champion was tested, and agents are evaluated next."""
         self.stand_on(self.population.cash_value)
         self.champion = self.tested_champion()
         """The elites of the last generation in one agent, which is deployed."""
@@ -110,8 +111,9 @@ class ERLTrainer:
 
     def evaluate_population(self) -> PopulationResults:
         """Play all agents on windows of training days by what did not learn from them; fill the replay buffer."""
-        known, capacity = self.elite_forecasts, self.replay.capacity
-        played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), capacity, known)
+        known, self.forecasts = self.forecasts, None  # they would take memory until the end of the training
+        parts = self.population, self.draw_windows(), self.replay.capacity, known
+        played, transitions = self.rollouts.evaluate(*parts)
         if transitions:
             self.replay.add(transitions)
         self.population.evaluated(played.fitness, played.blend)
@@ -178,18 +180,18 @@ class ERLTrainer:
 
         It bets the share of the capital that its evidence is worth, and holds the market with the rest.
         """
-        population, rows = self.population, torch.tensor(self.population.elites)
-        champion, networks = population.committee(population.elites), population.networks
+        population, days, elites = self.population, self.days, self.population.elites
+        champion, ridge = population.committee(elites), population.ridge.rows(elites)
         percent = champion.traders.target_percent.cpu()
-        ridge = population.ridge.rows(rows)
-        test = SkillTest(self.days, ridge.by_fold, int((torch.tensor(TARGET_PERCENTS) - percent).abs().argmin()))
-        if networks is None:
-            self.days.forecasts(ridge.mean(), percent, most=1, seen=test)
+        target = int((torch.tensor(TARGET_PERCENTS) - percent).abs().argmin())
+        if population.networks is None:
+            test = SkillTest(days, ridge.by_fold, target)
+            days.forecasts(ridge.mean(), percent, most=1, seen=test)
         else:
-            elites, most = networks.targets.map(lambda part: part[rows.to(part.device)]), self.eval_env.account.ranked
-            forecasts, blend = self.days.forecasts(ridge, population.start[rows], elites, most, test)
-            self.elite_forecasts = KnownForecasts(list(population.elites), forecasts, blend)
-            champion.members = population.members(rows, blend)
+            test = SkillTest(days, ridge.by_fold, target, elites)
+            parts = population.networks.targets, self.eval_env.account.ranked, test
+            self.forecasts = days.forecasts(population.ridge, population.start, *parts)
+            champion.members = population.members(torch.tensor(elites), self.forecasts[1].rows(elites))
         evidence = champion.evidence = test.evidence(population.trials)
         shares = {"weigh": evidence.trust, "report": 1.0, "require": float(evidence.is_significant)}
         return champion.betting(shares[self.evaluation.evidence])
@@ -277,7 +279,7 @@ class ERLTrainer:
         """Restore what `state_dict` gave."""
         progress, device = state["progress"], self.device
         note_other_device(progress.get("device"), device)
-        self.log.generation, self.elite_forecasts = progress["generation"], None
+        self.log.generation, self.forecasts = progress["generation"], None
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         self.population.load_state_dict(state["population"])
         self.stand_on(CashValue.from_state(state["cash_value"], self.eval_env.rules, device))

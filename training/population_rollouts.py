@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from training.rollout import Rollout, roll_out
 
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 """Parts of the episode summaries that are summed per generation."""
-Stacked = TypeVar("Stacked", Forecasts, Blend)
 
 
 class Windows(NamedTuple):
@@ -32,31 +31,6 @@ class Windows(NamedTuple):
     """(P, E) uniform numbers that set the exploration thresholds."""
     noise: Tensor
     """(P, E, trading days) exploration noise, as a share of the largest order; (P, E, 0): none."""
-
-
-@dataclass(frozen=True)
-class KnownForecasts:
-    """Out-of-fold forecasts of agents that have not changed since: elites, who were tested after their training."""
-
-    agents: list[int]
-    """Rows of the population."""
-    forecasts: Forecasts
-    """Of the best stocks of a day."""
-    blend: Blend
-
-    def among(self, others: Sequence[int], computed: Sequence[tuple[Forecasts, Blend]]) -> tuple[Forecasts, Blend]:
-        """Merge them with those of the other agents, in the order of the population."""
-        order = sorted(range(len(self.agents) + len(others)), key=[*self.agents, *others].__getitem__)
-        forecasts, blends = zip((self.forecasts, self.blend), *computed, strict=True)
-        return _merged(forecasts, order), _merged(blends, order)
-
-
-def _merged(parts: Sequence[Stacked], order: Sequence[int]) -> Stacked:
-    """Concatenate stacks of agents, and put them in an order."""
-    names = [name for name, value in vars(parts[0]).items() if value is not None]
-    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    rows = torch.tensor(order, dtype=torch.int64, device=next(iter(tensors.values())).device)
-    return replace(parts[0], **{name: tensor.index_select(0, rows) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -80,21 +54,6 @@ class PopulationResults:
     penalties: Tensor
     """(A, W) on all windows."""
     costs: Tensor
-
-    @classmethod
-    def of(cls, rollout: Rollout, plain: Rollout, blend: Blend) -> Self:
-        """Copy the results of a rollout to the CPU, in one transfer; `plain` is that of the closed forms."""
-        agents, summary = len(rollout.fitness), rollout.summary
-        counts = [getattr(summary, name).view(agents, -1).sum(1, keepdim=True) for name in COUNTS]
-        means = [mean[:, None] for mean in (rollout.fitness, rollout.profit_percent, rollout.initial_value)]
-        lanes = [money.view(agents, -1) for money in (summary.penalties, summary.costs)]
-        departed = rollout.departed(plain)[:, None]
-        parts = (*means, departed, torch.cat(counts, dim=1), rollout.by_window, plain.by_window, *lanes)
-        together, sizes = torch.cat([part.double() for part in parts], dim=1).cpu(), [part.shape[1] for part in parts]
-        *means, departed, counted, by_window, closed, penalties, costs = together.split(sizes, dim=1)
-        fitness, profit, value = (mean.squeeze(1) for mean in means)
-        whole = fitness, profit, value, by_window, closed, departed.squeeze(1), blend.to("cpu"), counted.long()
-        return cls(*whole, penalties, costs)
 
 
 def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
@@ -127,7 +86,11 @@ class PopulationRollouts:
         self.graphs = CudaGraph("rollouts"), CudaGraph("rollouts of closed forms")
 
     def evaluate(
-        self, population: Population, windows: Windows, most_transitions: int, known: KnownForecasts | None = None
+        self,
+        population: Population,
+        windows: Windows,
+        most_transitions: int,
+        known: tuple[Forecasts, Blend] | None = None,
     ) -> tuple[PopulationResults, dict[str, Tensor]]:
         """Play all agents; return their results and the (N, ...) transitions of the fittest, for the replay buffer.
 
@@ -135,15 +98,26 @@ class PopulationRollouts:
 
         Args:
             most_transitions: upper limit for all elites together.
+            known: out-of-fold forecasts of the agents and their blend, where they have been computed before.
         """
         networks = None if population.networks is None else population.networks.targets
-        forecasts, blend = self._forecasts(population, networks, known)
+        closed, most = (population.ridge, population.start), self.env.account.ranked
+        forecasts, blend = known or self.days.forecasts(*closed, networks, most)
         rollout = plain = self._rollout(population, windows, forecasts, networks)
         if networks is not None:
-            most = self.env.account.ranked
-            closed, _ = self.days.forecasts(population.ridge, population.start, most=most)
-            plain = self._rollout(population, windows, closed, None)
-        results = PopulationResults.of(rollout, plain, blend)
+            plain = self._rollout(population, windows, self.days.forecasts(*closed, most=most)[0], None)
+        agents, summary = len(population), rollout.summary
+        results = PopulationResults(
+            rollout.fitness.cpu(),
+            rollout.profit_percent.cpu(),
+            rollout.initial_value.cpu(),
+            rollout.by_window.cpu(),
+            plain.by_window.cpu(),
+            rollout.departed(plain).double().cpu(),
+            blend.to("cpu"),
+            torch.stack([getattr(summary, name).view(agents, -1).sum(1) for name in COUNTS], dim=1).cpu(),
+            *(money.view(agents, -1).cpu() for money in (summary.penalties, summary.costs)),
+        )
         elites = ranked(results.fitness)[: len(population.elites)]
         return results, self._transitions(rollout, elites, most_transitions // len(elites))
 
@@ -168,21 +142,6 @@ class PopulationRollouts:
             noise=None if networks is None else windows.noise.to(device),
             risk_aversion=self.risk_aversion,
         )
-
-    def _forecasts(
-        self, population: Population, networks: ActorCritic | None, known: KnownForecasts | None
-    ) -> tuple[Forecasts, Blend]:
-        """Return the out-of-fold forecasts of all agents, and how they are blended."""
-        most, ridge, start = self.env.account.ranked, population.ridge, population.start
-        if networks is None or known is None:
-            return self.days.forecasts(ridge, start, networks, most)
-        others = [agent for agent in range(len(population)) if agent not in known.agents]
-        computed = list[tuple[Forecasts, Blend]]()
-        if others:
-            rows = torch.tensor(others, device=self.env.account.device)
-            own = networks.map(lambda part: part.index_select(0, rows))
-            computed.append(self.days.forecasts(ridge.rows(others), start[others], own, most))
-        return known.among(others, computed)
 
     def _transitions(self, rollout: Rollout, agents: Tensor, share: int) -> dict[str, Tensor]:
         """Return the transitions of some agents, thinned to each one's share."""

@@ -374,7 +374,7 @@ def oracle(case: MarketCase) -> Result:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(market_cases())
 def test_money_is_conserved(case: MarketCase) -> None:
     result, capital = oracle(case), case.rules.initial_capital
@@ -391,7 +391,7 @@ def test_money_is_conserved(case: MarketCase) -> None:
     assert result.cash[-1] == result.equity[-1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(market_cases())
 def test_fitness_is_the_money_less_the_penalties(case: MarketCase) -> None:
     result, rules = oracle(case), case.rules
@@ -404,7 +404,7 @@ def test_fitness_is_the_money_less_the_penalties(case: MarketCase) -> None:
     assert result.wins + result.losses == len(result.trades)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(market_cases())
 def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
     trades, rules, bars, volumes = oracle(case).trades, case.rules, to_bars(case.data), to_volumes(case.volume)

@@ -418,7 +418,7 @@ def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in {**now, **trades, **vars(account.summary())}.items()}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
 def test_lanes_by_orders_are_those_by_actions(seed: int, fill: Any, orders: int) -> None:
     """Bit for bit, day by day: without observations, with them, and without the environment."""

@@ -18,6 +18,7 @@ from environment.portfolio import Portfolio
 from models.cash_value import FEATURES
 from models.networks import ActorCritic, Networks, NetworkSizes
 from models.trader import Blend, products
+from tests.models import plain
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, regressions, seeded, shake
 from training.forecasts.relative import RelativeOutcomes
@@ -152,22 +153,21 @@ def test_results_of_a_fold_change_nothing_that_is_learned_for_it(fold: int) -> N
     assert not torch.allclose(found.at(rest)[1] * scale, other.at(rest)[1], atol=1e-2)
 
 
-def random_agents() -> ActorCritic:
+def random_networks() -> Networks:
     """Of two agents, no number of which is zero."""
     sizes = NetworkSizes(outcomes().x.inputs - 1, hidden=3, folds=5, account=FEATURES)
     mask = torch.ones(2, sizes.inputs, dtype=torch.bool)
     networks = shake(Networks.initialize(mask, sizes, 0.0, seeded(1)), 0.7, seeded(2))
     networks.base.copy_(torch.tensor([[0.6, 1.5, 0.4], [0.9, 0.3, 2.0]]))
-    return networks.targets
+    return networks
+
+
+def random_agents() -> ActorCritic:
+    return random_networks().targets
 
 
 def ridge_by_fold() -> Tensor:
     return torch.randn(2, 5, outcomes().x.inputs, generator=seeded(5), dtype=torch.float64)
-
-
-def silu(x: Array) -> Array:
-    found: Array = x / (1.0 + np.exp(-x))
-    return found
 
 
 def by_hand(
@@ -177,15 +177,11 @@ def by_hand(
 
     Scores relative to the day, sale targets, and rewards at the first target and at these, less the first's mean.
     """
-    w1, b1, w2, b2, w3, b3 = (part.detach()[agent, fold].double().numpy() for part in agents.critic.reward.parts)
-    choice, slope = (part.detach()[agent, fold].double().numpy() for part in (agents.actor.choice, agents.actor.slope))
-    base, deviation = agents.base[agent].double().numpy(), outcomes().deviation.double().numpy()
-    hidden = silu(silu(x @ w1 + b1) @ w2 + b2)
-    rewards, chosen = (hidden @ w3 + b3) * deviation, hidden @ choice[:-1] + choice[-1]
-    target = np.clip(start + 10 * chosen[:, 1], 10, 50)
-    first = rewards[:, list(TARGET_PERCENTS).index(start)]
-    own = np.array([np.interp(at, TARGET_PERCENTS, row) for at, row in zip(target, rewards, strict=True)])
-    score = base[2] * chosen[:, 0] + base[1] * (1 + slope[1]) * first + (base[0] * (1 + slope[0]) - 1) * ridge
+    added, shift, rewards = plain.judged(agents.actor, agents.critic, (agent, fold), x)
+    slope, base = plain.numbers(agents.actor.slope[agent, fold]), plain.numbers(agents.base[agent])
+    rewards, target = rewards * plain.numbers(outcomes().deviation), plain.target_of(start, shift)
+    first, own = rewards[:, list(TARGET_PERCENTS).index(start)], plain.at(rewards, target)
+    score = base[2] * added + base[1] * (1 + slope[1]) * first + (base[0] * (1 + slope[0]) - 1) * ridge
     return score - score.mean(), target, first - first.mean(), own - first.mean()
 
 
@@ -199,7 +195,7 @@ def test_each_day_is_judged_by_the_networks_of_its_fold() -> None:
     judged = found.judged(found.x.days, agents, ridge, START)
     seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days))).double().numpy()
     for fold, own in enumerate(found.held):
-        alone = agents.map(
+        alone = random_networks().map(
             lambda part, fold=fold: (
                 part  # type: ignore[misc]
                 if part.dim() < 3
@@ -209,7 +205,7 @@ def test_each_day_is_judged_by_the_networks_of_its_fold() -> None:
             )
         )
         rows = found.x.rows(own)
-        heard = found.judged(own, alone, ridge[:, rows], START)
+        heard = found.judged(own, alone.targets, ridge[:, rows], START)
         for part, whole in zip(heard, judged, strict=True):
             assert torch.equal(part, whole[:, rows])
         for day in range(own.start, own.stop):
@@ -232,7 +228,7 @@ def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest
     blend = replace(Blend.of_ridge(2), ridge=torch.tensor(weight), network=torch.tensor(network))
     monkeypatch.setattr(RelativeOutcomes, "blend", lambda *_: blend)
     forecasts, same = days().forecasts(regressions(by_fold), START, agents)
-    plain, _ = days().forecasts(regressions(by_fold), START)
+    closed, _ = days().forecasts(regressions(by_fold), START)
     typical = found.typical.double().numpy()
     assert same is blend and forecasts.stock is not None
     stocks = forecasts.stock[:, found.x.days]
@@ -242,7 +238,7 @@ def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest
         for day in range(own.start, own.stop, 3):
             has_bar = found.x.has_bar[day - found.x.days.start].numpy()
             for agent in range(2) if has_bar.any() else ():
-                ridge = plain.expected[agent, day].double().numpy()[has_bar]
+                ridge = closed.expected[agent, day].double().numpy()[has_bar]
                 level, start = ridge.mean(), float(START[agent])
                 x = seen[day - found.x.days.start, has_bar]
                 score, target, _, reward = by_hand(agents, agent, fold, x, ridge - level, start)
@@ -311,26 +307,6 @@ def test_the_unit_of_scores_is_the_deviation_of_forecasts() -> None:
     torch.testing.assert_close(blend.unit, forecast.square().mean(1).sqrt())
     torch.testing.assert_close(blend_of(1e-9 * a, 0 * b, y).unit, 0.02 * y.square().mean(1).sqrt())
     assert bool((blend_of(0 * a, 0 * b, 0 * y).unit > 0).all())
-
-
-def test_what_networks_foresee_of_known_orders_gets_its_weight() -> None:
-    """A forecast of a third of each result relative to its day, at the target of the agent, has a weight of 3."""
-    found, targets = outcomes(), [1, 2]
-    network = (dense_y(found) * found.deviation)[:, :, targets].permute(2, 0, 1) / 3
-    # What is expected of orders of which nothing is known is not looked at, nor is the level of a day.
-    network = torch.where(is_known(found), network, 50.0) + torch.randn(2, network.shape[1], 1, generator=seeded(1))
-    ridge = torch.randn(network.shape, generator=seeded(2))
-
-    def blend_at(targets: list[int]) -> Blend:
-        parts = (found.x.relative(part[:, found.x.has_bar], found.x.days) for part in (ridge, network))
-        return found.blend(found.products(found.x.days, *parts, targets))
-
-    blend = blend_at(targets)
-    torch.testing.assert_close(blend.network, torch.full((2,), 3.0, dtype=torch.float64), rtol=1e-3, atol=0)
-    torch.testing.assert_close(blend.ridge, torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-3)
-    torch.testing.assert_close(blend.explained[:, 1], torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3)
-    swapped = blend_at(targets[::-1])
-    assert bool((swapped.explained[:, 1] < 0.999).all())
 
 
 def test_a_day_keeps_the_mean_that_ridge_regression_expects() -> None:

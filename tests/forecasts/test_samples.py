@@ -83,23 +83,6 @@ def test_a_ridge_regression_in_closed_form_is_one(seed: int, penalties: list[flo
         assert sums.error(weights, target) == pytest.approx(error, rel=1e-4)
 
 
-@given(st.integers(0, 2**20), st.integers(0, TARGETS - 1))
-@settings(max_examples=20)
-def test_explained_is_the_share_of_the_variance(seed: int, target: int) -> None:
-    samples = samples_of(seed)
-    rng = np.random.default_rng(seed)
-    scores = np.nan_to_num(samples.results[target]) + rng.standard_normal(samples.results[target].shape)
-    errors, results = [], []
-    for day in range(samples.train.first, samples.train.last - samples.longest + 1):
-        for stock in range(samples.results.shape[2]):
-            if np.isfinite(result := float(samples.results[target, day, stock])):
-                errors.append((result - scores[day, stock]) ** 2)
-                results.append(result)
-    assert samples.explained(scores, target) == pytest.approx(1 - np.mean(errors) / np.var(results), rel=1e-9, abs=1e-9)
-    assert samples.explained(np.nan_to_num(samples.results[target]).astype(np.float64), target) == 1.0
-    assert samples.explained(np.full_like(scores, np.mean(results)), target) == pytest.approx(0.0, abs=1e-9)
-
-
 def test_too_few_results_are_refused() -> None:
     samples_of(days=170, stocks=2).require_enough()
     with pytest.raises(DataError, match=r"expected the results of \d+ orders outside each fifth .*give more"):

@@ -131,50 +131,6 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
             torch.testing.assert_close(value[lane : lane + 1], getattr(account, name), msg=name)
 
 
-@given(seeds, st.integers(1, 5))
-@settings(max_examples=60)
-def test_cash_is_never_overdrawn_and_money_is_conserved(seed: int, orders: int) -> None:
-    generator, rules = seeded(seed), rules_of(20, 5, 4.0, 60.0)
-    held = random_accounts(50, 20, generator)
-    best = torch.randn(50, orders, generator=generator, dtype=torch.float64)
-    decision = random_value(rules, generator).greedy(best, held)
-    assert bool((decision.after.cash >= -1e-12).all())
-    assert bool(((decision.size == 0) | (decision.size >= SMALLEST)).all() and (decision.size <= 1).all())
-    invested = decision.size.sum(1) * rules.largest_order
-    torch.testing.assert_close(held.cash - decision.after.cash, invested * (1 + rules.cost_rate))
-    torch.testing.assert_close(decision.after.pending.sum(1) - held.pending.sum(1), invested)
-    assert torch.equal(decision.after.pending[:, :-1], held.pending[:, :-1])
-
-
-def plenty(days: int, worth: float, rules: EnvironmentConfig) -> CashValue:
-    """The value of one opportunity a day, of so small orders that cash never matters."""
-    generator, count = seeded(1), 3000
-    left = torch.randint(1, days, (count,), generator=generator).double()
-    cash = 0.8 + 0.2 * torch.rand(count, generator=generator, dtype=torch.float64)
-    chances = worth * (0.5 + torch.rand(2, count, generator=generator, dtype=torch.float64))
-    transitions = CashTransitions(
-        accounts(cash, left, chances[0]),
-        accounts(cash, left - 1, chances[1]),
-        torch.full((count, 1), worth, dtype=torch.float64),
-    )
-    return improve(CashValue.zero(rules), *transitions, 1.0, 3)
-
-
-@pytest.mark.parametrize("worth", [0.3, 4.0])
-def test_with_plenty_of_cash_waiting_is_worth_what_the_days_left_earn(worth: float) -> None:
-    rules = rules_of(40, 10, stake=0.001)
-    cash_value = plenty(40, worth, rules)
-    left = torch.arange(1.0, 40.0)
-    found = cash_value.of(accounts(torch.full((39,), 0.9), left, worth))
-    np.testing.assert_allclose(found, worth * left, rtol=0.05)
-    assert float(cash_value.of(accounts(torch.ones(1), 0.0, worth))) == 0.0
-    # Orders take nothing from waiting: any is given that earns.
-    decision = cash_value.greedy(
-        torch.full((39, 1), 0.2 * worth).double(), accounts(torch.full((39,), 0.9), left, worth)
-    )
-    assert decision.size.tolist() == [[1.0]] * 39
-
-
 @cache
 def lived(days: int, held: int, chance: float, accounts_count: int = 1000) -> tuple[EnvironmentConfig, CashTransitions]:
     """Transitions of accounts that can pay for one order at a time, and give one on every tenth day.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashValue, Decision, accounts_of
 from models.trader import Candidates, Forecasts, Traders, daily_orders
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
+from tests.tiny import World, random_world, seeded, tiny_rules
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
 
@@ -135,23 +135,6 @@ def test_the_account_fills_what_was_decided(seed: int, orders: int, stake: float
         torch.testing.assert_close(ledger.target_percent[rows].T[filled], target[filled], rtol=1e-6, atol=0)
         ordered += int(filled.sum())
     assert ordered > 6
-
-
-def test_the_best_stock_is_bought_first_when_cash_is_short() -> None:
-    """Three orders of 40 percent each: two whole ones, the rest to the third best."""
-    rules = tiny_rules(max_new_positions_per_day=3, stake_percent=4.0, cost_bps=0.0, slippage_bps=0.0)
-    world = world_of(trending_panel((0.01, 0.0, -0.01, 0.02), 40), rules=rules)
-    env = world.env
-    env.reset(torch.full((1,), FIRST_DAY))
-    expected = torch.tensor([[1.0, 4.0, 2.0, 3.0]])
-    action, decision = decided(world, traders_of(1), expected, CashValue.zero(rules))
-    assert decision.size.tolist() == [pytest.approx([1.0, 1.0, 0.5])]
-    coefficient = action[0, :, 0].tolist()
-    assert coefficient[0] == 0 and coefficient[1] > coefficient[3] > coefficient[2] > 0
-    env.step(action)
-    shares = env.ledger().value[:, 0] / rules.initial_capital
-    assert env.ledger().stock[:, 0].tolist() == [1, 3, 2]
-    assert shares.tolist() == pytest.approx([0.4, 0.4, 0.2], rel=1e-4)
 
 
 def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:

@@ -404,19 +404,6 @@ def test_gradients_over_parts_of_a_batch_add_up_to_that_of_all(
     assert float(found[0]["critic_first.reward"].abs().max()) > 1e-4
 
 
-def test_targets_follow_slowly_once_many_steps_are_taken() -> None:
-    learners = random_learners(1)
-    networks = learners.networks
-    for optimizer in (networks.critic_optimizer, networks.actor_optimizer):
-        optimizer.steps.fill_(1000.0)
-    before = tensors_of(networks)
-    taken(learners, random_batch(8), tau=0.1)
-    for name in LEARNED:
-        slow, fast = (networks.tensors[own].detach() for own in (name.replace(".", "_target."), name))
-        old = before[name.replace(".", "_target.")]
-        torch.testing.assert_close(slow, old + 0.1 * (fast - old))
-
-
 def broken(batch: Batch, part: str) -> Batch:
     """The batch with one number that is none."""
     if part in ("x", "y"):

@@ -23,14 +23,14 @@ def market() -> Market:
 
 @pytest.mark.parametrize("gradient_steps", [0, 2], ids=["closed forms", "networks"])
 @pytest.mark.parametrize("capacity", [100_000, 60], ids=["all", "thinned"])
-def test_known_forecasts_of_elites_change_nothing(market: Market, capacity: int, gradient_steps: int) -> None:
+def test_known_forecasts_change_nothing(market: Market, capacity: int, gradient_steps: int) -> None:
     """They are those that would be computed anew."""
     learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps)
     trainer = tiny_trainer(market, learning=learning, evolution=EvolutionConfig(population_size=10))
     list(trainer.run(2))
     windows, rollouts = trainer.draw_windows(), trainer.rollouts
-    assert (trainer.elite_forecasts is not None) == (gradient_steps > 0)
-    one, first = rollouts.evaluate(trainer.population, windows, capacity, trainer.elite_forecasts)
+    assert (trainer.forecasts is not None) == (gradient_steps > 0)
+    one, first = rollouts.evaluate(trainer.population, windows, capacity, trainer.forecasts)
     other, second = rollouts.evaluate(trainer.population, windows, capacity)
     for name in ("fitness", "by_window", "departed", "counts"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name

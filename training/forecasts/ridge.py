@@ -6,7 +6,7 @@ so that every training day has an out-of-fold forecast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -25,12 +25,13 @@ from models.input_rows import InputRows
 from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
 from models.networks import ActorCritic
 from models.population import Outcomes, RidgeRegressions
-from models.trader import Blend, Forecasts, best_stocks, beyond_start, blended, opportunity_of, target_places
-from training.forecasts.relative import Judgement, RelativeOutcomes, overlap
+from models.trader import Blend, Forecasts, best_stocks, beyond_start, opportunity_of
+from training.forecasts.relative import RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
 from training.forecasts.skill import cross_fitted_mean_test, information_coefficients
 from training.forecasts.timing import DailyMeans
 from utils.progress import Progress
+from utils.spaces import TARGET_PERCENTS
 
 _RISK_PENALTY = 0.1
 """Of the regression whose surprises tell the risk of orders."""
@@ -124,25 +125,21 @@ class TrainingDays:
             most: number of the best stocks of a day of which forecasts are kept; default: of all.
             seen: takes days and their (A, days, n) scores, block by block.
         """
-        rows, by_block = self.samples.x, list[tuple[slice, Forecasts]]()
+        places = [TARGET_PERCENTS.index(percent) for percent in start.tolist()] if agents else []
+        rows, start, sums = self.samples.x, start.to(self.tradable.device), torch.zeros((), device=self.tradable.device)
         most = self.tradable.shape[1] if most is None else most
-        places, start = target_places(start) if agents else [], start.to(rows.own.device)
-        shift = self.means.shift(ridge.shift_by_fold).to(rows.own)[..., None]
-        if agents is None:
-            for days in rows.blocks():
-                forecast, shifted, penalty = self.ridge(days, ridge.by_fold), shift[:, rows.here(days)], None
-                if self.risk is not None:
-                    forecast, shifted, penalty = self.at_risk(days, ridge, forecast)
+        whole_shift = self.means.shift(ridge.shift_by_fold).to(rows.own)[..., None]
+        by_block, unblended = list[tuple[slice, Forecasts]](), list[tuple[slice, BestOrders]]()
+        for days in rows.blocks():
+            forecast, shift, penalty = self.ridge(days, ridge.by_fold), whole_shift[:, rows.here(days)], None
+            if self.risk is not None:
+                forecast, shift, penalty = self.at_risk(days, ridge, forecast)
+            if agents is None:
                 score = rows.spread(forecast, days, -torch.inf)
                 seen(days, score)
-                parts_of_block = score + shifted, self.tradable[days], start, score, most, penalty
-                by_block.append((days, Forecasts.of(*parts_of_block)))
-            return Forecasts.on_days(by_block, len(self.tradable)), Blend.of_ridge(len(start))
-        parts, sums = list[tuple[slice, BestOrders]](), torch.zeros((), device=rows.own.device)
-        for days in rows.blocks():
-            forecast, shifted, penalty = self.ridge(days, ridge.by_fold), shift[:, rows.here(days)], None
-            if self.risk is not None:
-                forecast, shifted, penalty = self.at_risk(days, ridge, forecast)
+                parts = score + shift, self.tradable[days], start, score, most, penalty
+                by_block.append((days, Forecasts.of(*parts)))
+                continue
             level = rows.mean(forecast, days)
             relative = forecast - rows.of_day(level, days)
             judged = self.relative.judged(days, agents, relative, start)
@@ -150,9 +147,14 @@ class TrainingDays:
             seen(days, score)
             sums = sums + self.relative.products(days, relative, judged.at_start, places)
             score = score if penalty is None else risk.utility(score, penalty)
-            parts.append((days, BestOrders.of(rows, days, score, forecast, judged, level, shifted, most, penalty)))
-        blend = self.relative.blend(sums)
-        by_block = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
+            stock = best_stocks(score, most)
+            kept = (score, *(rows.spread(part, days) for part in (forecast, judged.reward, judged.target)))
+            score, forecast, reward, target = (part.gather(2, stock) for part in kept)
+            penalty = None if penalty is None else penalty.gather(2, stock)
+            level = level[..., None]
+            unblended.append((days, BestOrders(stock, score, forecast, reward, target, level, shift, penalty)))
+        blend = Blend.of_ridge(len(start)) if agents is None else self.relative.blend(sums)
+        by_block += [(days, best.forecasts(blend, start, self.relative.typical)) for days, best in unblended]
         return Forecasts.on_days(by_block, len(self.tradable)), blend
 
     def fit(self, genes: Tensor, trials: int = 1) -> RidgeRegressions:
@@ -169,9 +171,12 @@ class TrainingDays:
         for sums, weights in zip(self.within, folds, strict=True):
             error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
         variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
-        regressions = RidgeRegressions.zero(len(genes), len(folds), whole.shape[1])
-        parts = {"weights": whole, "by_fold": np.stack(folds, axis=1), "explained": 1.0 - error / variance}
-        regressions = replace(regressions, **{name: torch.from_numpy(part) for name, part in parts.items()})
+        regressions = replace(
+            RidgeRegressions.zero(len(genes), len(folds), whole.shape[1]),
+            weights=torch.from_numpy(whole),
+            by_fold=torch.from_numpy(np.stack(folds, axis=1)),
+            explained=torch.from_numpy(1.0 - error / variance),
+        )
         apart = np.zeros((len(genes), len(folds), len(folds), whole.shape[1]))
         for (one, other), sums in self.apart.items():
             apart[:, one, other] = apart[:, other, one] = sums.solve(penalty)[agents, :, target]
@@ -257,34 +262,15 @@ class BestOrders(NamedTuple):
     penalty: Tensor | None = None
     """(A, days, k) what the risk of the largest orders costs."""
 
-    @classmethod
-    def of(
-        cls,
-        rows: InputRows,
-        days: slice,
-        score: Tensor,
-        ridge: Tensor,
-        judged: Judgement,
-        level: Tensor,
-        shift: Tensor,
-        most: int,
-        penalty: Tensor | None = None,
-    ) -> BestOrders:
-        """Take the stocks with the largest of (A, days, n) scores; see `Forecasts.of`."""
-        stock = best_stocks(score, most)
-        ridge, reward, target = (
-            rows.spread(part, days).gather(2, stock) for part in (ridge, judged.reward, judged.target)
-        )
-        penalty = None if penalty is None else penalty.gather(2, stock)
-        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None], shift, penalty)
-
     def forecasts(self, blend: Blend, start: Tensor, typical: Tensor) -> Forecasts:
         """Return the forecasts of agents that start from these (A,) sale targets.
 
         Args:
             typical: (targets,) mean results at each target.
         """
-        expected = blended(blend, self.ridge, self.reward, self.level) + self.shift
+        weight, network = (part.float()[:, None, None] for part in (blend.ridge, blend.network))
+        # The mean over a day's stocks is the ridge regression's.
+        expected = weight * self.ridge + network * self.reward + (1.0 - weight) * self.level + self.shift
         expected += beyond_start(typical, self.target, start)
         expected = expected.masked_fill(self.score == -torch.inf, -torch.inf)
         opportunity = opportunity_of(expected, self.score, self.penalty)
@@ -297,15 +283,21 @@ class SkillTest:
     Selection: the mean over days of the rank correlation over stocks. Timing: see `DailyMeans.test`.
     """
 
-    def __init__(self, days: TrainingDays, by_fold: Tensor, target: int) -> None:
-        """Test agents with these (A, folds, inputs) by the results at a sale target, given by its place."""
-        self.samples, self.target = days.samples, target
+    def __init__(
+        self, days: TrainingDays, by_fold: Tensor, target: int, rows: slice | Sequence[int] = slice(None)
+    ) -> None:
+        """Test agents with these (A, folds, inputs) by the results at a sale target, given by its place.
+
+        Args:
+            rows: of these agents among those whose scores are given.
+        """
+        self.samples, self.target, self.rows = days.samples, target, rows
         self._timing = partial(days.means.test, days.means.levels(by_fold.mean(0)), target)
         self._daily: list[Float64Array] = []
 
     def __call__(self, days: slice, scores: Tensor) -> None:
-        """Take the (A, days, n) scores of some days; the mean over agents is tested."""
-        samples, score = self.samples, scores.mean(0).cpu().numpy().astype(np.float64)
+        """Take the (P, days, n) scores of some days; the mean over the agents is tested."""
+        samples, score = self.samples, scores[self.rows].mean(0).cpu().numpy().astype(np.float64)
         is_known = samples.is_known[days] & samples.train_days[days, None]
         some = is_known.any(axis=1)
         pair = [np.where(is_known, v, np.nan)[some] for v in (score, samples.results[self.target, days])]
