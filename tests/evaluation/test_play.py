@@ -110,7 +110,9 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
     setup = setup_of(world)
     agent = eager_agent(setup)
     curves, trades, _ = play_agent(setup, agent)
-    episodes = roll_out(world.trading, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
+    shares, parts = list[torch.Tensor](), (agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
+    episodes = roll_out(world.trading, *parts, safe_point=lambda: shares.append(1 - world.env.cash / world.env.equity))
+    np.testing.assert_allclose(curves.exposure[0], torch.stack(shares).mean(0).numpy())
     np.testing.assert_array_equal(curves.equity[0], episodes.equity[:, 0].numpy().T)
     assert curves.trades.sum() > 5
     for window in range(WINDOWS):
@@ -140,23 +142,6 @@ def test_a_champion_with_networks_is_played_with_what_its_actors_add() -> None:
     greedy = replace(agent, networks=agent.networks.map(torch.clone))
     greedy.actor_target.size.flat.zero_()
     np.testing.assert_array_equal(play_agent(setup, greedy, forecasts)[0].equity[0], without)
-
-
-def test_exposure_is_the_mean_invested_share() -> None:
-    world = quiet_world()
-    setup = setup_of(world)
-    agent = eager_agent(setup)
-    curves = play_agent(setup, agent)[0]
-    shares = []
-
-    def note() -> None:
-        shares.append(1 - world.env.cash / world.env.equity)
-
-    roll_out(
-        world.trading, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts, safe_point=note
-    )
-    np.testing.assert_allclose(curves.exposure[0], torch.stack(shares).mean(0).numpy())
-    assert 0 < curves.exposure.min() < curves.exposure.max() < 1
 
 
 def test_the_same_orders_again_give_the_same_account() -> None:
@@ -232,12 +217,9 @@ def test_shifted_random_selections_give_the_same_orders_on_other_days() -> None:
 
 
 def test_windows_are_stitched_by_reinvesting() -> None:
-    equity = np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]])
-    totals = np.zeros((1, 3))
-    curves = EquityCurves(equity, *(totals for _ in range(6)))
+    curves = EquityCurves(np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]]), *[np.zeros((1, 3))] * 6)
     assert curves.stitched.tolist() == [pytest.approx([100, 110, 120, 120, 60, 54, 120])]
     assert curves.daily_profit.tolist() == [pytest.approx([10, 10, 0, -50, -10, 110])]
-    assert curves.capital == 100
 
 
 def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:

@@ -89,21 +89,6 @@ def test_skill_is_praised() -> None:
     assert low < 252 < high, "one percent a day is 252 a year"
 
 
-def test_the_sentence_says_what_is_not_shown() -> None:
-    none = skilled(0.0)
-    assert none.sentence.startswith(
-        "No significant skill in selection; not significantly different from equal weight ("
-    )
-    assert not none.is_better and not none.has_skill and "trials" not in none.sentence
-    rng = np.random.default_rng(1)
-    champion, random = rng.standard_normal(DAYS) * 0.1 + 1, rng.standard_normal((DRAWS, DAYS)) * 0.1
-    only_random = verdict(champion, random, champion + rng.standard_normal(DAYS))
-    assert only_random.sentence.startswith(
-        "Skill in selection (+249.7); not significantly different from equal weight ("
-    )
-    assert only_random.has_skill and not only_random.is_better
-
-
 def test_who_is_worse_than_random_is_told_so() -> None:
     """In both parts of the profit, by the tests that would call the opposite skill."""
     rng = np.random.default_rng(3)

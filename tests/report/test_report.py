@@ -219,9 +219,7 @@ def test_a_page_holds_nothing_of_a_holdout(runs: Path) -> None:
     ("words", "says"),
     [
         (("onne",), "the nearest is 'one'"),
-        (("/one",), "expected a plain folder name"),
         (("one", "--output", "no/such/folder/page.html"), "a file to write to for --output"),
-        (("one", "--colour", "red"), "a known flag"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(

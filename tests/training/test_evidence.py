@@ -16,18 +16,14 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
-from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.input_rows import InputRows
-from models.inputs import INPUTS
 from models.round_robin import RoundRobinPolicy
-from tests.small_market import TINY_RULES
-from tests.tiny import SURE, random_world, regressions, tiny_agent, tiny_rules, trending_panel, world_of
+from tests.tiny import SURE, random_world, regressions, tiny_agent, tiny_rules
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.timing import DailyMeans
-from training.rollout import roll_out
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS
@@ -147,30 +143,6 @@ def test_days_are_shared(share: float, stocks: int, orders: int) -> None:
     turns = policy.turns(torch.ones(len(days), stocks, dtype=torch.bool))
     bought = (turns[~is_own] < orders).sum(0)
     assert int(bought.max() - bought.min()) <= 1
-
-
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-@pytest.mark.parametrize("orders", [1, 2])
-def test_agent_and_market_keep_to_their_shares(share: float, orders: int) -> None:
-    """By the days on which positions were ordered; an agent that spends all it may, in a market without moves."""
-    rules = replace(TINY_RULES, max_new_positions_per_day=orders, cost_bps=0.0, slippage_bps=0.0, stake_percent=2.0)
-    world = world_of(trending_panel([0.0] * 12, 60), range(12), rules)
-    agent = tiny_agent(world.market, [1.0] + [0.0] * (INPUTS - 1), rules=rules, value_weight=0.0).betting(share)
-    policy = agent.policy
-    assert isinstance(policy, RoundRobinPolicy)
-    env = TradingEnvironment.on(world.market, rules)
-    start = int(world.starts(1)[0])
-    parts = agent.traders, agent.forecasts(world.market), agent.cash_value, torch.tensor([start])
-    roll_out(env, *parts, policy=policy)
-    trades = trade_ledger(env.account, 0)
-    invested = np.zeros((2, rules.episode_steps + 1))
-    for trade in trades:
-        is_own, first = bool(policy.is_own(torch.tensor(trade["order_day"]))), trade["entry_day"] - start
-        invested[int(is_own), first : trade["exit_day"] - start] += trade["value"] / rules.initial_capital
-    # What the agent has gained is its own to spend.
-    gained = max(0.0, max(env.account.equity_curve[:, 0].tolist()) / rules.initial_capital - 1)
-    assert invested[0].max() <= 1 - share + 1e-9 and invested[1].max() <= share + gained + 1e-9
-    assert invested.max(axis=1).min() > 0.05
 
 
 def test_what_a_p_value_is_worth() -> None:

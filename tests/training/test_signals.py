@@ -314,9 +314,6 @@ def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.Capt
     ("flags", "says"),
     [
         (("--date", "2010-01-03"), "expected a session from"),
-        (("--date", "soon"), "a date like"),
-        (("--run", "none"), "the nearest is 'one'"),
-        (("--positions", "nowhere.csv"), "--positions: expected an existing file"),
         (("--json", "no/such/folder/out.json"), "a file to write to for --json"),
         (("--capital", "0"), "--capital: expected NUMBER >= 1"),
     ],

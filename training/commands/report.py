@@ -18,7 +18,6 @@ import pandas as pd
 from data.record import MARKET, MarketRecord, read_record
 from training.commands.table import ReportArguments
 from training.evaluation.baselines import CHAMPION, EQUAL
-from training.evaluation.charts import ON_TRAINING, column
 from training.evaluation.export import EQUITY, RESULTS, SHORT
 from training.evaluation.measures import METRICS, Estimate
 from training.evaluation.page.document import document, shown_settings, write_document
@@ -191,7 +190,6 @@ def render(runs: Sequence[ReportedRun]) -> str:
         differences=DIFFERENCES,
         settings=differing_settings(runs),
         equity=runs_equity_chart(runs, with_equal_weight=_has_same_days(runs) and not _differing_rules(runs)),
-        learning=runs_learning_charts(runs),
     )
 
 
@@ -274,24 +272,6 @@ def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> C
     curves = {name: equity[CHAMPION] for name, equity in judged.items()}
     curves |= {EQUAL: first[EQUAL]} if with_equal_weight else {}
     gains = pd.DataFrame({name: 100.0 * (curve / curve.iloc[0] - 1.0) for name, curve in curves.items()})
-    return _chart("Return of the champions on validation days, %", gains, note, height=340)
-
-
-def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
-    """Draw the mean fitness and the champions' validation results by generation; nothing where no run has a record."""
-    charts, known = [], {run.name: run.records for run in runs if run.records}
-    for group, name, title, on in (
-        ("fitness", "mean", "Mean fitness of the population by generation, %", ON_TRAINING),
-        ("validation", "champion", "Validation result of the champion by generation, %", "validation windows"),
-    ):
-        series = {
-            run: pd.Series(column(records, group, name), [record["generation"] for record in records])
-            for run, records in known.items()
-        }
-        charts.append(_chart(title, pd.DataFrame(series), f"Percent of the initial capital per episode, on {on}."))
-    return charts if known else []
-
-
-def _chart(title: str, frame: pd.DataFrame, note: str, height: int = 280) -> Chart:
-    lines = {str(name): frame[name].to_numpy() for name in frame}
-    return Chart(title, frame.index.to_numpy(), lines, note=note, height=height)
+    lines = {str(name): gains[name].to_numpy() for name in gains}
+    title = "Return of the champions on validation days, %"
+    return Chart(title, gains.index.to_numpy(), lines, note=note, height=340)
