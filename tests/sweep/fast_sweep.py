@@ -73,6 +73,6 @@ def write_results(folder: Path, percent: float, seed: int) -> None:
     write_json(folder / SUMMARY, {"champion": found})
 
 
-command.run_training = learn  # type: ignore[assignment]
+command.train_of_study = learn  # type: ignore[assignment]
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from main import main
 from tests.sweep import fast_sweep
 from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
 from tests.tiny_run import TINY
-from training.commands.train import run_training
+from training.commands.train import train_of_study
 from utils.jobs.job import InProcess
 from utils.runs.run_lock import RunLock
 from utils.statistics import expected_best_sharpe, probabilistic_sharpe
@@ -34,7 +34,7 @@ TRIALS, SEEDS = 12, 5
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "run_training", fast_sweep.learn)
+    monkeypatch.setattr(command, "train_of_study", fast_sweep.learn)
 
 
 def words(folder: Path, name: str, *flags: str) -> list[str]:
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "tiny.toml").write_text(TINY)
     (path / "space.toml").write_text(SPACE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "run_training", fast_sweep.learn)
+        patch.setattr(command, "train_of_study", fast_sweep.learn)
         assert main(words(path, "whole")) == 0
     return path
 
@@ -227,7 +227,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (path / "space.toml").write_text(SPACE)
     (path / "volume").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "run_training", run_training)
+        patch.setattr(command, "train_of_study", train_of_study)
         patch.setenv("CLOUD_PROVIDER", "local")
         patch.setenv("CLOUD_BUCKET", str(path / "volume"))
         assert main(words(path, "real", "--trials", "2", "--seeds", "1", "--rivals", "none")) == 0

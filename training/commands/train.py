@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping
@@ -35,7 +36,8 @@ from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
 from utils.progress import progress
 from utils.runs.checkpoint import generation_name, list_checkpoints
-from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog
+from utils.runs.run_lock import wait_for_lost_owner
+from utils.runs.run_log import CHECKPOINTS, CONFIG, REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
@@ -93,6 +95,17 @@ def run_training(
         get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
+
+
+def train_of_study(config: Config, explicit: frozenset[str], splits: Splits) -> int:
+    """Train a run of a study to its last generation, from where it stopped; return that generation's number."""
+    folder = config.runs_dir / str(config.run)
+    store = open_cloud(below=config.runs_dir.name)
+    wait_for_lost_owner(folder)
+    if (folder / CONFIG).is_file() or (store is not None and store.list(f"{folder.name}/")):  # it has begun
+        config = dataclasses.replace(config, run=None, resume=folder.name)
+    run_training(config, explicit, splits=splits, store=store)
+    return max(list_checkpoints(folder / CHECKPOINTS), default=0)
 
 
 def is_complete(run: RunLog, config: Config, explicit: frozenset[str]) -> bool:

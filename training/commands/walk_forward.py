@@ -16,7 +16,7 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.commands.evaluate import baseline_rules, entered
 from training.commands.table import WalkForwardArguments
-from training.commands.train import run_training
+from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM, benchmark_close
 from training.evaluation.export import EQUITY, log_evaluation, write_evaluation
 from training.evaluation.export import RESULTS as FOUND
@@ -24,17 +24,13 @@ from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.play import EvaluationSetup, join, play_all
 from training.run.market import load_market, remember_market
 from training.run.saved import open_saved_run
-from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, open_study, store_of_folds
-from utils.cloud.settings import open_cloud
+from training.run.study_folder import Study, StudyKind, fetch_fold
 from utils.config.trader import Config
-from utils.jobs.cluster import import_ray
 from utils.jobs.job import Job, require_all
 from utils.jobs.table import JobTable
-from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_lock import wait_for_lost_owner
-from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog
+from utils.runs.run_log import REPORT, SUMMARY, RunLog
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
@@ -57,24 +53,18 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds are kept.
         CloudError: not all of the test could be stored.
     """
-    store = open_cloud()
-    if arguments.cluster is not None:
-        import_ray()  # a missing package is reported before anything begins
-    reached = store if store is not None and store.check() else None
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
-    path, plan, config = KIND.open(arguments.settings, asked, WalkForwardArguments, explicit, reached)
-    with KIND.hold(path, config, reached):
-        setup_logging(path, verbose=config.verbose)
+    with KIND.open(arguments, asked, explicit) as study:
+        path, config = study.path, study.config
         choose_threads(config.threads)
-        splits = _remembered_folds(path, plan, config)
-        if reached is not None:
-            keep_files(reached, path, (KIND.plan, MARKET))
-        _train_folds(path, splits, config, explicit, arguments, is_kept=store is not None)
+        splits = _remembered_folds(path, study.plan, config)
+        if study.is_reached:
+            study.keep(KIND.plan, MARKET)
+        _train_folds(study, splits, explicit, arguments)
         evaluation = entered(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
-        if store is not None:
-            keep_files(store, path, (KIND.plan, MARKET, *RESULTS))
+        study.keep(KIND.plan, MARKET, *RESULTS)
     return evaluation
 
 
@@ -99,30 +89,23 @@ def _dates(market: Market, fold: Splits) -> dict[str, list[str]]:
 
 
 def _train_folds(
-    path: Path,
-    splits: Sequence[Splits],
-    config: Config,
-    explicit: frozenset[str],
-    arguments: WalkForwardArguments,
-    *,
-    is_kept: bool,
+    study: Study[FoldPlan], splits: Sequence[Splits], explicit: frozenset[str], arguments: WalkForwardArguments
 ) -> None:
-    """Train the folds that are not trained yet, and fetch those that other machines trained.
+    """Train the folds that are not trained yet, and fetch those that other machines trained."""
+    path, config = study.path, study.config
 
-    Without a store all machines of a cluster must share the folder.
-    """
-    folders = {f"fold-{number}": path / f"fold-{number}" for number in range(1, len(splits) + 1)}
-    jobs = [
-        Job(name, partial(_train, folder, fold, config, explicit))
-        for (name, folder), fold in zip(folders.items(), splits, strict=True)
-        if not (folder / SUMMARY).is_file()
-    ]
+    def job(name: str, fold: Splits) -> Job:
+        place = dataclasses.replace(config, runs_dir=path, run=name, resume=None)
+        return Job(name, partial(train_of_study, place, explicit, fold))
+
+    folds = {f"fold-{number}": fold for number, fold in enumerate(splits, start=1)}
+    jobs = [job(name, fold) for name, fold in folds.items() if not (path / name / SUMMARY).is_file()]
 
     def progress(name: str) -> str:
-        return f"generation {len(RunLog(folders[name]).records())} of {config.generations}"
+        return f"generation {len(RunLog(path / name).records())} of {config.generations}"
 
     with (
-        open_study(arguments.jobs, arguments.cluster, config, path, is_shared=not is_kept) as executor,
+        study.executor(arguments.jobs, arguments.cluster) as executor,
         JobTable(len(jobs), path, progress) as table,
     ):
         for end in executor.run(jobs, table.update):
@@ -130,18 +113,8 @@ def _train_folds(
             table.add(end)
     require_all(table.ends)
     for end in table.ends:
-        if not (folders[end.name] / SUMMARY).is_file():
-            fetch_fold(folders[end.name], end.result)
-
-
-def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> int:
-    """Train or resume a fold to its last generation; return that generation's number."""
-    store = store_of_folds(folder.parent.name)
-    wait_for_lost_owner(folder)
-    run, resume = (None, folder.name) if is_begun(folder, store) else (folder.name, None)
-    own = dataclasses.replace(config, runs_dir=folder.parent, run=run, resume=resume)
-    run_training(own, explicit, splits=fold, store=store)
-    return max(list_checkpoints(folder / CHECKPOINTS))
+        if not (path / end.name / SUMMARY).is_file():
+            fetch_fold(path / end.name, end.result)
 
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:

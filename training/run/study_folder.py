@@ -10,25 +10,56 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from data.record import MARKET
+from training.commands.table import StudyArguments
 from utils.cloud.restore import claimed, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import LATEST, from_dict, hint, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
+from utils.jobs.cluster import import_ray
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor
 from utils.jobs.table import LOGS
 from utils.runs.checkpoint import list_checkpoints
+from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY, files_of_runs, listed, new_folder, standings
+from utils.runs.run_log import CHECKPOINTS, SUMMARY, files_of_runs, listed, new_folder, standings
 
 Plan = TypeVar("Plan")
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Study(Generic[Plan]):
+    """An open study to which only this process writes."""
+
+    path: Path
+    plan: Plan
+    began: Config
+    """The settings with which it began."""
+    config: Config
+    """Those that hold."""
+    store: ObjectStore | None
+    """Where it is kept besides the disk."""
+    is_reached: bool
+    """The store answered at the start."""
+
+    def keep(self, *names: str) -> None:
+        """Store the files of its folder that exist. Raises CloudError if one cannot be stored."""
+        for name in names:
+            if self.store is not None and (self.path / name).is_file():
+                self.store.put(f"{self.path.name}/{name}", (self.path / name).read_bytes())
+
+    def executor(self, jobs: int | None, cluster: str | None) -> AbstractContextManager[Executor]:
+        """Open the executor of its runs; the nodes of a cluster must share its folder if no store keeps the runs."""
+        files = [file for file in (self.config.data, self.config.investable) if file is not None]
+        folder, gpus = self.path if self.store is None else None, int(self.config.device != "cpu")
+        return open_executor(jobs, cluster, logs=self.path / LOGS, files=files, folder=folder, gpus=gpus)
 
 
 @dataclass(frozen=True)
@@ -41,46 +72,45 @@ class StudyKind:
     runs: str
     """Pattern of its runs' names."""
 
-    def open(
-        self, config: Config, asked: Plan, defaults: type, explicit: frozenset[str], store: ObjectStore | None
-    ) -> tuple[Path, Plan, Config]:
-        """Create the folder of a new study, or find the one to resume; return it with its plan and settings.
+    @contextlib.contextmanager
+    def open(self, arguments: StudyArguments, asked: Plan, explicit: frozenset[str]) -> Iterator[Study[Plan]]:
+        """Open a new study, or the one to resume, for the duration of the block. A stopped one says how it continues.
+
+        A new one that is refused leaves nothing behind. Of two machines that choose one name, the first to store its
+        plan has it. A store out of reach is logged; the study reports at its end what could not be stored.
 
         Args:
-            asked: plan of a new study. Parts other than the `defaults` must be those that a resumed one began with.
+            asked: plan of a new study. Parts other than the defaults must be those that a resumed one began with.
 
         Raises:
             ConfigError: the name is taken, there is no such study, or it began otherwise.
         """
-        if config.resume is None:
+        if arguments.cluster is not None:
+            import_ray()  # a missing package is reported before anything begins
+        began = config = arguments.settings
+        store, is_new = open_cloud(), config.resume is None
+        reached, plan = store if store is not None and store.check() else None, asked
+        if is_new:
             contents = {"plan": asdict(asked), "settings": to_dict(config)}  # type: ignore[call-overload]
-            return new_folder(config.runs_dir, config.run, self.plan, contents), asked, config
-        path = self.find(config, store)
-        plan, began = self.read(path, type(asked))
-        for name, value in vars(plan).items():
-            new = getattr(asked, name)
-            if new and new not in (value, getattr(defaults, name)):
-                raise ConfigError(
-                    f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {new}; leave it out, "
-                    f"or start a new {self.name} without --resume"
-                )
-        return path, plan, settings_to_resume(began, config, explicit)
-
-    @contextlib.contextmanager
-    def hold(self, path: Path, config: Config, store: ObjectStore | None) -> Iterator[None]:
-        """Hold the lock of a study. A new one that is refused leaves nothing; a stopped one says how it continues.
-
-        Of two machines that choose one name, the first to store its plan has it; the other raises ConfigError. A store
-        out of reach is logged; the study reports at its end what could not be stored.
-        """
-        began = from_dict(json.loads((path / self.plan).read_text(encoding="utf-8"))["settings"], Config)
-        is_new = config.resume is None
+            path = new_folder(config.runs_dir, config.run, self.plan, contents)
+        else:
+            path = self.find(config, reached)
+            plan, began = self.read(path, type(asked))
+            for name, value in vars(plan).items():
+                new = getattr(asked, name)
+                if new and new not in (value, getattr(type(arguments), name)):
+                    raise ConfigError(
+                        f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {new}; leave it "
+                        f"out, or start a new {self.name} without --resume"
+                    )
+            config = settings_to_resume(began, config, explicit)
         with contextlib.ExitStack() as stack:
             stack.enter_context(resumable(path, began, config, partial(self._saved, path)))
             stack.enter_context(locked(path, is_new=is_new))
-            if is_new and store is not None:
-                stack.enter_context(claimed(store, path, self.plan))
-            yield
+            if is_new and reached is not None:
+                stack.enter_context(claimed(reached, path, self.plan))
+            setup_logging(path, verbose=config.verbose)
+            yield Study(path, plan, began, config, store, reached is not None)
 
     def _saved(self, path: Path) -> str:
         """Return what is saved, as the beginning of a sentence."""
@@ -120,27 +150,6 @@ class StudyKind:
         raise ConfigError(f"expected a {self.name} to resume in {where}, got none; start one without --resume")
 
 
-def open_study(
-    jobs: int | None, cluster: str | None, config: Config, path: Path, *, is_shared: bool
-) -> AbstractContextManager[Executor]:
-    """Open the executor of a study's runs; the nodes of a cluster must share its folder if no store keeps the runs."""
-    files = [file for file in (config.data, config.investable) if file is not None]
-    folder, gpus = path if is_shared else None, int(config.device != "cpu")
-    return open_executor(jobs, cluster, logs=path / LOGS, files=files, folder=folder, gpus=gpus)
-
-
-def store_of_folds(study: str) -> ObjectStore | None:
-    """Open the store named by the environment for one run of a study; ending the run's uploads closes it."""
-    return open_cloud(below=study)
-
-
-def keep_files(store: ObjectStore, folder: Path, names: Collection[str]) -> None:
-    """Store the files of a study's folder that exist. Raises CloudError if one cannot be stored."""
-    for name in names:
-        if (folder / name).is_file():
-            store.put(f"{folder.name}/{name}", (folder / name).read_bytes())
-
-
 def fetch_files(store: ObjectStore, folder: Path, names: Collection[str]) -> bool:
     """Fetch files of a folder in this order; False at the first one that the store lacks."""
     make_directory(folder)
@@ -152,17 +161,12 @@ def fetch_files(store: ObjectStore, folder: Path, names: Collection[str]) -> boo
     return True
 
 
-def is_begun(folder: Path, store: ObjectStore | None) -> bool:
-    """Return whether a run has begun, on this disk or in the store."""
-    return (folder / CONFIG).is_file() or (store is not None and bool(store.list(f"{folder.name}/")))
-
-
 def fetch_fold(folder: Path, generation: int) -> None:
     """Fetch a fold that another machine trained to that generation.
 
     Raises ConfigError if no store is named or it has not that generation.
     """
-    store = store_of_folds(folder.parent.name)
+    store = open_cloud(below=folder.parent.name)
     if store is not None:
         restore_run(store, folder, above=generation - 1)
     if max(list_checkpoints(folder / CHECKPOINTS), default=0) != generation or store is None:
