@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import null as learning_null
-from benchmarks.learning import power, praise
-from benchmarks.learning.markets import MARTINGALE, Budget
+from benchmarks.learning import power
+from benchmarks.learning.markets import MARTINGALE
 from benchmarks.learning.null import (
     DRAWN,
     RISING,
@@ -24,8 +21,6 @@ from benchmarks.learning.null import (
     drawn_market,
     rearranged,
     tilts,
-    trained_run,
-    untrained_agent,
 )
 from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import study_config
@@ -34,7 +29,7 @@ from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.play import EvaluationSetup, play_agent
+from training.evaluation.play import EvaluationSetup
 from training.evaluation.verdict import verdict
 from training.rollout import play
 
@@ -49,24 +44,6 @@ def tiny_setup() -> EvaluationSetup:
 
 def some_rule(setup: EvaluationSetup, seed: int = 0) -> ScoreRule:
     return ScoreRule(np.random.default_rng(seed).normal(size=setup.market.close.shape))
-
-
-def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Verdict:
-        is_lucky: bool = True
-        best_baseline: None = None
-        sentence: str = "So it is."
-
-        @property
-        def is_worth_it(self) -> bool:
-            return not self.is_lucky
-
-    monkeypatch.setattr(praise, "verdict", lambda *_, **__: Verdict())
-    setup = tiny_setup()
-    judge = Judge.on(setup, {}, 5, seed=0)
-    played = play_policy(setup, score_policy(setup.env, some_rule(setup)))
-    assert judge.praise(played) == {"is_lucky": True, "is_worth_it": False}
 
 
 def test_claims_are_those_of_the_report() -> None:
@@ -139,31 +116,6 @@ def test_tilts_lean_to_what_their_names_say() -> None:
         assert (found[name].scores[day] > found[name].threshold).all(), name
 
 
-def test_an_untrained_agent_orders_at_random() -> None:
-    """It trades, alike for the same seed, and weighs its inputs otherwise for another."""
-    market, _ = training_market(tiny_config())
-    config = tiny_config()
-    agents = [untrained_agent(market, replace(config, seed=seed)) for seed in (0, 0, 1)]
-    same, other = (torch.equal(agents[0].traders.weights, agent.traders.weights) for agent in agents[1:])
-    assert same and not other
-    _, trades, _ = play_agent(setup_on(market, config, market.splits.holdout), agents[0])
-    assert trades
-
-
-def test_a_trained_run_hears_both_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[tuple[int, int]] = []
-
-    def judge(champion: Array, *others: Array, **more: Any) -> Any:
-        found = verdict(champion, *others, **more)
-        heard.append((len(champion), found.trials))
-        return found
-
-    monkeypatch.setattr(praise, "verdict", judge)
-    found = trained_run(tiny_config("--synthetic.kind", MARTINGALE), MARTINGALE, Budget(generations=2))
-    assert heard == [(48, 1), (48, 1)]
-    assert list(found["praise"]) == [learning_null.HOLDOUT, learning_null.VALIDATION]
-
-
 def test_study_of_null_markets(tmp_path: Path, capsys: pytest.CaptureFixture[str], parquet: Path) -> None:
     path = tmp_path / "null.jsonl"
     words = ["null", "--runs", "1", "--cheap-runs", "1", "--generations", "1", "--json", str(path), *TINY]
@@ -202,13 +154,6 @@ def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
     assert market.tickers == ["S000", "S002", "S003", "X000"] and np.isfinite(market.close).all()
     other = drawn_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
     assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
-
-
-def test_days_are_drawn_with_replacement(parquet: Path) -> None:
-    """Some come again, some never: the past of a stock says nothing about what is left for it."""
-    close = drawn_market(tiny_config("--data", str(parquet))).close
-    returns = np.round(close[1:] / close[:-1] - 1, 5)
-    assert 0.5 < len(np.unique(returns, axis=0)) / len(returns) < 0.75
 
 
 def test_half_of_a_rule_earns_half() -> None:

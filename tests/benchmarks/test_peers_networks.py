@@ -68,12 +68,6 @@ def test_a_network_is_what_it_was_when_it_was_best() -> None:
     assert learner.error() == learner.least_error <= at_first
 
 
-def test_a_spent_budget_trains_no_network() -> None:
-    samples = samples_of(np.ones((len(TARGET_PERCENTS), DAYS, STOCKS), np.float32))
-    found, deviation = fit_networks(samples, torch.zeros(DAYS, STOCKS, INPUTS), lambda: True, seeded())
-    assert not scores_of(found, torch.randn(4, STOCKS, INPUTS), deviation).any()
-
-
 def test_the_best_target_is_the_one_that_earns_most() -> None:
     """Stocks that jump once and come back: only a low target keeps the gain."""
     returns = np.zeros((60, 2))
@@ -152,26 +146,6 @@ def test_training_finds_the_stock_that_rises() -> None:
     score, _ = policy.orders(x[0])
     assert int(score.argmax()) == 0 and max(looks) > 1.0
     assert float(play(env, policy.hard(x, TARGET_PERCENTS[4]), starts)[0].profit_percent.mean()) == max(looks)
-
-
-def test_the_policy_of_the_best_look_is_kept() -> None:
-    torch.manual_seed(0)
-    policy, calls, values = StockPolicy(1), iter(range(41)), iter([0.0, 3.0, 1.0, 2.0, *[1.0] * 9])
-    seen: list[tuple[float, float]] = []
-
-    def look() -> float:
-        seen.append((next(values), float(policy.orders(torch.ones(1))[0].detach())))
-        return seen[-1][0]
-
-    train(
-        policy,
-        lambda days, _: policy.orders(torch.ones(4, 1))[0],
-        look,
-        lambda: torch.zeros(4),
-        lambda: next(calls) / 40,
-    )
-    assert len({score for _, score in seen}) == len(seen) == 9
-    assert float(policy.orders(torch.ones(1))[0].detach()) == max(seen)[1]
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -16,21 +16,18 @@ from scipy import stats
 
 from benchmarks.real_prices.__main__ import PARTS, RESULTS, main
 from benchmarks.real_prices.accounts import BLOCKS, Account, Pickers, account_of, block_edges, pack, pack_track
-from benchmarks.real_prices.forms import ensemble, single_best_elite
 from benchmarks.real_prices.ledger import LEDGER
-from benchmarks.real_prices.measures import Field, confirm, detectable, figures, share_close, two_sided
+from benchmarks.real_prices.measures import Field, confirm, detectable, figures, share_close
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
 from data.splits import make_folds
 from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
-from tests.tiny import tiny_trainer
 from training.evaluation.baselines import EQUAL
 from training.evaluation.play import EquityCurves
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
-from utils.statistics import MeanTest
 
 PLAN = """
 seeds = [0, 1]
@@ -116,12 +113,6 @@ def test_a_planted_market_is_praised_in_words(
     assert costs["5% of volume, 1000 million"]["mean"] < 0.2 * costs["5% of volume, 1 million"]["mean"]
 
 
-def test_equal_orders_are_held_against_equal_pickers(planted: tuple[list[str], Path]) -> None:
-    """With evidence on all training days the champion is the untested ensemble, and so are all its figures."""
-    policies = found(planted[1])["universes"]["few"]["policies"]
-    assert policies["champion"] == policies["untested ensemble"]
-
-
 def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str], small_heap: None) -> None:
     words = write_case(tmp_path / "case", "martingale", 100)
     plan = tmp_path / "case/plan.toml"
@@ -176,14 +167,6 @@ def test_a_folder_keeps_its_plan_and_data(
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_comments_are_no_other_plan(planted: tuple[list[str], Path], tmp_path: Path) -> None:
-    same, other = tmp_path / "same.toml", tmp_path / "other.toml"
-    same.write_text("# A remark.\n" + PLAN)
-    other.write_text(PLAN.replace("generations = 1", "generations = 2"))
-    digest = read_plan(planted[1].parent / "plan.toml").digest
-    assert read_plan(same).digest == digest != read_plan(other).digest
-
-
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -221,16 +204,6 @@ def test_a_fold_sees_nothing_after_its_test_days(planted: tuple[list[str], Path]
         market = source.market(source.plan.universes[0], number)
         assert len(market.dates) == len(market.data_array) == fold.holdout.last + 1
         assert market.volume is not None and len(market.volume) == len(market.dates)
-
-
-def test_untested_agents_trade_by_the_fittest() -> None:
-    trainer = tiny_trainer()
-    trainer.run_generation()
-    best, all_elites = single_best_elite(trainer), ensemble(trainer)
-    weights = trainer.days.fit(trainer.population.genes).weights
-    assert best.traders.weights[0].tolist() == weights[trainer.population.elites[0]].tolist()
-    assert all_elites.traders.weights[0].tolist() == weights[trainer.population.elites].mean(0).tolist()
-    assert best.evidence.is_significant and all_elites.evidence.is_significant
 
 
 STEPS, WINDOWS = 12, 4
@@ -344,9 +317,3 @@ def outcomes(edge: float) -> list[str]:
 def test_what_is_clear_is_found_either_way() -> None:
     assert outcomes(1.0) == ["better"] * 4 and outcomes(-1.0) == ["worse"] * 4
     assert outcomes(0.0) == ["open"] * 4
-
-
-def test_p_values_are_two_sided() -> None:
-    for mean in (-2.0, 2.0):
-        assert two_sided(MeanTest(mean, 1.0, 10.0)) == pytest.approx(2 * stats.t.sf(2, 10))
-    assert two_sided(MeanTest(0.0, 1.0, 10.0)) == 1.0

@@ -35,11 +35,6 @@ def test_rank_correlation_of_ranks(order: list[int]) -> None:
     assert rank_correlation(more, torch.cat((values, broken[:1], broken[:1]))) == pytest.approx(expected)
 
 
-def test_equal_agents_have_no_rank_correlation() -> None:
-    assert rank_correlation(torch.ones(3), torch.tensor([1.0, 2.0, 3.0])) is None
-    assert rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)) is None
-
-
 def unseen_path(config: Config) -> UnseenPath:
     return next(iter(UnseenPaths(paths=1, windows=5).each(config, training_market(config)[0].stats)))
 

@@ -33,7 +33,7 @@ from benchmarks.learning.study import (
     run_study,
     study_config,
 )
-from benchmarks.learning.unseen import UnseenPaths, shares, training_market, tuned
+from benchmarks.learning.unseen import UnseenPaths, training_market, tuned
 from models.ddpg_agent import DDPGAgent
 from models.trader import Blend
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
@@ -86,18 +86,6 @@ def test_interval_is_students(count: int, quantile: float) -> None:
     mean, half = mean_interval(values)
     assert mean == pytest.approx(np.mean(values))
     assert half == pytest.approx(quantile * np.std(values, ddof=1) / math.sqrt(count), rel=1e-4)
-
-
-def test_interval_of_too_few() -> None:
-    assert mean_interval([4.0])[0] == 4.0 and math.isnan(mean_interval([4.0])[1])
-    assert all(math.isnan(value) for value in mean_interval([]))
-
-
-def test_shares_are_of_mean_profits() -> None:
-    profits = {CHAMPION: np.array([1.0, 3.0]), RULE: np.array([2.0, 6.0]), ORACLE: np.array([4.0, 12.0])}
-    assert shares(profits)[CHAMPION] == {"profit": 2.0, "of_rule": 0.5, "of_oracle": 0.25}
-    nothing = shares(profits | {RULE: np.zeros(2), ORACLE: np.array([-1.0, 0.0])})[CHAMPION]
-    assert nothing["of_rule"] is None and nothing["of_oracle"] is None
 
 
 def closes(unseen: UnseenPaths, *words: str) -> list[bytes]:
@@ -274,16 +262,6 @@ def test_random_networks_are_drawn_anew_and_played(name: str) -> None:
     assert all(not torch.equal(part, start[other]) for other, part in networks(trainer).items() if other in others)
 
 
-def test_without_sale_targets_by_actors_all_orders_have_their_agents_own() -> None:
-    trainer, other = altered("no sale targets by actors"), altered(BASE)
-    for one in (trainer, other):
-        for _ in range(2):
-            one.run_generation()
-    shifts = [alterations.networks_of(one).actor_target.choice[..., 1] for one in (trainer, other)]
-    assert not shifts[0].any() and shifts[1].any()
-    assert alterations.networks_of(trainer).actor_target.choice[..., 0].any()
-
-
 def test_a_shuffled_replay_holds_the_same_numbers_in_other_rows() -> None:
     one, other = altered("random replay"), altered(BASE)
     for trainer in (one, other):
@@ -332,34 +310,6 @@ def children_of(trainer: ERLTrainer) -> tuple[dict[str, torch.Tensor], dict[str,
     before = networks(trainer)
     trainer.evolve_population(FITNESS)
     return before, networks(trainer), [0, 2]
-
-
-def test_actors_that_do_not_mutate_are_some_parents() -> None:
-    for name, is_parents in (("no mutation of actors", True), (BASE, False)):
-        before, after, rows = children_of(altered(name))
-        for row in rows:
-            same = [torch.equal(after["actor.choice"][row], parent) for parent in before["actor.choice"]]
-            assert any(same) == is_parents
-
-
-def test_random_fitness_chooses_at_random() -> None:
-    """Whatever the fitness: the elites, and with them the champion, are drawn."""
-    drawn: list[list[tuple[int, ...]]] = []
-    for sign in (1, -1):
-        trainer = altered(BASE)
-        evaluate = trainer.rollouts.evaluate
-
-        def evaluated(*given: Any, sign: int = sign, evaluate: Any = evaluate) -> Any:
-            played, transitions = evaluate(*given)
-            return replace(played, fitness=sign * FITNESS), transitions
-
-        trainer.rollouts.evaluate = evaluated  # type: ignore[method-assign]
-        alterations.draw_fitness(trainer, torch.Generator().manual_seed(0))
-        drawn.append([])
-        for _ in range(6):
-            trainer.evaluate_population()
-            drawn[-1].append(tuple(trainer.population.elites))
-    assert drawn[0] == drawn[1] and len(set(drawn[0])) > 1
 
 
 def test_without_evolution_all_genes_stay() -> None:
