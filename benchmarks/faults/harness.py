@@ -53,6 +53,7 @@ fitness_windows = 2
 exploration_windows = 1
 validation_windows = 2
 random_pickers = 5
+rivals = "none"
 evidence = "report"
 """
 QUICK_RUN = """

@@ -38,7 +38,7 @@ def words(folder: Path, *flags: str) -> list[str]:
 
 def begin(folder: Path, name: str, *flags: str) -> list[str]:
     files = ("--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"))
-    return words(folder, *files, "--profile", "quick", "--rivals", "none", "--run", name, *FOLDS, *flags)
+    return words(folder, *files, "--profile", "quick", "--run", name, *FOLDS, *flags)
 
 
 @pytest.fixture(scope="module")

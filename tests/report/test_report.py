@@ -48,7 +48,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("clean", "--data", str(folder / "clean.parquet")),
         ("spoilt", "--data", str(folder / "spoilt.parquet")),
     ):
-        assert run(folder / "tiny.toml", "--rivals", "none", "--run", name, *flags) == 0
+        assert run(folder / "tiny.toml", "--run", name, *flags) == 0
     return folder / "runs"
 
 

@@ -230,7 +230,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(command, "train_of_study", train_of_study)
         patch.setenv("CLOUD_PROVIDER", "local")
         patch.setenv("CLOUD_BUCKET", str(path / "volume"))
-        assert main(words(path, "real", "--trials", "2", "--seeds", "1", "--rivals", "none")) == 0
+        assert main(words(path, "real", "--trials", "2", "--seeds", "1")) == 0
         yield path
 
 
