@@ -46,18 +46,11 @@ def table(phases: Mapping[str, Phase]) -> str:
     return "\n".join(lines)
 
 
-def busiest(phases: Mapping[str, Phase], what: str, count: int) -> str:
-    """List the lines of code with the most operations or waits."""
-    found = [(n, name, line) for name, phase in phases.items() for line, n in getattr(phase, what).items()]
-    return "\n".join(f"{n:10,}  {name}: {line}" for n, name, line in sorted(found, reverse=True)[:count])
-
-
 def main() -> int:
     """Count, print, compare; return 1 where anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, nargs="+", help="populations; default: 16 64 256, of the small: 4")
     parser.add_argument("--small", action="store_true", help="a market and episodes that take seconds")
-    parser.add_argument("--lines", type=int, default=12, help="lines of code to list, by operations and by waits")
     parser.add_argument("--budget", type=Path, default=BUDGET)
     parser.add_argument("--write", action="store_true", help="write what was counted into the budget")
     arguments = parser.parse_args()
@@ -83,9 +76,6 @@ def main() -> int:
             return 1
         whole = {TOTAL: joined([phase for name, phase in phases.items() if name not in APART])}
         print(f"\n{agents} agents\n{table(phases | whole)}")
-        if agents == populations[0]:
-            for what in ("lines", "waits"):
-                print(f"most {what.replace('lines', 'operations')}\n{busiest(phases, what, arguments.lines)}")
         phases |= whole
         figures, key = {name: phase.figures() for name, phase in phases.items()}, f"{size.name} {agents}"
         if arguments.write:

@@ -70,10 +70,9 @@ class Size:
 
 
 FULL = Size("full", full_scale(), FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
-_SMALL_RULES = EnvironmentConfig(trading_days=8, settlement_days=4, max_holding_days=5)
 _SMALL_CONFIG = replace(
     full_scale(),
-    env=_SMALL_RULES,
+    env=EnvironmentConfig(trading_days=8, settlement_days=4, max_holding_days=5),
     split=DataConfig(context_window_days=32),
     learning=LearningConfig(replay_capacity=1000, gradient_steps=2, gradient_accumulation=2, batch_size=64, hidden=8),
     evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=2),

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.selection import MEAN_AGENT, SelectionStudy
 from benchmarks.learning.study import (
     Experiment,
@@ -40,6 +39,7 @@ from benchmarks.learning.unseen import (
     UNSEEN_SEED,
     WINDOWS_PER_PATH,
     UnseenPaths,
+    baselines_job,
     joined,
     shares,
     training_market,

@@ -1,9 +1,11 @@
-"""Fresh paths of a planted market's law, on which policies are played that were fitted on another path."""
+"""Fresh paths of a planted market's law, and the baselines that are fitted on another path and played on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,8 +21,8 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
-from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, tune_planted
-from training.evaluation.supervised import TUNING_WINDOWS
+from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted
+from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from training.rollout import Rollout, play, roll_out
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -122,3 +124,38 @@ def shares(profits: Profits) -> Record:
         }
         for name, profit in mean.items()
     }
+
+
+Baseline = Callable[[Market], ScoreRule]
+"""From any path of the law to the rule that plays it with what was fitted on the training path."""
+
+
+def fit_baselines(market: Market, config: Config) -> dict[str, tuple[Baseline, float]]:
+    """Fit every baseline on the training days of a market; return each by name with the CPU seconds that it took.
+
+    The supervised ones are fitted together; each is given the time of all.
+    """
+    started = time.process_time()
+    learned = fit_supervised(market, Portfolio.on(market, config.env))
+    seconds = time.process_time() - started
+    found: dict[str, tuple[Baseline, float]] = {name: (one.rule_on, seconds) for name, one in learned.items()}
+    return found | {name: (partial(_simple, name), 0.0) for name in simple_rules(market)}
+
+
+def _simple(name: str, market: Market) -> ScoreRule:
+    return simple_rules(market)[name]
+
+
+def baselines_job(config: Config, unseen: UnseenPaths) -> Record:
+    """Fit the baselines on one seed's path and measure them, the rule and the oracle on unseen paths."""
+    market, scores = training_market(config)
+    started = time.process_time()
+    planted = tuned(market, scores, config)
+    tuning = time.process_time() - started
+    fitted = fit_baselines(market, config)
+    parts = [
+        path.play_planted(planted) | {name: path.play_rule(rule(path.market)) for name, (rule, _) in fitted.items()}
+        for path in unseen.each(config, market.stats)
+    ]
+    seconds = dict.fromkeys(planted, tuning / len(planted)) | {name: taken for name, (_, taken) in fitted.items()}
+    return {"policies": {name: found | {"cpu_seconds": seconds[name]} for name, found in shares(joined(parts)).items()}}

@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.study import Experiment, Record, Study, each_seed, mean_interval, plus_minus
-from benchmarks.learning.unseen import UnseenPaths, training_market
+from benchmarks.learning.unseen import UnseenPaths, baselines_job, training_market
 from benchmarks.peers.deep.agents import deep_agents, tuned_agents
 from benchmarks.peers.differentiable import differentiable_rollout
 from benchmarks.peers.networks import networks

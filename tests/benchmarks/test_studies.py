@@ -21,7 +21,6 @@ from scipy import stats
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, alterations
 from benchmarks.learning.ablations import BASE, LINES, Difference, Line
-from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.markets import Budget, fit, market_job
 from benchmarks.learning.selection import MEAN_AGENT
 from benchmarks.learning.study import (
@@ -33,7 +32,7 @@ from benchmarks.learning.study import (
     run_study,
     study_config,
 )
-from benchmarks.learning.unseen import UnseenPaths, training_market, tuned
+from benchmarks.learning.unseen import UnseenPaths, baselines_job, training_market, tuned
 from models.ddpg_agent import DDPGAgent
 from models.trader import Blend
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
