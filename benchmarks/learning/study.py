@@ -25,8 +25,8 @@ from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import as_program_error
-from utils.jobs.executor import open_executor
-from utils.jobs.job import Executor, InProcess, Job, require_all
+from utils.jobs.executor import Executor, open_executor
+from utils.jobs.job import InProcess, Job, require_all
 from utils.jobs.table import JobTable
 from utils.runs.console import setup_logging
 

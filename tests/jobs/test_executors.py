@@ -26,8 +26,8 @@ from utils.jobs import cluster as cluster_module
 from utils.jobs import executor as executors
 from utils.jobs import pool
 from utils.jobs.cluster import Cluster, connect
-from utils.jobs.executor import open_executor
-from utils.jobs.job import Executor, Finished, Job, require_all
+from utils.jobs.executor import Executor, open_executor
+from utils.jobs.job import Finished, Job, require_all
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]

@@ -140,14 +140,6 @@ def row(text: str, name: str) -> list[str]:
     return next(line.split() for line in text.splitlines() if line.startswith(name))
 
 
-def test_by_hand_in_a_run_goes_to_its_log(
-    profiler: MemoryProfiler, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.INFO, "utils")
-    log_memory("here")
-    assert "memory [here]" in caplog.text and capsys.readouterr().out == ""
-
-
 class Cyclic(Thing):
     """An object that only the garbage collector frees."""
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import pin_market, read_record, record_market, sealed, split_market
-from data.splits import Span, Splits
+from data.record import pin_market, read_record, record_market, sealed
 from main import main
 from models.genome import VALUE_WEIGHT
 from tests.market_cases import FloatArray, random_panel
@@ -131,16 +130,6 @@ def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixtur
         read_record({"tickers": []}, "here")
     pin_market(market(panel(0)[:DAYS]), record)
     assert "1 tickers that the run does not know are left out: T05" in caplog.text
-
-
-def test_other_splits_get_their_own_normalisation() -> None:
-    whole = market(panel(1)[:DAYS, :COLUMNS])
-    splits = Splits(Span(16, 60), Span(66, 100), Span(106, 159))
-    parted = split_market(whole, splits)
-    cut = panel(1)[:DAYS, :COLUMNS]
-    cut[61:] *= 3  # what comes after the training days does not enter
-    assert (split_market(market(cut), splits).stats.mean == parted.stats.mean).all()
-    assert not (parted.stats.mean == whole.stats.mean).all()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -28,7 +28,8 @@ from utils.config.kinds import RUNS
 from utils.config.settings import with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
-from utils.jobs.job import Executor, Finished, Job, output_to
+from utils.jobs.executor import Executor
+from utils.jobs.job import Finished, Job, output_to
 from utils.jobs.table import LOGS, JobTable
 from utils.runs.console import setup_logging
 from utils.runs.run_lock import RunLock

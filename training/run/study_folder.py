@@ -21,8 +21,7 @@ from utils.config.settings import LATEST, from_dict, hint, settings_to_resume, t
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs.cluster import import_ray
-from utils.jobs.executor import open_executor
-from utils.jobs.job import Executor
+from utils.jobs.executor import Executor, open_executor
 from utils.jobs.table import LOGS
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging

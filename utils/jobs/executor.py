@@ -6,10 +6,12 @@ from pathlib import Path
 
 from utils.errors import ConfigError
 from utils.jobs.cluster import ClusterTasks, connect
-from utils.jobs.job import Executor, InProcess
-from utils.jobs.pool import Processes
+from utils.jobs.job import InProcess
+from utils.jobs.pool import Pool, Processes
 from utils.memory.guard import MemoryGuard
 from utils.runs.stopping import SafePoint
+
+Executor = InProcess | Pool
 
 
 @contextlib.contextmanager

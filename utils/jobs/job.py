@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from utils.errors import ClusterError, JobsFailed, ProgramError, StopRequested, as_program_error, first_line
 
@@ -54,11 +54,10 @@ Notify = Callable[[str, str], None]
 """Receives a job's name and its new state: `running`, or how its worker was lost."""
 
 
-class Executor(Protocol):
-    """Runs jobs: in this process, in several processes, or on a cluster."""
+class InProcess:
+    """An executor that runs jobs one after the other in this process; they handle signals themselves."""
 
-    is_apart: bool
-    """Jobs run in other processes, so that this terminal shows none of their output."""
+    is_apart = False  # jobs run in other processes, so that this terminal shows none of their output
 
     def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
         """Run jobs and yield their outcomes in the order in which they finish.
@@ -67,15 +66,6 @@ class Executor(Protocol):
 
         Raises StopRequested, once no job is running, if a signal asks this program to stop.
         """
-
-
-class InProcess:
-    """An executor that runs jobs one after the other in this process; they handle signals themselves."""
-
-    is_apart = False
-
-    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
-        """Run jobs in order; see `Executor`."""
         for job in jobs:
             notify(job.name, "running")
             yield perform(job)

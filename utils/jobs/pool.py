@@ -70,7 +70,7 @@ class Pool(ABC):
         """End all processes at once."""
 
     def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
-        """Run jobs side by side; see `Executor`."""
+        """Run jobs side by side; see `InProcess.run`."""
         source, lost, losses = iter(jobs), list[Job](), Counter[str]()
         try:
             while True:

@@ -9,7 +9,7 @@ import contextlib
 import gc
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,13 +28,8 @@ MAX_HOLDERS = 6
 MAX_KEY_CHARACTERS = 40
 UNKNOWN_HOLDER = "a running function or an extension module"
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
-_PLACES: dict[type, Callable[[Any], str]] = {
-    ModuleType: lambda module: f"module {module.__name__}",
-    FunctionType: lambda function: f"function {function.__module__}.{function.__qualname__}",
-    type: lambda kind: f"class {type_name(kind)}",
-    FrameType: lambda frame: f"frame of {frame.f_code.co_qualname}, kept by a traceback",
-}
-"""Holders that are places in the source, and their descriptions."""
+_PLACES = (ModuleType, FunctionType, type, FrameType)
+"""Types of holders that are places in the source."""
 
 
 class Heap:
@@ -177,15 +172,15 @@ def _describe(item: Any) -> str:
 def _remoteness(holder: Any) -> int:
     """Return less for holders that say more about where to look."""
     kind = type(holder)
-    return 0 if issubclass(kind, tuple(_PLACES)) else 2 if issubclass(kind, (dict, *_COLLECTIONS)) else 1
+    return 0 if issubclass(kind, _PLACES) else 2 if issubclass(kind, (dict, *_COLLECTIONS)) else 1
 
 
 def _link(holder: Any, target: Any) -> str:
     """Describe a holder of the target, past any override of its class."""
     kind = type(holder)
     try:
-        if describe := next((text for place, text in _PLACES.items() if issubclass(kind, place)), None):
-            return describe(holder)
+        if issubclass(kind, _PLACES):
+            return repr(holder)
         if issubclass(kind, _COLLECTIONS):
             return f"{kind.__name__} of {len(holder):,} items"
         items = holder if kind is dict else object.__getattribute__(holder, "__dict__")
