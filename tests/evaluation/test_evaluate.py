@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run
 from training.evaluation.holdout import LEDGER
 from training.evaluation.measures import METRICS
-from utils.charts import number
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 
@@ -156,34 +154,6 @@ def test_a_new_seed_is_not_a_free_look(runs: Path) -> None:
     found = json.loads((runs / "two" / "evaluation-holdout" / "results.json").read_text())
     assert found["verdict"]["trials"] == 2
     assert found["verdict"]["sentence"].endswith("; of 2 trials).")
-
-
-def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Path) -> None:
-    """The page and summary.json say the same, with the champion's orders for other stocks."""
-    page = (runs / "one" / "report.html").read_text()
-    assert "one: champion on validation" in page
-    champion = json.loads((runs / "one" / "summary.json").read_text())["champion"]
-    for row in champion["validation"].values():
-        for shown in (number(row["return %"], 1), number(row["Sharpe"], 2)):
-            assert re.search(rf">{re.escape(shown)}[ <]", page), shown
-    assert champion["validation"]["random picker"]["trades"] <= champion["validation"]["champion"]["trades"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--run", "three"), "expected a run in"),
-        (("--split", "training"), "expected validation|holdout"),
-        (("--random-pickers", "0"), "--random-pickers: expected INT >= 1"),
-        (("--data", "missing.parquet"), "--data: expected an existing file"),
-    ],
-)
-def test_mistakes_get_one_line_and_exit_code_2(
-    runs: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate(runs, *flags) == 2
-    shown = capsys.readouterr().err
-    assert message in shown and "Traceback" not in shown
 
 
 def spoilt_from(clean: pd.DataFrame, day: int) -> pd.DataFrame:
