@@ -23,7 +23,7 @@ from tests.training.test_signals import folder as folder
 from training.commands.signals import described, orders_csv
 from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import Holding
-from training.signals.signals import Order, SessionDate, Signals
+from training.signals.signals import Order, Signals
 from utils.errors import DataError
 from utils.tables import printable
 
@@ -31,7 +31,7 @@ LAST = TINY_RULES.max_holding_days
 
 
 def purchase(ticker: str, value: float, close: float) -> Order:
-    return Order(ticker, 1.0, value, 1.0, 0.5, close, 20.0, 1.2 * close, SessionDate("2020-02-01", True))
+    return Order(ticker, 1.0, value, 1.0, 0.5, close, 20.0, 1.2 * close, "2020-02-01")
 
 
 def held(ticker: str, sessions: int, price: float, target_percent: float, shares: float) -> Holding:
@@ -128,7 +128,7 @@ HOSTILE = ["A\nBUY,9,GME,STK,SMART,USD,OPG,MKT,,x", "A\n", "A\x1b[2J", '=HYPERLI
 def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
     """Into a file for brokers only with characters of tickers; into a spreadsheet or on the terminal never as code."""
     order = purchase(ticker, 1000.0, 10.0)
-    signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, [order], [], ticker, 1.0, True)
+    signals = Signals("2020-01-02", "2020-01-03", 1e6, 1e6, 1e6, [order], [], ticker, 1.0, True)
     is_plain = re.fullmatch(r"[A-Za-z0-9.^/ -]+", ticker) is not None and ticker[0] not in "/ -"
     assert not (is_plain and ticker in HOSTILE)
     try:

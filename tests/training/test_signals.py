@@ -86,7 +86,7 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.target_price == pytest.approx(order.close * (1 + order.target_percent / 100), rel=1e-6)
         assert order.close == MARKET.close[day, stock]
         last_day = trade["entry_day"] + rules.max_holding_days - 1
-        assert order.latest_exit.date == str(MARKET.dates[last_day]) and not order.latest_exit.is_estimate
+        assert order.latest_exit == str(MARKET.dates[last_day])
 
 
 @settings(max_examples=15)
@@ -100,11 +100,9 @@ def test_later_days_are_not_seen(seed: int, day: int) -> None:
 def test_at_the_end_of_the_data_later_dates_are_estimates() -> None:
     last = len(MARKET.dates) - 1
     made = next(made for seed in range(50) if (made := signals_of(MARKET, seed, last)).orders)
-    assert made.date == str(MARKET.dates[last]) and made.next_session.is_estimate
-    leaves = made.orders[0].latest_exit
-    assert leaves.is_estimate
-    assert np.busday_count(MARKET.dates[last], np.datetime64(leaves.date)) == TINY_RULES.max_holding_days
-    assert made.next_session.date > made.date
+    assert made.date == str(MARKET.dates[last])
+    assert np.busday_count(MARKET.dates[last], np.datetime64(made.orders[0].latest_exit)) == TINY_RULES.max_holding_days
+    assert made.next_session > made.date
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
@@ -272,7 +270,7 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert [{k: v for k, v in o.items() if k != "latest_exit"} for o in again["orders"]] == [
         {k: v for k, v in o.items() if k != "latest_exit"} for o in before["orders"]
     ]
-    assert again["next_session"] == {"date": str(dates[-1]), "is_estimate": False}
+    assert again["next_session"] == str(dates[-1])
     assert [row["ticker"] for row in rows] == [order["ticker"] for order in after["orders"]]
     assert [float(row["value"]) for row in rows] == [order["value"] for order in after["orders"]]
     shown = capsys.readouterr().err

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from data.record import data_fingerprint
-from data.splits import consecutive_windows, spaced_windows
+from data.splits import Span, consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
@@ -18,7 +18,7 @@ from training.evaluation.baselines import CHAMPION, ScoreRule, benchmark_close, 
 from training.evaluation.export import log_evaluation, write_evaluation
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.play import EvaluationSetup, play_all
+from training.evaluation.play import EvaluationSetup, PlayedPolicies, play_all
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from training.forecasts.samples import Float32Array
 from training.run.saved import SavedRun, open_saved_run
@@ -63,12 +63,7 @@ def evaluate(
     command: str,
 ) -> Evaluation:
     """Play a run's champion and the baselines on the days of a split, and judge them."""
-    starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
-    generator = named_generator(run.config.seed, "evaluation")
-    setup = EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
-    played = play_all(
-        setup, run.champion, rules, random_selections=judging.random_pickers, generator=generator, others=run.beside
-    )
+    played = play_run(run, getattr(run.market.splits, split), env, rules, judging, "evaluation")
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     champions = champions_looked_at(looks, (run.name, run.generation))
@@ -87,6 +82,21 @@ def evaluate(
         evidence=[run.champion.evidence],
         trust=[run.champion.trust],
         extends=run.extends,
+    )
+
+
+def play_run(
+    run: SavedRun, days: Span, env: Portfolio, rules: Mapping[str, ScoreRule], judging: EvaluationConfig, draws: str
+) -> PlayedPolicies:
+    """Play a run's champion and the baselines on some days; `draws` names the generator of random selections."""
+    starts = consecutive_windows(days, run.config.env.episode_steps).to(run.device)
+    return play_all(
+        EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts)),
+        run.champion,
+        rules,
+        random_selections=judging.random_pickers,
+        generator=named_generator(run.config.seed, draws),
+        others=run.beside,
     )
 
 

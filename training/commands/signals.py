@@ -158,17 +158,18 @@ def orders_csv(signals: Signals) -> str:
     text = io.StringIO()
     names = [field.name for field in dataclasses.fields(Order)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["date", *names[:-1], "latest_exit", "latest_exit_is_estimate"])
+    writer.writerow(["date", *names])
     for order in signals.orders:
-        values, leaves = [getattr(order, name) for name in names[1:-1]], order.latest_exit
-        writer.writerow([signals.date, spreadsheet_text(order.ticker), *values, leaves.date, leaves.is_estimate])
+        values = [getattr(order, name) for name in names[1:]]
+        writer.writerow([signals.date, spreadsheet_text(order.ticker), *values])
     return text.getvalue()
 
 
 def _notes(run: SavedRun, day: int) -> list[str]:
     notes = [
         "sizes and targets assume an account whose trading period has just begun; fills, costs and exits follow the "
-        "rules of the run's environment",
+        "rules of the run's environment; dates after the last session of the data are estimates in business days, "
+        "without holidays",
     ]
     if run.config.env.stop_percent > 0:
         notes.append(f"each position is sold at a stop {run.config.env.stop_percent:g}% below the price of its fill")

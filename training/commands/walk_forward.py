@@ -11,17 +11,17 @@ from pathlib import Path
 
 from data.market import Market
 from data.record import MARKET
-from data.splits import FoldPlan, Splits, consecutive_windows, make_folds
+from data.splits import FoldPlan, Splits, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.commands.evaluate import baseline_rules, entered
+from training.commands.evaluate import baseline_rules, entered, play_run
 from training.commands.table import WalkForwardArguments
 from training.commands.train import train_of_study
-from training.evaluation.baselines import CHAMPION, RANDOM, benchmark_close
+from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.export import EQUITY, log_evaluation, write_evaluation
 from training.evaluation.export import RESULTS as FOUND
 from training.evaluation.judge import Evaluation, FoldResult
-from training.evaluation.play import EvaluationSetup, join, play_all
+from training.evaluation.play import join
 from training.run.market import load_market, remember_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
@@ -31,7 +31,6 @@ from utils.jobs.table import JobTable
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
-from utils.runs.seeding import named_generator
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
@@ -123,16 +122,8 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
-        starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
-        benchmark = benchmark_close(config.evaluation.benchmark, run.market, env, starts)
-        played = play_all(
-            EvaluationSetup(run.market, env, starts, benchmark),
-            run.champion,
-            baseline_rules(run, env, config.evaluation),
-            random_selections=run.config.evaluation.random_pickers,
-            generator=named_generator(run.config.seed, f"walk-forward {run.name}"),
-            others=run.beside,
-        )
+        rules = baseline_rules(run, env, config.evaluation)
+        played = play_run(run, fold.holdout, env, rules, config.evaluation, f"walk-forward {run.name}")
         champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)

@@ -163,17 +163,11 @@ class Evaluation:
             return ""
         if not self.folds:
             return f"{self.evidence[0].finding}. The champion is {self.evidence[0].bet(self.trust[0])}."
-        count, found = len(self.evidence), sum(evidence.is_significant for evidence in self.evidence)
-        low, high = (choose(self.evidence, key=lambda one: one.smallest).p_value for choose in (min, max))
-        spread = low if low == high else f"smallest {low}, largest {high}"
-        orders = [trust.orders for trust in self.trust]
-        least, mean, most = (f"{100 * share:.0f}%" for share in (min(orders), sum(orders) / count, max(orders)))
-        trade = f"{least} of the orders" if least == most else f"{least} to {most} of the orders, {mean} in the mean,"
-        bet = f"{trade} are the agents', the rest holds the market"
-        bet = {(0.0, 0.0): "all hold the market", (1.0, 1.0): "all orders are the agents'"}.get(
-            (min(orders), max(orders)), bet
+        found, share = sum(one.is_significant for one in self.evidence), np.mean([one.orders for one in self.trust])
+        return (
+            f"Training days show significant evidence for {found} of {len(self.evidence)} champions; "
+            f"{100 * share:.0f}% of the orders in the mean are the agents', the rest holds the market."
         )
-        return f"Training days show significant evidence for {found} of {count} champions ({spread}); {bet}."
 
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:

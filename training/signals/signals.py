@@ -24,17 +24,6 @@ from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, POSITION_FEATUR
 
 
 @dataclass(frozen=True)
-class SessionDate:
-    """A session's date; beyond the end of the data an estimate in business days, without holidays."""
-
-    date: str
-    is_estimate: bool
-
-    def __str__(self) -> str:
-        return self.date + (" (estimate)" if self.is_estimate else "")
-
-
-@dataclass(frozen=True)
 class Order:
     """A purchase for the next session; amounts in currency units."""
 
@@ -52,7 +41,7 @@ class Order:
     """Sale target above the price at which the order is filled."""
     target_price: float
     """Sale target if it were filled at the reference close."""
-    latest_exit: SessionDate
+    latest_exit: str
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,7 @@ class OpenPosition:
     target_price: float
     stop_price: float | None
     """None where the rules have no stop."""
-    latest_exit: SessionDate
+    latest_exit: str
     status: str
 
 
@@ -78,7 +67,7 @@ class Signals:
     """The state of an account at a close, and the agent's orders."""
 
     date: str
-    next_session: SessionDate
+    next_session: str
     capital: float
     cash: float
     equity: float
@@ -231,12 +220,10 @@ def make_signals(
     )
 
 
-def session_date(market: Market, day: int) -> SessionDate:
-    """Return the date of a session, which may lie after the end of the data."""
+def session_date(market: Market, day: int) -> str:
+    """Return the date of a session; after the end of the data an estimate in business days, without holidays."""
     beyond = day - (len(market.dates) - 1)
-    if beyond <= 0:
-        return SessionDate(str(market.dates[day]), False)
-    return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
+    return str(market.dates[day] if beyond <= 0 else np.busday_offset(market.dates[-1], beyond, roll="backward"))
 
 
 def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> OpenPosition:
