@@ -3,8 +3,6 @@
 `python -m box.supervise` resumes; with arguments of `main.py`, it begins a run with them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -1,7 +1,5 @@
 """The forty standard fire behaviour fuel models of Scott and Burgan (2005), and the codes of unburnable ground."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 UNBURNABLE_FUEL_MODELS = (91, 92, 93, 98, 99)  # urban, snow or ice, agriculture, water, bare ground

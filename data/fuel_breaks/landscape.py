@@ -3,13 +3,11 @@
 Row 0 is the north edge, column 0 the west edge; an aspect is the downslope direction, degrees clockwise from north.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +67,7 @@ class Landscape:
         """Return the arrays by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
-    def window(self, row: int, column: int, rows: int, columns: int) -> Landscape:
+    def window(self, row: int, column: int, rows: int, columns: int) -> Self:
         """Return the part whose north-west cell is given, as views of the same memory."""
         part: Any = np.s_[row : row + rows, column : column + columns]
         return replace(self, **{name: array[part] for name, array in self.arrays().items()})

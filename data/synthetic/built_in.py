@@ -4,8 +4,6 @@ The log return of a column over day t + 1 is its latent drift at the close of da
 its own drift and scores (`data/synthetic/kinds/`); bars and dates are the same for all.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ and oracle score a day's stocks by the log return expected of a trade that opens
 number of sessions. They leave the constant out, so that a score is close to the trade's expected return.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

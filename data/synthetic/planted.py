@@ -1,7 +1,5 @@
 """All kinds of built-in market, and the scores of rule and oracle."""
 
-from __future__ import annotations
-
 import pkgutil
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Settings of the fuel-break environment: fire weather, sets of fires and the task."""
 
-from __future__ import annotations
-
 from dataclasses import field
 from typing import Annotated
 

@@ -1,8 +1,7 @@
 """The environment in which fuel breaks are placed, on many tiles in lockstep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from environment.fuel_breaks.fires import (
     Int64Array,
     Purpose,
     exposure_of,
-    fires_on,
+    fires_of,
 )
 from utils.memory.living import counted
 
@@ -79,8 +78,8 @@ class VectorFuelBreakEnvironment:
     ) -> None:
         """Take the purpose of the fires behind rewards, and how many episodes' fires are kept for further ones."""
         self.tiles, self.config = tuple(tiles), config
-        self.planning = fires_on(tiles, config, "planning", kept)
-        self.rewarding = fires_on(tiles, config, rewarded_by, kept)
+        self.planning = lru_cache(kept)(partial(fires_of, tiles, config, "planning"))
+        self.rewarding = lru_cache(kept)(partial(fires_of, tiles, config, rewarded_by))
         self._static = np.stack([static_channels(tile.landscape, config) for tile in tiles])
         self.cells = tiles[0].landscape.burnable.size
         self.clear()

@@ -5,8 +5,6 @@ amendments as collected by Andrews (2018), "The Rothermel surface fire spread mo
 RMRS-GTR-371. The equations hold in British units; what leaves this module is in metres and minutes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

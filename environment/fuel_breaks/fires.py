@@ -4,13 +4,11 @@ A fire spreads from cell to cell in eight directions and reaches each at the lea
 "Fire growth using minimum travel time methods"). Cells are numbered by row, then by column; row 0 is north.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import _lru_cache_wrapper, cached_property, lru_cache
-from typing import Literal, NamedTuple, get_args
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +133,7 @@ class BurnState:
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
-    def copy(self) -> BurnState:
+    def copy(self) -> Self:
         """Return an independent state."""
         state = copy(self)
         for name in ("cleared", "arrival", "_downstream", "_is_traced"):
@@ -215,13 +213,8 @@ def draw_scenarios(
     return winds, ignitions.reshape(config.winds, ignitions_per_wind)
 
 
-def fires_on(tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose, kept: int) -> _lru_cache_wrapper[Hazard]:
-    """Return a function from a tile's number and a scenario seed to fires drawn for a purpose; the last are kept."""
-
-    @lru_cache(kept)
-    def hazard(tile: int, scenario_seed: int) -> Hazard:
-        landscape = tiles[tile].landscape
-        drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
-        return Hazard(landscape, *drawn, config)
-
-    return hazard
+def fires_of(tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose, tile: int, scenario_seed: int) -> Hazard:
+    """Return the fires of a scenario seed on a tile, drawn for a purpose."""
+    landscape = tiles[tile].landscape
+    drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+    return Hazard(landscape, *drawn, config)

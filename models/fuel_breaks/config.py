@@ -1,7 +1,5 @@
 """Settings of the Q-network."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """A fully convolutional dueling Q-network on a grid, one action per cell, and the symmetries of its input."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,12 +1,11 @@
 """A rented box, emulated: a root, a home and a volume in folders, and stubs for what only a container has."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "box"
@@ -21,7 +20,7 @@ class Box:
     volume: Path
 
     @classmethod
-    def fresh(cls, folder: Path, volume: Path, driver: str | None = "580.95.05") -> Box:
+    def fresh(cls, folder: Path, volume: Path, driver: str | None = "580.95.05") -> Self:
         """Make an empty container around a volume; `driver` None is a machine without a GPU."""
         for name in ("run", "home", "bin"):
             (folder / name).mkdir(parents=True)

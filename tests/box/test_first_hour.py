@@ -1,7 +1,5 @@
 """The first hour of a lost box: killed in the middle of a generation, it goes on elsewhere, bit for bit the same."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The image follows the rules that can be checked without building it."""
 
-from __future__ import annotations
-
 import re
 
 from tests.box.emulated import ROOT, SCRIPTS

@@ -1,7 +1,5 @@
 """The key of the bucket: a file that is there, or the contents of one, never shown."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

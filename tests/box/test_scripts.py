@@ -1,7 +1,5 @@
 """The scripts of the box: driver, environment, SSH, and the signal that reaches the run."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

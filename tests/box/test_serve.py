@@ -1,7 +1,5 @@
 """Reports over HTTP: only for holders of the token, only to read, and nothing but what is meant to be shown."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

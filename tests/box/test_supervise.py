@@ -1,7 +1,5 @@
 """The supervisor: which run it resumes, and when it starts the program again."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Adjustment for splits and dividends, against Yahoo's own example, an oracle made by hand, and adjusted closes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`prepare --append`: bars follow those of an earlier file, which stay as they are, or nothing is written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The multi-scale bank against plain recursions, and its causality."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

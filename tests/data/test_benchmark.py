@@ -1,7 +1,5 @@
 """A benchmark of the user's own: alignment with the market's days, and malformed files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

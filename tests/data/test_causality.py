@@ -1,7 +1,5 @@
 """Nothing known on a day depends on a later one, bit for bit, from the bars to the orders of an agent."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Indicators against their textbook formulas, and the inputs of the networks against hand-made markets."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The loader: what it accepts, repairs, masks, counts and refuses."""
 
-from __future__ import annotations
-
 import datetime
 import subprocess
 import sys

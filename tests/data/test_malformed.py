@@ -1,7 +1,5 @@
 """Rotten and made-up files: always one clear line, never a traceback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

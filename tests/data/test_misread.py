@@ -1,7 +1,5 @@
 """Files that are easily misread: other languages, disguised columns, hostile tickers, impossible days and moves."""
 
-from __future__ import annotations
-
 import logging
 from datetime import date, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What decides in each planted market: who waits, sells at a target or multiplies signals earns more."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Markets whose drift is a function of two trends together: it is the one that is claimed, and no line tells it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

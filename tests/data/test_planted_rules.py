@@ -1,7 +1,5 @@
 """Rules and oracles of the planted markets: rules read past prices only, and are as good as these allow."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CSV files in the forms that people have them, prepared and read back."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 from pathlib import Path
 

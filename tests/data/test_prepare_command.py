@@ -1,7 +1,5 @@
 """The command `prepare` as a user sees it: files, messages, exit codes, and the page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

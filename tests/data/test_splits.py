@@ -1,7 +1,5 @@
 """Splits keep their distance from one another, and windows stay within them."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """What the survey finds in markets with known faults."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The built-in market has the structure it claims, in every kind, and is fair to those who do not know it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """One true market written in the form of every vendor; prepared, it is the same each time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

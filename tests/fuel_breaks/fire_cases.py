@@ -1,7 +1,5 @@
 """Small landscapes and tiles for the tests of fire."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any

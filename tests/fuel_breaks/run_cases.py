@@ -1,7 +1,5 @@
 """Small settings, tiles and trainers for the tests of the fuel-break learner."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

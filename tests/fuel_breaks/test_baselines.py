@@ -1,7 +1,5 @@
 """The baselines: scores with known answers, legal choices, and a fair, repeatable evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fuel-break commands as a user runs them: train, resume, stop, evaluate, show, and mistakes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """The learner: it finds a break that is known to be best, keeps to its bounds, and goes on exactly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

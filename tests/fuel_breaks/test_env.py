@@ -1,7 +1,5 @@
 """The fuel-break environment: its rules, its reward, and that a state is rebuilt exactly from three small things."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Rothermel's model against FlamMap, the compass, and what must hold of any fire."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

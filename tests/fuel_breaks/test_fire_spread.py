@@ -1,7 +1,5 @@
 """Fires over a raster against slow, plain oracles, and what must hold of any fire."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Landscapes: what is read and refused, tiles and their splits, and the built-in terrain."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from pathlib import Path

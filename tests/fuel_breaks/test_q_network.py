@@ -1,7 +1,5 @@
 """The Q-network, the symmetries of the grid and the targets, against known answers and independent computations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

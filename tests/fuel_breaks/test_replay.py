@@ -1,7 +1,5 @@
 """What the replay stores and rebuilds, and how rewards become targets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

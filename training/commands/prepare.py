@@ -1,7 +1,5 @@
 """The command `prepare`: files of daily bars into the data file, and a page about its contents."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

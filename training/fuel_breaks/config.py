@@ -1,7 +1,5 @@
 """Settings of a run that learns to place fuel breaks, and arguments of its commands."""
 
-from __future__ import annotations
-
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Deep Q-learning: lanes play episodes, the network learns from the replay, validation keeps the best network."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

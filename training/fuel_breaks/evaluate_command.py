@@ -1,7 +1,5 @@
 """`python main.py fuel-breaks evaluate`: the network against every baseline, paired over tiles."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

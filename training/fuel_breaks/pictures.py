@@ -1,7 +1,5 @@
 """Pictures of the fuel-break experiment: learning curve, comparison of policies, maps, and a fire as a GIF."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Policies (random cells, cells ranked by what fires are likely to do, a Q-network), and how they are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 

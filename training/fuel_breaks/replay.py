@@ -1,7 +1,5 @@
 """Replay of states that are functions of a few indices, and returns from an episode's rewards."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A run of the fuel-break experiment: its tiles and its best network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """`python main.py fuel-breaks show`: pictures of a tile with the breaks of the network and of the baselines."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

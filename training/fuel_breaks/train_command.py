@@ -1,7 +1,5 @@
 """`python main.py fuel-breaks train`: a run from its settings to its summary."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping

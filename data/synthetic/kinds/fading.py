@@ -5,8 +5,6 @@ passes, within days or slowly. Bursts and edges: the drift continues a stock's o
 underreact to news (Bernard and Thomas 1989, "Post-earnings-announcement drift").
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Lead-lag and crowd: columns that may not be bought lead groups of stocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ In the lagged form the column moves 60 sessions before these 20: neither today's
 hold anything, only the raw window does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

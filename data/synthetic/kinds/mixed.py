@@ -4,8 +4,6 @@ Every second stock also follows a leading column, which may not be bought. In tu
 as large as in calm ones, drifts included: in units of the day's volatility, they have the laws of the kinds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,8 +4,6 @@
 drift swings with the distance of the two trends from none. What the drift moves is part of the trends of later days.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

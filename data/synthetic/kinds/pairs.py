@@ -4,8 +4,6 @@ Stocks of a couple share more than the market, and only the rest, by which they 
 therefore tells little of what its spread tells.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from data.synthetic.kinds.fading import Transient

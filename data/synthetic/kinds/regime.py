@@ -3,8 +3,6 @@
 In an interaction neither a stock's own moves nor the column's say anything alone; their product does.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

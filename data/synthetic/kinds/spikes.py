@@ -1,7 +1,5 @@
 """Spikes: some falls are followed by a jump that soon passes, for the most part."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

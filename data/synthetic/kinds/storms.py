@@ -4,8 +4,6 @@ Drifts are as large in storms as in calm times, so that a storm is only a risk. 
 variance sizes orders by the inverse variance (Moreira and Muir 2017, "Volatility-managed portfolios").
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
