@@ -159,11 +159,13 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         days, given = len(self.dates), (start_idx, trading_end_idx, end_idx)
         start, trading_end, end = (day.cpu().numpy() if isinstance(day, Tensor) else np.asarray(day) for day in given)
         are_days = all(np.issubdtype(part.dtype, np.integer) and part.ndim <= 1 for part in (start, trading_end, end))
-        if not are_days or not (start.size and (start >= 0).all() and (end < days).all()):
-            raise ValueError(_window_error(days, given))
+        in_order = are_days and (start >= 0) & (start < trading_end) & (trading_end <= end) & (end < days)
+        if not (np.size(in_order) and np.all(in_order)):
+            raise ValueError(
+                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start_idx!r}, "
+                f"trading_end_idx={trading_end_idx!r}, end_idx={end_idx!r}"
+            )
         start, trading_end, end = np.broadcast_arrays(start, trading_end, end)
-        if not ((start < trading_end) & (trading_end <= end)).all():
-            raise ValueError(_window_error(days, given))
         lengths = np.unique(end - start), np.unique(trading_end - start)
         if any(len(length) > 1 for length in lengths):
             raise ValueError(
@@ -296,14 +298,6 @@ def windows_from(starts: Tensor, rules: EnvironmentConfig) -> dict[str, Any]:
     """Return what `reset` takes for windows of the rules' length from these (lanes,) first days."""
     ends = starts + rules.episode_steps, starts + rules.trading_days
     return {"start_idx": starts, "end_idx": ends[0], "trading_end_idx": ends[1]}
-
-
-def _window_error(days: int, given: Sequence[Days]) -> str:
-    start, trading_end, end = given
-    return (
-        f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start!r}, "
-        f"trading_end_idx={trading_end!r}, end_idx={end!r}"
-    )
 
 
 def _checked_columns(columns: Sequence[int] | NDArray[np.int64] | None, total: int) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -240,29 +240,30 @@ class DDPGAgent:
         penalty = None if self.risk is None else judgements.new_zeros(1, *tradable.shape)
         if isinstance(x, InputRows):
             for some in x.blocks():
-                seen, shares = x.x(some), None
-                shifted = seen @ self.trust.shift.float()
-                if penalty is not None:
-                    costs, shares = self.risks(risk.numbers_of_days(x, some, self.inputs.volatility_scale))
-                    penalty[0, some], shifted = x.spread(costs, some), shares * shifted
-                judgements[:, some] = x.spread(torch.stack(self.judge(seen, shares)), some, -torch.inf)
+                known = None if penalty is None else risk.numbers_of_days(x, some, self.inputs.volatility_scale)
+                made, shifted, costs = self._judge_at_risk(x.x(some), known)
+                judgements[:, some] = x.spread(made, some, -torch.inf)
                 shift[some, 0] = x.mean(shifted[None], some)[0]
+                if penalty is not None:
+                    penalty[0, some] = x.spread(costs, some)
         else:
+            blocks: Iterable[tuple[slice, Float32Array | Tensor]]
             blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
+            daily = None
             if penalty is not None:
                 blocks = list(blocks)
                 daily = self._daily_numbers(blocks, tradable[days])
             for stocks, block in blocks:
-                seen, shares = torch.as_tensor(block, device=self.device), None
-                shifted = seen @ self.trust.shift.float()
-                if penalty is not None:
+                seen, known, shape = torch.as_tensor(block, device=self.device), None, block.shape[:2]
+                if daily is not None:
                     known = risk.numbers(seen, self.inputs.volatility_scale)
                     known[..., 2:] = daily
-                    penalty[0, days, stocks], shares = self.risks(known)
-                    shifted = shares * shifted
-                judged = self.judge(seen.flatten(0, 1), None if shares is None else shares.flatten())
-                judgements[:, days, stocks] = torch.stack(judged).view(-1, *block.shape[:2])
-                shift[days] += total_of_day(shifted, tradable[days, stocks])
+                    known = known.flatten(0, 1)
+                made, shifted, costs = self._judge_at_risk(seen.flatten(0, 1), known)
+                judgements[:, days, stocks] = made.view(-1, *shape)
+                shift[days] += total_of_day(shifted.view(shape), tradable[days, stocks])
+                if penalty is not None:
+                    penalty[0, days, stocks] = costs.view(shape)
             shift /= tradable.sum(1, keepdim=True).clamp(min=1)
         if self.members is None:
             target = self.traders.target_percent
@@ -272,6 +273,15 @@ class DDPGAgent:
         expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
         score = judged.level + relative(judged.score)
         return Forecasts.of(expected[None], tradable, judged.target[None], score[None], penalty=penalty)
+
+    def _judge_at_risk(self, x: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what it makes of stocks by (rows, inputs), (parts, rows), what it adds to a day's level by each, and
+        what the risk of their orders costs by (rows, 4) numbers, (rows,); nothing without any."""
+        shifted = x @ self.trust.shift.float()
+        if known is None:
+            return torch.stack(self.judge(x)), shifted, shifted.new_zeros(())
+        costs, shares = self.risks(known)
+        return torch.stack(self.judge(x, shares)), shares * shifted, costs
 
     def _daily_numbers(self, blocks: Sequence[tuple[slice, Float32Array | Tensor]], tradable: Tensor) -> Tensor:
         """Return the (days, 1, 2) means over the stocks with a bar of the numbers that count by day."""

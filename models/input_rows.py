@@ -18,12 +18,6 @@ _CELLS = 2**18
 """Days times stocks of a block."""
 
 
-def day_blocks(days: slice, stocks: int) -> list[slice]:
-    """Divide days into blocks, in order. The size is fixed, so that sums over blocks have one order."""
-    size = max(1, _CELLS // max(stocks, 1))
-    return [slice(first, min(first + size, days.stop)) for first in range(days.start, days.stop, size)]
-
-
 class InputRows:
     """Inputs of the stocks that have a bar on some days, by day, then by stock.
 
@@ -140,8 +134,9 @@ class InputRows:
         return values - self.of_day(self.mean(values, days), days)
 
     def blocks(self, days: slice | None = None) -> list[slice]:
-        """Divide days, default all, into blocks."""
-        return day_blocks(self.days if days is None else days, self.has_bar.shape[1])
+        """Divide days, default all, into blocks of a fixed size, so that sums over blocks have one order."""
+        days, size = days or self.days, max(1, _CELLS // max(self.has_bar.shape[1], 1))
+        return [slice(first, min(first + size, days.stop)) for first in range(days.start, days.stop, size)]
 
     def here(self, days: slice) -> slice:
         """Return the places of some days among these."""

@@ -196,11 +196,8 @@ class Population:
         trust = zip(self.ridge.timing.tolist(), self.ridge.shift.to(self.device), strict=True)
         for row, (agent, (timing, shift)) in enumerate(zip(self.agents, trust, strict=True)):
             rows = slice(row, row + 1)
-            agent.traders, agent.cash_value, agent.trust = (
-                traders.rows(rows),
-                self.cash_value,
-                Trust(1.0, timing, shift),
-            )
+            agent.traders, agent.cash_value = traders.rows(rows), self.cash_value
+            agent.trust = Trust(1.0, timing, shift)
             agent.members, agent.risk = members and members.rows(rows), weights[row]
 
     @property
@@ -241,16 +238,12 @@ class Population:
         is_first = not self.examined
         self.examined += len(self) if is_first else len(self) - len(self.elites)
         self.fitness = fitness.cpu().double()
-        best = self.best(len(self.elites))
+        best = ranked(self.fitness)[: len(self.elites)].tolist()
         self.fittest["founders" if is_first else "elites" if best[0] in self.elites else "children"] += 1
         self.elites = best
         if self.networks is not None:
             self.networks.base.copy_(torch.stack((blend.ridge, blend.network, blend.unit), dim=1))
             self._refresh()
-
-    def best(self, count: int) -> list[int]:
-        """Return the rows of the fittest agents of the last evaluation, the fittest first."""
-        return ranked(self.fitness)[:count].tolist()
 
     def note_losses(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
         """Append the (updates, A) losses of a generation to those of the agents; return means, with gradient norms."""

@@ -7,7 +7,7 @@ down (states). A fourth forecast is that of spreads (`models/impulses/pairs.py`)
 after correcting for all candidates of its kind.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -99,7 +99,7 @@ class Responses:
         returns, is_move = _one_day_moves(close[:, context], learned)
         mean[context], scale[context] = _moments(returns, is_move)
         leaders = _standardised(returns, is_move, mean[context], scale[context])
-        market = _market(own, is_own)
+        market = _mean_move((own[:, block], is_own[:, block]) for block in stock_blocks(*shape))
         market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_own.any(axis=1).sum(), 1))
         led, led_loadings = leader_terms(leaders, own, is_own)
         led[:, 2] = context[led[:, 2]]
@@ -128,7 +128,7 @@ class Responses:
         blocks = stock_blocks(len(close), len(investable))
         days = slice(*days.indices(len(close)))
         close = close[: days.stop]
-        market = self._market(close, investable, blocks)
+        market = _mean_move(in_order(lambda block: self._moves(close, investable[block]), blocks))
         context = np.setdiff1d(np.arange(close.shape[1]), investable)
         leaders = self._moves(close, context)[0]
         trends = self._state_trends(_state_columns(leaders, market, self.market_scale))
@@ -155,14 +155,6 @@ class Responses:
         """Return the (days, columns) moves in standard deviations of some columns, and where there is one."""
         returns, is_move = _one_day_moves(close[:, columns])
         return _standardised(returns, is_move, self.mean[columns], self.scale[columns]), is_move
-
-    def _market(self, close: Float32Array, investable: Int64Array, blocks: Sequence[slice]) -> Float64Array:
-        """Return the (days, 1) mean of the stocks' moves."""
-        total, moves = np.zeros((2, len(close), 1))
-        for own, is_own in in_order(lambda block: self._moves(close, investable[block]), blocks):
-            total += own.sum(axis=1, keepdims=True)
-            moves += is_own.sum(axis=1, keepdims=True)
-        return total / np.maximum(moves, 1)
 
     def _after_events(self, own: Float64Array, is_own: BoolArray, days: slice) -> Float64Array:
         """Sum the future responses to past own moves, (all days, n): (days, n, 3) log returns."""
@@ -339,13 +331,11 @@ def _kept(t: Float64Array) -> Float64Array:
     return np.where(np.abs(t) > bound(t.size - len(t)), 1.0, whole * single)
 
 
-def _market(own: Float64Array, is_own: BoolArray) -> Float64Array:
-    """Return the (days, 1) mean of the stocks' moves."""
-    total, moves = np.zeros((2, len(own), 1))
-    for block in stock_blocks(*own.shape):
-        total += own[:, block].sum(axis=1, keepdims=True)
-        moves += is_own[:, block].sum(axis=1, keepdims=True)
-    return total / np.maximum(moves, 1)
+def _mean_move(blocks: Iterable[tuple[Float64Array, BoolArray]]) -> Float64Array:
+    """Return the (days, 1) mean of the moves of all stocks, given block by block."""
+    sums = [[part.sum(axis=1, keepdims=True) for part in block] for block in blocks]
+    total, moves = (sum(parts) for parts in zip(*sums, strict=True))
+    return np.asarray(total / np.maximum(moves, 1))
 
 
 def _state_columns(leaders: Float64Array, market: Float64Array, market_scale: Float64Array) -> Float64Array:

@@ -8,7 +8,6 @@ what the other's own past tells, significantly so among all pairs and half-lives
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -116,45 +115,37 @@ def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Floa
     return past
 
 
-@dataclass(frozen=True)
-class _Products:
-    """Of the surprises of a block of pairs."""
-
-    total: Float32Array
-    """Sums of products."""
-    covariance: Float32Array
-
-
-def _products(left: Float32Array) -> list[_Products]:
-    """Return the products of (days, n) surprises by block of pairs."""
+def _products(left: Float32Array) -> list[tuple[Float32Array, Float32Array]]:
+    """Return sums of products and covariances of (days, n) surprises by block of pairs."""
     known, found = (left != 0.0).astype(np.float32), []
     for one, two in _blocks(left.shape[1]):
         total = left[:, one].T @ left[:, two]
-        found.append(_Products(total, _ratio(total, known[:, one].T @ known[:, two])))
+        found.append((total, _ratio(total, known[:, one].T @ known[:, two])))
     return found
 
 
 def _best_partners(
-    left: Float32Array, past: Float32Array, products: Sequence[_Products]
+    left: Float32Array, past: Float32Array, products: Sequence[tuple[Float32Array, Float32Array]]
 ) -> tuple[Float64Array, Int64Array]:
     """Return the largest absolute t-statistic of each stock's spreads, (n,), and the partner.
 
     Args:
         left: (days, n) surprises.
         past: (days, n) decayed moves before them.
+        products: of the surprises, see `_products`.
     """
     stocks = left.shape[1]
     own = (past**2).sum(axis=0, dtype=np.float64).astype(np.float32)
-    variance = np.concatenate([np.diag(part.covariance) for part in products])
+    variance = np.concatenate([np.diag(covariance) for _, covariance in products])
     scale = np.float32(np.sqrt((left**2).sum(dtype=np.float64) / max(own.sum(dtype=np.float64), 1e-30)))
     past = past * scale
     both, own = left + past, own * scale**2
     best, partner = np.zeros(stocks), np.zeros(stocks, dtype=np.int64)
-    for (one, two), of_left in zip(_blocks(stocks), products, strict=True):
+    for (one, two), (total, covariance) in zip(_blocks(stocks), products, strict=True):
         gram = past[:, one].T @ past[:, two]
         # Products of the sums hold those of each with the other, both ways: one product of matrices instead of two.
-        cross = both[:, one].T @ both[:, two] - of_left.total - gram
-        errors = variance[one, None], variance[two], of_left.covariance
+        cross = both[:, one].T @ both[:, two] - total - gram
+        errors = variance[one, None], variance[two], covariance
         t = _spread_t(cross, gram, (own[one, None], own[two]), errors)
         for here, there, part in ((one, two, t), (two, one, t.T)):
             place = part.argmax(axis=1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
 from models.genome import TARGET, random_genes
-from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of
+from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of, ranked
 from models.replay_buffer import Batch
 from models.trader import Blend
 from tests.small_market import TINY_RULES, small_market
@@ -199,7 +199,7 @@ def test_an_evaluation_chooses_elites_and_takes_the_blend() -> None:
     blend = random_blend(5)
     population.evaluated(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double(), blend)
     assert population.elites == [2, 3] and population.examined == 5
-    assert population.best(4) == [2, 3, 0, 4] and float(population.fitness[2]) == 3.0
+    assert ranked(population.fitness)[:4].tolist() == [2, 3, 0, 4] and float(population.fitness[2]) == 3.0
     assert population.fittest == {"founders": 1, "elites": 0, "children": 0}
     for row, agent in enumerate(population.agents):
         assert agent.members is not None
