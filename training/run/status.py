@@ -127,38 +127,27 @@ def _learning(learning: Mapping[str, Any]) -> str:
     """Return the out-of-fold accuracy of forecasts, the value of elites, and the survival of lineages."""
     explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
     value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
-    parts = [
-        f"ridge regressions explain {explained:.2f} % of results out of fold, the best {best:.2f} %",
-        f"Q(s0) {value}, elites earned {profit}",
-        f"{learning['founders']:.0f} founders left",
-    ]
-    if learning.get("best_elites", 0) + learning.get("best_children", 0) > 0:
-        elites, children = (f"{learning[f'best_{kind}']:.0f}" for kind in ("elites", "children"))
-        parts.append(f"the fittest agent was an elite in {elites}, a child in {children} of the generations so far")
-    return "; ".join(parts)
+    return (
+        f"ridge regressions explain {explained:.2f} % of results out of fold, the best {best:.2f} %; Q(s0) {value}, "
+        f"elites earned {profit}; {learning['founders']:.0f} founders left"
+    )
 
 
 def _networks(learning: Mapping[str, Any]) -> str:
     """Return the losses of the networks, and what the elites' actors do."""
-    shares = "".join(
-        f", {'with networks' if name == 'both' else name} {100 * learning[f'explained_by_{name}']:.2f} %"
-        for name in ("ridge", "both")
-    )
-    parts = [f"relative results explained out of fold by elites:{shares[1:]}"]
+    names = ("reward", "temporal", "actor")
+    losses = "not trained yet"
     if "reward_loss" in learning:
-        losses = ", ".join(f"{name} {learning[f'{name}_loss']:.3f}" for name in ("reward", "temporal", "actor"))
-        norms = " and ".join(f"{learning[f'{name}_gradient_norm']:.2g}" for name in ("critic", "actor"))
-        parts.insert(0, f"losses: {losses}; gradient norms of critics and actors {norms}")
-    else:
-        parts.insert(0, "not trained yet")
+        losses = "losses: " + ", ".join(f"{name} {learning[f'{name}_loss']:.3f}" for name in names)
+    actors = ""
     if "departed" in learning:
-        parts.append(
-            f"{100 * learning['departed']:.0f} % of the elites' orders differ from their closed forms' and added "
+        actors = (
+            f"; {100 * learning['departed']:.0f} % of the elites' orders differ from their closed forms' and added "
             f"{_percent(learning['added'])} (standard error {learning['added_error']:.2f}) an episode"
         )
-    parts.append(f"exploration noise {learning['noise_scale']:.2f}")
     skipped = learning.get("skipped_updates", 0)
-    return "; ".join(parts) + (f"; {skipped:,.0f} updates skipped" if skipped else "")
+    end = f"; {skipped:,.0f} updates skipped" if skipped else ""
+    return f"{losses}{actors}; exploration noise {learning['noise_scale']:.2f}{end}"
 
 
 def _percent(value: float | None, signed: bool = True) -> str:
