@@ -1,6 +1,6 @@
 """A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,23 @@ class Market:
     def close(self) -> NDArray[np.float32]:
         """(days, investable) closes, NaN where there is no bar."""
         return self.data_array[:, self.investable_columns, CLOSE]
+
+
+def span_of(market: Market, first: int, last: int) -> Market:
+    """Return the days from `first` to `last` of a market; those that it does not have yet have no bars."""
+    lacking = max(0, last + 1 - len(market.dates))
+
+    def part(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        days, widths = values[first : last + 1], [(0, lacking), *[(0, 0)] * (values.ndim - 1)]
+        return np.pad(days, widths, constant_values=np.nan) if lacking else days
+
+    later = market.dates[-1] + np.arange(1, lacking + 1)
+    return replace(
+        market,
+        data_array=part(market.data_array),
+        dates=np.concatenate((market.dates, later))[first : last + 1],
+        volume=None if market.volume is None else part(market.volume),
+    )
 
 
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:

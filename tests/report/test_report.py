@@ -95,7 +95,7 @@ def test_the_command_shows_a_table_and_writes_the_page(runs: Path, capsys: pytes
 
 def test_a_run_is_named_as_in_other_commands(runs: Path) -> None:
     os.utime(runs / "two" / "metrics.jsonl", times=(4e9, 4e9))
-    for words, title in (((), "two: report"), (("two", "--run", "one"), "2 runs side by side")):
+    for words, title in (((), "two: report"), (("one", "two"), "2 runs side by side")):
         assert report(runs, *words) == 0
         assert Page((runs / "report.html").read_text()).all("h1")[0][1] == title
 

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from data.bars import VOLUME
 from data.features import PRICES, NormalizationStats
 from data.loader import StockDataLoader
-from data.market import Market
+from data.market import Market, span_of
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from training.commands.table import AuditArguments
@@ -69,20 +68,6 @@ def scaled(prices: Array, volume: Array | None, draws: Draws) -> None:
 FUTURES: tuple[Future, ...] = (cut, poisoned, scaled)
 
 
-@dataclass(frozen=True)
-class Window:
-    """An episode from its first day to the one that is audited."""
-
-    start: int
-    day: int
-    rules: EnvironmentConfig
-
-    @property
-    def days(self) -> slice:
-        """All days of the episode."""
-        return slice(self.start, self.start + self.rules.episode_steps + 1)
-
-
 def run_audit(arguments: AuditArguments) -> int:
     """Audit a run's champion on random days; return the number of futures.
 
@@ -118,11 +103,11 @@ def audit(run: SavedRun, days: int, draws: Draws) -> int:
     as_is = with_future(market)
     for _ in progress(range(days), "audit", "day"):
         start = int(draws.integers(first, last + 1))
-        window = Window(start, start + int(draws.integers(rules.trading_days)), rules)
-        known = known_on_day(agent, as_is, market.stats, window)
+        day = start + int(draws.integers(rules.trading_days))
+        known = known_on_day(agent, as_is, market.stats, start, day, rules)
         for future in FUTURES:
-            changed = known_on_day(agent, with_future(market, window.day, future, draws), market.stats, window)
-            _require_equal(known, changed, future.__name__, market, window)
+            changed = known_on_day(agent, with_future(market, day, future, draws), market.stats, start, day, rules)
+            _require_equal(known, changed, future.__name__, market, day)
     return days * len(FUTURES)
 
 
@@ -158,33 +143,31 @@ def with_future(
     return dataclasses.replace(market, data_array=data_array, stats=stats, volume=volume)
 
 
-def known_on_day(agent: DDPGAgent, market: Market, stats: NormalizationStats, window: Window) -> Known:
-    """Play an episode, observed by these statistics, up to the window's day; return what is known then."""
-    days, rules = window.days, window.rules
-    seen = dataclasses.replace(market, data_array=market.data_array[: days.stop], dates=market.dates[: days.stop])
-    if market.volume is not None:
-        seen = dataclasses.replace(seen, volume=market.volume[: days.stop])
-    env = TradingEnvironment.on(dataclasses.replace(seen, stats=stats), rules)
-    forecasts, played = agent.forecasts(market, days=days), defaultdict[str, list[Any]](list)
-    ends = {"end_idx": days.stop - 1, "trading_end_idx": days.start + rules.trading_days}
-    observation, info = env.reset(start_idx=days.start, **ends)
+def known_on_day(
+    agent: DDPGAgent, market: Market, stats: NormalizationStats, start: int, day: int, rules: EnvironmentConfig
+) -> Known:
+    """Play an episode from `start`, observed by these statistics, up to a day; return what is known then."""
+    last = start + rules.episode_steps
+    env = TradingEnvironment.on(dataclasses.replace(span_of(market, 0, last), stats=stats), rules)
+    forecasts, played = agent.forecasts(market, days=slice(start, last + 1)), defaultdict[str, list[Any]](list)
+    observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=start + rules.trading_days)
     while True:
         action = agent.act(observation, forecasts, info["day_index"])
         for name, value in {**{f"observed {n}": v for n, v in observation.items()}, **info, "orders": action}.items():
             played[name].append(value)
-        if info["day_index"] == window.day:
+        if info["day_index"] == day:
             break
         observation, *_, info = env.step(action)
-    known: Known = {"features": (0, market.data_array[: window.day + 1])}
-    if window.day >= market.splits.train.last:
+    known: Known = {"features": (0, market.data_array[: day + 1])}
+    if day >= market.splits.train.last:
         known |= {f"normalisation {name}": (0, value[None]) for name, value in vars(market.stats).items()}
     for name, value in vars(forecasts).items():
         if value is not None:
-            known[f"forecast {name}"] = days.start, value[0, days.start : window.day + 1].cpu().numpy()
-    return known | {name: (days.start, np.stack(values)) for name, values in played.items()}
+            known[f"forecast {name}"] = start, value[0, start : day + 1].cpu().numpy()
+    return known | {name: (start, np.stack(values)) for name, values in played.items()}
 
 
-def _require_equal(known: Known, changed: Known, future: str, market: Market, window: Window) -> None:
+def _require_equal(known: Known, changed: Known, future: str, market: Market, day: int) -> None:
     """Raise LeakError for the first difference in a bit."""
     for name, (first, values) in known.items():
         one, other = (np.ascontiguousarray(part) for part in (values, changed[name][1]))
@@ -197,6 +180,6 @@ def _require_equal(known: Known, changed: Known, future: str, market: Market, wi
         is_by_stock = one.ndim > 1 and one.shape[1] in stocks
         where = [str(market.dates[first + place[0]]), *([stocks[one.shape[1]][place[1]]] if is_by_stock else [])]
         raise LeakError(
-            f"expected what is known on {market.dates[window.day]} to stay with all later data {future}, but "
+            f"expected what is known on {market.dates[day]} to stay with all later data {future}, but "
             f"{name} of {' '.join(where)} was {one[place]} and became {other[place]}; it reads the future"
         )

@@ -114,8 +114,6 @@ class ReportArguments:
 
     runs: Annotated[tuple[kinds.FolderName, ...], kinds.Mark.POSITIONAL] = ()
     """Names of the runs, of which the first one is drawn boldly; default: the newest run."""
-    run: kinds.FolderName = None
-    """Name of a run, which comes first."""
     output: Path | None = None
     """HTML file to write; default: report.html in the folder of all runs."""
     runs_dir: kinds.RunsFolder = kinds.RUNS
@@ -123,7 +121,7 @@ class ReportArguments:
     @property
     def names(self) -> tuple[str | None, ...]:
         """Names of the runs in order; None alone for the newest one."""
-        return tuple(dict.fromkeys(name for name in (self.run, *self.runs) if name is not None)) or (None,)
+        return tuple(dict.fromkeys(self.runs)) or (None,)
 
 
 @checked_dataclass
@@ -236,7 +234,7 @@ class SweepArguments(StudyArguments):
 
 def require_runs(parsed: Any) -> None:
     """Raise ConfigError if there is no run of one of the names, or none at all; DataError for a file of no bars."""
-    for name in getattr(parsed, "names", (parsed.run,)):
+    for name in parsed.names if isinstance(parsed, ReportArguments) else (parsed.run,):
         RunLog.open(parsed.runs_dir, name)
     require_bars(getattr(parsed, "data", None))
 

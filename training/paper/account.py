@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.features import CLOSE, OPEN
-from data.market import Market
+from data.market import Market, span_of
 from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
 from training.paper.certificate import bounded_result
 from training.paper.journal import Journal
 from training.paper.sessions import Sessions
-from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue, span_of
+from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
 from training.signals.signals import decide
 from utils.config.trader import Config, EnvironmentConfig

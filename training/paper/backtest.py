@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.market import Market
+from data.market import Market, span_of
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.trader import Forecasts
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.paper.account import Account
-from training.paper.venue import Fill, fills_of, span_of
+from training.paper.venue import Fill, fills_of
 from utils.runs.run_log import write_json
 
 logger = logging.getLogger(__name__)

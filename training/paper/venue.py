@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from data.market import Market
+from data.market import Market, span_of
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
@@ -187,20 +186,3 @@ def fills_of(account: str, market: Market, start: int, trades: Sequence[Mapping[
         if trade["exit_day"] is not None:
             add(start + trade["exit_day"], start + trade["exit_day"] - 1, "sell", trade, trade["reason"])
     return dict(sorted(fills.items()))
-
-
-def span_of(market: Market, first: int, last: int) -> Market:
-    """Return the days from `first` to `last` of a market; those that it does not have yet have no bars."""
-    lacking = max(0, last + 1 - len(market.dates))
-
-    def part(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        days, widths = values[first : last + 1], [(0, lacking), *[(0, 0)] * (values.ndim - 1)]
-        return np.pad(days, widths, constant_values=np.nan) if lacking else days
-
-    later = market.dates[-1] + np.arange(1, lacking + 1)
-    return replace(
-        market,
-        data_array=part(market.data_array),
-        dates=np.concatenate((market.dates, later))[first : last + 1],
-        volume=None if market.volume is None else part(market.volume),
-    )
