@@ -113,7 +113,7 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     growth = [100 * (champion[last] / champion[last - 16] - 1) for last in range(16, 65, 16)]
     assert (profit.reindex(range(4), fill_value=0.0) / 10_000).tolist() == pytest.approx(growth, abs=1e-6)
     page = (path / "report.html").read_text()
-    assert "walk-forward" in page and results["verdict"]["sentence"].split(" (")[0] in page
+    assert "walk-forward" in page and results["verdict"]["sentence"].split("; ")[0] in page
 
 
 def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path) -> None:
