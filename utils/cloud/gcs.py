@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 import google.auth.exceptions
-import requests
-import urllib3.exceptions
 from google.api_core.exceptions import GoogleAPICallError, RetryError
 from google.cloud import storage  # type: ignore[import-untyped]
 from google.cloud.storage.exceptions import DataCorruption  # type: ignore[import-untyped]
-from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
+from google.cloud.storage.retry import DEFAULT_RETRY, _should_retry  # type: ignore[import-untyped]
 
 from utils.cloud.store import Content, ObjectStore, RetryPolicy
 from utils.errors import CloudError, ConfigError, MissingError, UnavailableError
@@ -24,16 +22,8 @@ PERMISSIONS = [f"storage.objects.{action}" for action in ("create", "delete", "g
 CHUNK_BYTES = 8 << 20  # of a request of a resumable upload or a download, a multiple of 256 KiB
 SINGLE_REQUEST_BYTES = 8 << 20  # larger files are sent by a resumable upload
 
-_TRANSIENT = (
-    requests.exceptions.RequestException,
-    urllib3.exceptions.HTTPError,
-    http.client.HTTPException,
-    ConnectionError,
-    TimeoutError,
-    DataCorruption,
-    RetryError,
-    google.auth.exceptions.TransportError,
-)
+_TRANSIENT = (TimeoutError, DataCorruption, RetryError, google.auth.exceptions.TransportError)
+"""Errors that pass, beside those that the library takes for such."""
 _UPLOAD_ANEW = {400, 409, 410, 412}
 """Codes for a checksum that does not match, a resumable session that the server has lost, an object that exists now."""
 _ADVICE = {
@@ -115,12 +105,9 @@ class GcsStore(ObjectStore):
         self._bucket.delete_blobs([name], on_error=lambda _: None, **self._once)
 
     def _translated(self, error: Exception) -> CloudError:
-        if isinstance(error, GoogleAPICallError):
-            if error.code == http.client.NOT_FOUND:
-                return MissingError(_words(error))
-            is_transient = error.code in (408, 429) or (error.code or 0) >= 500
-        else:
-            is_transient = isinstance(error, _TRANSIENT) or getattr(error, "retryable", False)
+        if isinstance(error, GoogleAPICallError) and error.code == http.client.NOT_FOUND:
+            return MissingError(_words(error))
+        is_transient = isinstance(error, _TRANSIENT) or getattr(error, "retryable", False) or _should_retry(error)
         return (UnavailableError if is_transient else CloudError)(_words(error))
 
 
