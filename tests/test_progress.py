@@ -6,7 +6,6 @@ import io
 import logging
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -104,11 +103,11 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
     assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
 
 
-def test_the_bar_of_jobs_says_what_they_do(clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_bar_of_jobs_says_what_they_do(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", screen)
-    with JobTable(2, tmp_path, lambda name: f"generation 3 of {len(name)}") as jobs:
+    with JobTable(2, lambda name: f"generation 3 of {len(name)}") as jobs:
         jobs.update("fold-1", "running")
         module.REPORTER.check()
         assert "fold-1 0:00 generation 3 of 6" in screen.getvalue()

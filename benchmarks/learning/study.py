@@ -182,7 +182,7 @@ def run_study(
         else:
             yield found
     work = [Job(name, partial(_alone, job.task)) for name, job in todo.items()]
-    with JobTable(len(work), folder_of(path) if executor.is_apart else None) as table:
+    with JobTable(len(work)) as table:
         for end in executor.run(work, table.update):
             table.add(end)
             if end.error is None:

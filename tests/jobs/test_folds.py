@@ -80,8 +80,6 @@ def test_folds_side_by_side_that_are_stopped_go_on(folder: Path, capfd: pytest.C
     assert "stopped by SIGTERM" in shown and "walk-forward --resume" in shown and "Traceback" not in shown
     assert main(words(folder, "--resume", "cut", "--jobs", "2")) == 0
     assert_alike(path, folder / "runs" / "whole")
-    ends = [json.loads(line) for line in (path / "jobs.jsonl").read_text().splitlines()]
-    assert sorted((end["name"], end["error"]) for end in ends) == [("fold-1", None), ("fold-2", None)]
     shown = capfd.readouterr().err
     assert "Generation 1 of 2" not in shown and shown.count("running") == 2 and "2 of 2" in shown
     assert "Generation 2 of 2" in (path / "jobs" / "fold-1.log").read_text()

@@ -68,7 +68,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
         _introduce(path, plan, config)
         with (
             sweep.executor(arguments.jobs, arguments.cluster) as executor,
-            JobTable(None, path) as table,
+            JobTable(None) as table,
         ):
             study, space = new_study(), plan.distributions
             train = partial(_train_all, sweep, explicit, splits, executor, table)

@@ -105,7 +105,7 @@ def _train_folds(
 
     with (
         study.executor(arguments.jobs, arguments.cluster) as executor,
-        JobTable(len(jobs), path, progress) as table,
+        JobTable(len(jobs), progress) as table,
     ):
         for end in executor.run(jobs, table.update):
             setup_logging(path, verbose=config.verbose)

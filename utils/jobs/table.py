@@ -1,30 +1,28 @@
-"""Progress of jobs: a bar or a line that names those running, a log line per change, and a file of outcomes."""
+"""Progress of jobs: a bar or a line that names those running, a log line per change."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from utils.errors import ProgramError
 from utils.jobs.job import Finished
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
-LOGS, ENDS = "jobs", "jobs.jsonl"
-"""The folder of the jobs' log files, and the file of their outcomes."""
+LOGS = "jobs"
+"""The folder of the jobs' log files."""
 
 
 class JobTable:
     """The jobs that run and have ended; use it in a `with` block."""
 
-    def __init__(self, total: int | None, folder: Path | None, progress: Callable[[str], str] = lambda _: "") -> None:
-        """Take the number of jobs, the folder for the file of outcomes, and what gives a job's progress by its name."""
+    def __init__(self, total: int | None, progress: Callable[[str], str] = lambda _: "") -> None:
+        """Take the number of jobs, and what gives a job's progress by its name."""
         self.ends: list[Finished] = []
-        self._total, self._folder, self._progress = total, folder, progress
+        self._total, self._progress = total, progress
         self._bar = Progress("jobs", "job", total, detail=self._running)
         self._since: dict[str, float] = {}
         """Start times of running jobs (time.monotonic())."""
@@ -45,18 +43,13 @@ class JobTable:
             self._since.pop(name)
 
     def add(self, end: Finished) -> None:
-        """Show the outcome of a job, and append it to the file."""
+        """Show the outcome of a job."""
         self.ends.append(end)
         of = "" if self._total is None else f", {len(self.ends)} of {self._total}"
         if end.error is None:
             logger.info("%s: done in %.1f s%s", end.name, end.seconds, of)
         else:
             logger.error("%s: %s (exit code %d)%s", end.name, end.error, end.exit_code, of)
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            record = {"name": end.name, "exit_code": end.exit_code, "seconds": end.seconds, "error": end.error}
-            with (self._folder / ENDS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
         self._since.pop(end.name, None)
         self._bar.update()
 
