@@ -51,9 +51,9 @@ def is_upload(request: Request) -> bool:
     return request.method in ("POST", "PUT")
 
 
-def is_tensors(request: Request) -> bool:
-    """Return whether a request sends a checkpoint's tensors."""
-    return is_upload(request) and request.name.endswith("part.safetensors")
+def is_upload_of(ending: str) -> Callable[[Request], bool]:
+    """Return what tells whether a request sends an object whose name ends so."""
+    return lambda request: is_upload(request) and request.name.endswith(ending)
 
 
 def is_second_part(request: Request) -> bool:
@@ -66,17 +66,12 @@ def is_download(request: Request) -> bool:
     return request.method == "GET" and "alt=media" in request.path
 
 
-def is_manifest(request: Request) -> bool:
-    """Return whether a request sends a manifest."""
-    return is_upload(request) and request.name.endswith("manifest.json")
-
-
 RECOVERED = (
     CloudFault("503 x 2", "status", is_upload, 2),
     CloudFault("429 x 2", "status", is_upload, 2, 429),
     CloudFault("connection reset x 2", "reset", is_upload, 2),
-    CloudFault("a stall", "stall", is_tensors),
-    CloudFault("a lost acknowledgement", "lost_ack", is_manifest),
+    CloudFault("a stall", "stall", is_upload_of("part.safetensors")),
+    CloudFault("a lost acknowledgement", "lost_ack", is_upload_of("manifest.json")),
     CloudFault("503 in the middle of a resumable upload", "status", is_second_part, numbers=LARGE_NUMBERS),
     CloudFault("a truncated download", "truncate", is_download),
 )
@@ -183,7 +178,7 @@ def empty_disk(generations: int) -> Row:
 def sigterm_while_stalled() -> Row:
     """Send SIGTERM while an upload hangs: the machine is gone soon, so the run must not wait."""
     with bucket() as proxy, folder() as runs:
-        stalled = proxy.inject("stall", is_tensors_of_run, FOR_EVER)
+        stalled = proxy.inject("stall", is_upload_of(".safetensors"), FOR_EVER)
         process = run_beside(*flags(runs), "--run", "one", "--generations", "100")
         while process.poll() is None and not stalled.seen:
             time.sleep(0.01)
@@ -196,8 +191,3 @@ def sigterm_while_stalled() -> Row:
     measured = f"exit {process.returncode} after {seconds:.1f} s, generation {saved} on disk"
     must_be = f"exit 143 within {STOP_SECONDS:.0f} s"
     return Row("cloud: SIGTERM while an upload hangs", 1, must_be, measured, is_ok)
-
-
-def is_tensors_of_run(request: Request) -> bool:
-    """Return whether a request sends tensors of the program's checkpoint."""
-    return is_upload(request) and request.name.endswith(".safetensors")

@@ -6,7 +6,6 @@ It is one as most are: the replay is full.
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +36,8 @@ DAYS = ", days"
 """End of the names of phases in which every step is a day of a rollout."""
 UPDATES = "train, updates"
 """Name of the phase of all updates of networks."""
-UPDATE, PART = "one update", "one more part"
-"""Names of what an update by one batch costs, and each further part of a batch over which gradients are accumulated."""
-APART = (SET_UP, UPDATE, PART)
+APART = (SET_UP,)
 """Names of what is no phase of a generation."""
-MOST_KERNELS = 850
-"""Of an update by one batch."""
 MOST_WAITS = {("evaluate", "evolve", "train"): 100, ("validate",): 40}
 """Of the host for the device, outside of days and updates, in which there is none.
 
@@ -114,7 +109,7 @@ def count_generation(
         stack.enter_context(_significant())
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
-        updates = stack.enter_context(_updates_apart(meter))
+        stack.enter_context(_updates_apart(meter))
         log = _Log(1, torch.device("cuda"))
         log.meter = meter
         parts = config.learning, config.evolution, config.evaluation
@@ -122,7 +117,7 @@ def count_generation(
         trainer.replay.size = trainer.replay.capacity
         meter.name = "record"
         trainer.run_generation()
-        phases = dict(meter.phases) | (_parts_of_update(meter, updates[0]) if updates else {})
+        phases = dict(meter.phases)
         following = [_lines_of_next(trainer, meter) for _ in range(generations - 1)]
     faults = [
         f"{name}: the host waits {count} times: {what}"
@@ -130,13 +125,7 @@ def count_generation(
         for what, count in phase.waits.items()
         if name.endswith(DAYS) or name == UPDATES
     ]
-    return phases, faults + too_many_kernels(phases) + too_many_waits(phases) + changed_lines(following) + meter.faults
-
-
-def too_many_kernels(phases: Mapping[str, Phase]) -> list[str]:
-    """Tell where an update by one batch launches more kernels than it may."""
-    kernels = phases[UPDATE].figures()["kernels"] if UPDATE in phases else 0
-    return [f"{UPDATE}: {kernels:,} kernels, at most {MOST_KERNELS:,} are allowed"] * (kernels > MOST_KERNELS)
+    return phases, faults + too_many_waits(phases) + changed_lines(following) + meter.faults
 
 
 def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
@@ -212,24 +201,12 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
-    """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike.
-
-    Yields:
-        For each a function that takes it again by a batch of a given number of parts.
-    """
-    taken: list[Callable[[int], object]] = []
+def _updates_apart(meter: Meter) -> Iterator[None]:
+    """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike."""
     found, losses = dict[str, Phase](), dict[str, Tensor]()
     take = Updates.take
 
     def counted(updates: Updates, *known: Any) -> Mapping[str, Tensor]:
-        def again(count: int) -> object:
-            some, parts = copy.copy(updates), updates.accumulate
-            some.accumulate, (learners, outcomes, orders, replayed) = count, known
-            days, rows = (count * whole // parts for whole in (orders.shape[1], len(replayed)))
-            return take(some, learners, outcomes, orders[:, :days], replayed[:rows])
-
-        taken.append(again)
         if UPDATES in meter.phases:
             meter.phases[UPDATES] = joined([meter.phases[UPDATES], found[UPDATES]])
             return losses
@@ -240,15 +217,4 @@ def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
         return losses
 
     with mock.patch.object(Updates, "take", counted):
-        yield taken
-
-
-def _parts_of_update(meter: Meter, again: Callable[[int], object]) -> dict[str, Phase]:
-    """Return the costs of an update by one batch, and what each further part of a batch adds to them."""
-    for name, parts in ((UPDATE, 1), (PART, 2)):
-        with meter.within(name):
-            again(parts)
-    one, two = (meter.phases.pop(name) for name in (UPDATE, PART))
-    two.costs.subtract(one.costs)
-    two.lines.subtract(one.lines)
-    return {UPDATE: one, PART: two}
+        yield

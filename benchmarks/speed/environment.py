@@ -16,11 +16,11 @@ from environment.vector_env import VectorTradingEnvironment
 from utils.config.trader import Config
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
-STOCKS, LANES = (30, 108, 669), (1, 16, 256, 4096)
+LANES = (1, 16, 256, 4096)
 _DAYS = 1400
 _ACTION_SETS = 4
 GYMNASIUM_STOCKS = 40
-HEADLINE_STOCKS, HEADLINE_LANES, HEADLINE_THREADS = 108, 256, 2
+STOCKS, HEADLINE_LANES, HEADLINE_THREADS = 108, 256, 2
 
 
 @contextmanager
@@ -79,17 +79,15 @@ def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Por
 
 
 def environment_rows(device: torch.device, seconds: float = 0.5) -> list[Row]:
-    """Return a row for each number of stocks and lanes, and those of the headline and of the Gymnasium forms."""
+    """Return a row for each number of lanes, and those of the headline and of the Gymnasium forms."""
     config, rates = full_scale(), dict[str, float]()
-    for stocks in STOCKS:
-        portfolio, first_days = portfolio_of(config, stocks, device)
-        for lanes in LANES:
-            rates[f"{stocks} stocks, {lanes} lanes"] = account_rate(portfolio, first_days[:lanes], seconds)
-        if stocks == HEADLINE_STOCKS:
-            for count in (1, HEADLINE_THREADS):
-                with threads(count):
-                    rate = account_rate(portfolio, first_days[:HEADLINE_LANES], 2 * seconds)
-                rates[f"{stocks} stocks, {HEADLINE_LANES} lanes, {count} CPU threads"] = rate
+    portfolio, first_days = portfolio_of(config, STOCKS, device)
+    for lanes in LANES:
+        rates[f"{STOCKS} stocks, {lanes} lanes"] = account_rate(portfolio, first_days[:lanes], seconds)
+    for count in (1, HEADLINE_THREADS):
+        with threads(count):
+            rate = account_rate(portfolio, first_days[:HEADLINE_LANES], 2 * seconds)
+        rates[f"{STOCKS} stocks, {HEADLINE_LANES} lanes, {count} CPU threads"] = rate
     market = random_market(config, _DAYS, GYMNASIUM_STOCKS, GYMNASIUM_STOCKS)
     single = TradingEnvironment.on(market, config.env, device)
     vector = VectorTradingEnvironment(single, HEADLINE_LANES, market.splits.train)
