@@ -77,15 +77,14 @@ class LongBars:
             raise DataError(
                 f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs"
             )
-        with _readable(path), _parquet(path) as file:
+        with _parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-        _check_names(columns, schema.names, path.name)
         _check_schema(columns, schema, rows, path.name)
         strings = [name for name in ("date", "ticker") if _is_string(schema.field(name).type)]
 
         def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             # With pre-buffering, which is the default, it holds the bytes of the whole file.
-            with _readable(path), _parquet(path, read_dictionary=strings, pre_buffer=False) as file:
+            with _parquet(path, read_dictionary=strings, pre_buffer=False) as file:
                 yield from file.iter_batches(PART_ROWS, columns=list(names))
 
         return cls(columns, rows, read)
@@ -164,16 +163,12 @@ def most_like(name: str, known: Iterable[str]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
-def _parquet(path: Path, **options: Any) -> pq.ParquetFile:
-    """Open a parquet file whose pages are verified where they carry checksums, as those of `prepare` do."""
-    return pq.ParquetFile(path, page_checksum_verification=True, **options)
-
-
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Raise `DataError` where the file cannot be read as parquet."""
+def _parquet(path: Path, **options: Any) -> Iterator[pq.ParquetFile]:
+    """Open a parquet file, whose pages are verified where they carry checksums; `DataError` if it cannot be read."""
     try:
-        yield
+        with pq.ParquetFile(path, page_checksum_verification=True, **options) as file:
+            yield file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"expected a readable parquet file, got {path} ({_other_kind(path, error) or first_line(error)}); "
@@ -207,6 +202,7 @@ def _check_names(columns: Sequence[str], found: Sequence[str], source: str) -> N
 
 
 def _check_schema(columns: Sequence[str], schema: pa.Schema, rows: int, source: str) -> None:
+    _check_names(columns, schema.names, source)
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
     for name in columns:

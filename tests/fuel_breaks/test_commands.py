@@ -119,7 +119,7 @@ def test_the_commands_of_the_docs(trained_folder: Path, caplog: pytest.LogCaptur
     assert result["lead_of_network"]["random"]["mean"] == pytest.approx((own - other).mean())
     assert "generated terrain" in caplog.text
     (drawn,) = run.glob("tile-test-*")
-    pictures = [drawn / "breaks.png", drawn / "burn_probability.png", run / "learning.png", run / "evaluation-test.png"]
+    pictures = [drawn / "breaks.png", drawn / "burn_probability.png", run / "learning.png"]
     for path in pictures:
         with Image.open(path) as image:
             assert image.width > 600 and len(image.convert("RGB").getcolors(2**24) or []) > 20, path

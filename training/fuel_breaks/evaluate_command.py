@@ -10,7 +10,6 @@ from scipy import stats
 
 from environment.fuel_breaks.fires import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
-from training.fuel_breaks.pictures import draw_comparison
 from training.fuel_breaks.policies import baselines, judging_environment, reductions, spaced
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent, standing
 from utils.progress import progress
@@ -72,7 +71,6 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
         logger.info("note: %s", note)
     path = agent.run.path / f"evaluation-{arguments.split}.json"
     write_json(path, result)
-    draw_comparison(saved, path.with_suffix(".png"), f"Burned area prevented on {tiles}", "; ".join(notes))
     logger.info("results in %s", path)
     return result
 

@@ -1,4 +1,4 @@
-"""Pictures of the fuel-break experiment: learning curve, comparison of policies, maps, and a fire as a GIF."""
+"""Pictures of the fuel-break experiment: learning curve, maps, and a fire as a GIF."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +14,9 @@ from PIL import Image
 
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.fires import BoolArray, Float64Array, Hazard
+from environment.fuel_breaks.fires import BoolArray, Hazard
 from utils.charts import Chart, percent
-from utils.pictures import BLUE, GREY, GRID, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
+from utils.pictures import GREY, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file
 
 _COVERS = {
@@ -54,24 +54,6 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
     title, end = "Reduction of the burned area, %, by episodes played", lambda values: f"{values[-1]:.1f} %"
     chart = Chart(title, episodes, curves, end, has_zero=False)
     draw_charts([chart], path, note, "Learning to place fuel breaks")
-
-
-def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: str, note: str | None = None) -> None:
-    """Write a PNG with a dot for each tile's reduction, and the mean with its 95% interval, by policy."""
-    figure = new_figure(9, 4.8, title, note)
-    axes, order = figure.add_subplot(), sorted(reductions, key=lambda name: float(reductions[name].mean()))
-    for row, name in enumerate(order):
-        values = reductions[name]
-        # Jitter by rank: the same picture every time.
-        heights = row + 0.28 * (np.argsort(np.argsort(values)) % 7 - 3) / 3
-        colour = BLUE if name == next(iter(reductions)) else GREY
-        axes.plot(values, heights, "o", color=colour, markersize=3, alpha=0.45)
-        error = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-        axes.errorbar(float(values.mean()), row, xerr=error, fmt="D", color=INK, markersize=5, capsize=4, zorder=4)
-    axes.set_yticks(range(len(order)), [f"{name}\n{reductions[name].mean():.1f} %" for name in order])
-    axes.set_xlabel("Reduction of the burned area, %: one dot a tile, diamond: mean and 95 % interval")
-    axes.grid(axis="x", color=GRID, linewidth=0.8)
-    save_figure(figure, path)
 
 
 def draw_breaks(
