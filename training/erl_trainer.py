@@ -29,7 +29,6 @@ from training.rollout import roll_out
 from training.updates import Updates
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.progress import progress
-from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
 from utils.spaces import TARGET_PERCENTS
 
@@ -278,7 +277,6 @@ class ERLTrainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         progress, device = state["progress"], self.device
-        note_other_device(progress.get("device"), device)
         self.log.generation, self.forecasts = progress["generation"], None
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         self.population.load_state_dict(state["population"])

@@ -1,4 +1,4 @@
-"""The device that `auto` chooses, a card that torch cannot use, and a run that continues on another device."""
+"""The device that `auto` chooses, and a card that torch cannot use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 import torch
 
-from tests.tiny import learnable_market, tiny_trainer
 from utils.errors import ConfigError
 from utils.runs import devices
 from utils.runs.devices import choose_device
@@ -86,28 +85,3 @@ def test_a_card_computes_in_fixed_order_and_a_cpu_is_left_alone(
 def test_the_command_names_the_torch_that_is_required() -> None:
     required = (Path(__file__).parents[2] / "requirements.txt").read_text().splitlines()
     assert any(line in devices._BUILD for line in required if line.startswith("torch"))
-
-
-def test_a_run_from_another_device_goes_on_and_says_what_is_not_equal(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever states of CUDA generators are held: they have 16 bytes, those of a CPU 5,056."""
-    market = learnable_market()
-    first = tiny_trainer(market)
-    first.run_generation()
-    there, here = first.state_dict(), first.state_dict()
-    there["progress"]["device"] = "cuda:1"
-    there["random"]["global"]["cuda"] = [torch.zeros(16, dtype=torch.uint8) for _ in range(3)]
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: pytest.fail("a CUDA generator is read"))
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *_: pytest.fail("a CUDA generator is set"))
-    fitness, told = [], []
-    for state in (there, here):
-        caplog.clear()
-        trainer = tiny_trainer(market, seed=5)
-        with caplog.at_level(logging.INFO):
-            trainer.load_state_dict(state)
-        told.append([record.getMessage() for record in caplog.records if "bit-equal" in record.getMessage()])
-        fitness.append(trainer.run_generation()["fitness"])
-    assert fitness[0] == fitness[1]
-    assert len(told[0]) == 1 and "cuda:1" in told[0][0] and not told[1]
-    assert trainer.state_dict()["progress"]["device"] == "cpu"

@@ -16,7 +16,7 @@ from models.population import NETWORK_STATE
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
 from training.erl_trainer import ERLTrainer
-from training.run.extension import INHERITED, inheritance
+from training.run.extension import inheritance
 from training.run.saved import open_saved_run
 from utils.runs.checkpoint import load_latest
 from utils.runs.state_tree import flatten
@@ -139,27 +139,6 @@ def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
     (folder / "gone").rename(folder / "runs" / "one" / "checkpoints")
     assert records(folder / "tiny.toml", "cut") == records(folder / "tiny.toml", "whole")
     assert parameters(folder / "tiny.toml", "cut", 2) == parameters(folder / "tiny.toml", "whole", 2)
-
-
-def spoil(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
-
-
-def test_a_damaged_inheritance_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By who needs it: a run that has a generation goes on from that."""
-    assert extend(folder, "one", "--run", "spoilt", "--data", str(folder / "more.parquet"), "--generations", "1") == 0
-    run = folder / "runs" / "spoilt"
-    spoil(run / INHERITED / "generation-000002" / "population.safetensors")
-    resume = ["--runs-dir", str(folder / "runs"), "--resume", "spoilt", "--generations", "2"]
-    with unjudged():
-        assert main(resume) == 0
-        cut_at_once(run)
-        capsys.readouterr()
-        assert main(resume) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
-    assert f"expected what a run inherited in {run / INHERITED}" in line
 
 
 def test_a_look_at_its_holdout_names_the_run_that_it_extends(folder: Path) -> None:

@@ -23,7 +23,6 @@ from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import judging_environment, spaced
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from utils.memory.clean_up import clean_up
-from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator
 from utils.runs.stopping import PeriodicChecks
 
@@ -229,7 +228,6 @@ class DQNTrainer:
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what `state_dict` returned."""
         optimizer, progress = state["optimizer"], state["progress"]
-        note_other_device(progress.get("device"), self.device)
         for name in _NETWORKS:
             getattr(self, name).load_state_dict(state["networks"][name])
         by_number = {int(key): value for key, value in optimizer["state"].items()}

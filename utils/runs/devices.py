@@ -57,17 +57,6 @@ def _has_idle_card() -> bool:
     return any(folder.is_dir() and any(folder.glob(pattern)) for folder, pattern in _CARDS)
 
 
-def note_other_device(before: str | None, now: torch.device) -> None:
-    """Log that a run resumed on another kind of device than `before` (None: unknown) is not bit-equal."""
-    if before is not None and torch.device(before).type != now.type:
-        logger.info(
-            "trained on %s before, continues on %s: the random numbers are the same, but rounding differs, so the run "
-            "is not bit-equal to one on either device",
-            before,
-            now,
-        )
-
-
 def choose_threads(wanted: int) -> None:
     """Set the CPU threads of tensor operations; 0 leaves torch's choice, one per physical core."""
     if wanted:
