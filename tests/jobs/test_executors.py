@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -29,7 +28,6 @@ from utils.jobs.cluster import Cluster, connect
 from utils.jobs.executor import Executor, open_executor
 from utils.jobs.job import Finished, Job, require_all
 
-ROOT = Path(__file__).parents[2]
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
 apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
 """For tests of executors that run jobs in other processes."""
@@ -202,30 +200,6 @@ def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, mo
     (began,) = tmp_path.glob("*.began")
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(began.stem)).wait(timeout=60)
-
-
-def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """Killed by SIGKILL, it cannot stop them; they stop themselves at a safe point."""
-    code = f"""
-from functools import partial
-from pathlib import Path
-from tests.jobs import tasks_of_tests as work
-from utils.jobs.executor import open_executor
-from utils.jobs.job import Job
-if __name__ == "__main__":
-    with open_executor(2) as executor:
-        list(executor.run([Job("one", partial(work.count_until_stopped, Path({str(tmp_path)!r})))]))
-"""
-    (tmp_path / "driver.py").write_text(code)
-    command = [sys.executable, str(tmp_path / "driver.py")]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL) as driver:
-        while not (began := list(tmp_path.glob("*.began"))) and driver.poll() is None:
-            time.sleep(0.02)
-        worker = psutil.Process(int(began[0].stem))
-        driver.kill()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        worker.wait(timeout=60)
-    assert list(tmp_path.glob("*.stopped"))
 
 
 def test_failures_are_reported_together() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +17,7 @@ import torch
 from models.ddpg_agent import LOSSES
 from tests.tiny_run import TINY, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
-from utils.errors import ConfigError
 from utils.runs.checkpoint import CheckpointWriter, list_checkpoints, load_checkpoint
-from utils.runs.run_lock import STALE_SECONDS, RunLock
 
 ROOT = Path(__file__).parents[2]
 GENERATIONS = 3
@@ -126,18 +122,6 @@ with SafePoint(MemoryGuard()):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (143, "")
     assert "once more to stop at once" in done.stderr
-
-
-def test_a_lock_of_another_host_counts_while_it_is_renewed(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    lock.write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
-    with pytest.raises(ConfigError, match="process 7 on elsewhere"):
-        RunLock(tmp_path).__enter__()
-    old = time.time() - STALE_SECONDS - 1
-    os.utime(lock, (old, old))
-    with RunLock(tmp_path):
-        assert json.loads(lock.read_text())["pid"] == os.getpid()
-    assert not lock.exists()
 
 
 def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:

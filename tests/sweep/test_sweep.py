@@ -24,7 +24,6 @@ from tests.sweep import fast_sweep
 from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
 from tests.tiny_run import TINY
 from training.commands.train import train_of_study
-from utils.jobs.job import InProcess
 from utils.runs.run_lock import RunLock
 from utils.statistics import expected_best_sharpe, probabilistic_sharpe
 
@@ -111,13 +110,6 @@ def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
     chance = probabilistic_sharpe(ratio, threshold, len(best), *moments)
     assert whole["deflated_sharpe"] == pytest.approx(chance)
     assert whole["overfitting_probability"] < 0.2, "the formula's best is among the best on any days"
-
-
-def test_who_finishes_first_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_order = InProcess.run
-    monkeypatch.setattr(InProcess, "run", lambda self, jobs, tell: in_order(self, [*jobs][::-1], tell))
-    assert main(words(folder, "reversed")) == 0
-    assert found(folder, "reversed") == found(folder, "whole")
 
 
 def begun(folder: Path, name: str, count: int, process: subprocess.Popen[str]) -> None:
