@@ -87,7 +87,7 @@ class Chart:
         return f"{self.title}. {self.note}" + (f" At the end: {ends}." if ends else "")
 
 
-def memory_chart(points: Sequence[MemoryPoint], note: str = "At the end of each phase.") -> Chart:
+def memory_chart(points: Sequence[MemoryPoint]) -> Chart:
     """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any."""
     minutes, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
     peak = int(resident.argmax())
@@ -96,6 +96,6 @@ def memory_chart(points: Sequence[MemoryPoint], note: str = "At the end of each 
         minutes / 60,
         {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {}),
         lambda sizes: f"{number(sizes[-1], 0)} MiB",
-        note=f"{note} Peak {number(resident[peak], 0)} MiB, {points[peak][0]}.",
+        note=f"At the end of each phase. Peak {number(resident[peak], 0)} MiB, {points[peak][0]}.",
         x_unit=" min",
     )

@@ -153,7 +153,7 @@ def trade(stock: int, entry: int, leave: int, bought: float, sold: float, reason
 
 
 def records(generator: np.random.Generator, generations: int) -> list[dict[str, Any]]:
-    """Metrics of a population that learns; memory is flat after the second generation."""
+    """Metrics of a population that learns."""
     mean = 6.0 * (1.0 - np.exp(-np.arange(generations) / 8.0)) - 1.0 + generator.normal(0, 0.4, generations)
     best = np.maximum.accumulate(0.7 * mean + generator.normal(0, 0.5, generations))
     return [record(generator, index, float(mean[index]), float(best[index])) for index in range(generations)]
@@ -161,12 +161,9 @@ def records(generator: np.random.Generator, generations: int) -> list[dict[str, 
 
 def record(generator: np.random.Generator, index: int, mean: float, best: float) -> dict[str, Any]:
     """What charts show of a line of metrics.jsonl."""
-    resident = 1400.0 - 700.0 * 0.3**index
     spread: npt.NDArray[np.float64] = generator.uniform(1.5, 4.0, 2)
     return {
         "generation": index + 1,
         "fitness": {"min": mean - spread[0], "mean": mean, "max": mean + spread[1]},
         "validation": {"champion": best},
-        "seconds": {"total": 73.0},
-        "memory": {"rss_mb": resident, "uss_mb": resident - 60.0, "gpu_allocated_mb": None},
     }

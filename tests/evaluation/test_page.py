@@ -209,7 +209,6 @@ def test_what_is_missing_is_left_out_or_explained() -> None:
     for title in (
         "Trades in the most traded stocks",
         "Fitness over the generations",
-        "Memory over the generations",
     ):
         assert title not in titles
     assert "No ledger is kept" in shown.texts[0]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from tests.evaluation.page_case import case
-from tests.runs.test_console import NETWORKS, RECORD, TRAINED
+from tests.runs.test_console import RECORD, TRAINED
 from training.evaluation import page
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from utils import pictures as report
@@ -79,10 +79,13 @@ def test_fitness_shows_each_generation(tmp_path: Path, figures: list[Figure], co
 
 def test_learning_shows_losses_explained_variance_and_value() -> None:
     """In the first generation nothing is trained; without networks there are no losses."""
-    made = [copy.deepcopy(NETWORKS if generation == 0 else TRAINED) for generation in range(3)]
+    made = [copy.deepcopy(TRAINED) for _ in range(3)]
     for generation, record in enumerate(made, start=1):
         record["generation"] = generation
         record["learning"] |= {"initial_value": 2.0 * generation, "explained_by_both": 0.01 * generation}
+        record["learning"] |= {"explained_by_ridge": 0.018, "elite_profit_percent": -0.75}
+    for name in ("reward", "temporal", "actor"):
+        del made[0]["learning"][f"{name}_loss"]
     *losses, explained, value = learning_charts(made)
     for chart, loss in zip(losses, (9.43786, 0.5117, -0.00321), strict=True):
         np.testing.assert_array_equal([*chart.lines.values()], [[math.nan, loss, loss]])

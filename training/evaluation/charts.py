@@ -12,7 +12,7 @@ from data.features import CLOSE
 from training.evaluation import baselines
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE
-from utils.charts import Chart, FloatArray, Trade, last_known, memory_chart, number, percent
+from utils.charts import Chart, FloatArray, Trade, last_known, number, percent
 
 _TARGET, _STOP = ("o", "●", "target reached"), ("v", "▼", "stop reached")
 EXITS = {
@@ -203,12 +203,3 @@ def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dty
 def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
     """Return a number of each record; NaN where it is missing or None."""
     return np.array([record[group].get(name) for record in records], dtype=np.float64)
-
-
-def memory_by_generation(records: Sequence[Mapping[str, Any]], limit_mb: float) -> Chart:
-    """Draw memory at the end of each generation from the records; times add up over resumed runs."""
-    names = [f"generation {record['generation']}" for record in records]
-    seconds = np.cumsum(column(records, "seconds", "total"))
-    sizes = (column(records, "memory", f"{kind}_mb") for kind in ("rss", "uss", "gpu_allocated"))
-    note = "At the end of each generation." + (f" The limit was {number(limit_mb, 0)} MiB." if limit_mb else "")
-    return memory_chart(list(zip(names, seconds, *map(np.nan_to_num, sizes), strict=True)), note)

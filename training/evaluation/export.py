@@ -256,7 +256,6 @@ def render(evaluation: Evaluation) -> str:
         exits=charts.EXITS,
         costs=charts.cost_chart(evaluation),
         fitness=charts.fitness_chart(records) if records else None,
-        memory=charts.memory_by_generation(records, evaluation.config.memory_limit_mb) if records else None,
         settings=shown_settings(evaluation.config),
         command=evaluation.command,
     )

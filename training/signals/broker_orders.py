@@ -115,21 +115,22 @@ def broker_orders(
     """
     step = Decimal(1) if whole_shares else _SHARE_STEP
 
-    def order(ticker: str, shares: float, when: When, *limits: Decimal | None) -> BrokerOrder:
+    def order(
+        ticker: str, shares: float, when: When, target: float | None = None, stop: float | None = None
+    ) -> BrokerOrder:
         if not _TICKER.fullmatch(ticker):
             raise DataError(
                 f"expected tickers of letters, digits and . ^ / - in files for brokers, got {ticker!r}; rename it in "
                 "the data, or leave out --ib and --alpaca"
             )
         side: Literal["buy", "sell"] = "buy" if when == "open" else "sell"
-        known = order_id(name, date, ticker, side)
-        limit, stop = limits or (None, None)
-        return BrokerOrder(ticker, Decimal(shares).quantize(step, ROUND_FLOOR), when, limit, known, stop)
+        quantity, known = Decimal(shares).quantize(step, ROUND_FLOOR), order_id(name, date, ticker, side)
+        return BrokerOrder(ticker, quantity, when, _tick(target, ROUND_UP), known, _tick(stop, ROUND_DOWN))
 
     sales = [
         order(held.ticker, held.shares, "close")
         if held.is_due(rules)
-        else order(held.ticker, held.shares, "target", _tick(held.target_price, ROUND_UP), _stop(held, rules))
+        else order(held.ticker, held.shares, "target", held.target_price, held.stop_price(rules))
         for held in holdings
     ]
     bought = [order(ticker, shares, "open") for ticker, shares in purchases.items()]
@@ -176,12 +177,9 @@ def _prices(order: BrokerOrder) -> dict[str, object]:
     return {"order_class": "oco", "take_profit": target, "stop_loss": stop}
 
 
-def _stop(held: Holding, rules: EnvironmentConfig) -> Decimal | None:
-    price = held.stop_price(rules)
-    return None if price is None else _tick(price, ROUND_DOWN)
-
-
-def _tick(price: float, rounding: str) -> Decimal:
-    """Return the price rounded to cents, below 1 to hundredths of a cent, without float noise."""
+def _tick(price: float | None, rounding: str) -> Decimal | None:
+    """Return the price, if any, rounded to cents, below 1 to hundredths of a cent, without float noise."""
+    if price is None:
+        return None
     exact = Decimal(f"{price:.9g}")
     return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), rounding)
