@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -31,15 +31,6 @@ _FOREIGN_SEED = 1_000_000
 _BISECTIONS = 7
 
 
-@dataclass(frozen=True)
-class TunedRule:
-    """The planted rule of a kind, with its size and target, and what half of it knows."""
-
-    rule: ScoreRule
-    share: float
-    """Weight of the rule's own scores in those of half of it."""
-
-
 def mixed(own: Array, foreign: Array, share: float) -> Array:
     """Mix scores with those of an unrelated path, so that their law stays the same."""
     return share * own + math.sqrt(1.0 - share**2) * foreign
@@ -51,8 +42,8 @@ def foreign_scores(config: Config) -> Array:
 
 
 @lru_cache(maxsize=1)
-def tuned_rule(config: Config) -> TunedRule:
-    """Tune the planted rule on training windows, and find by bisection the share that earns half of it there."""
+def tuned_rule(config: Config) -> tuple[ScoreRule, float]:
+    """Tune the planted rule on training windows, and find the weight of its scores that earns half of it there."""
     market, scores = training_market(config)
     rule = tuned(market, scores, config)[RULE]
     env, foreign = Portfolio.on(market, config.env), foreign_scores(config)
@@ -66,18 +57,18 @@ def tuned_rule(config: Config) -> TunedRule:
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if profit(middle) < whole / 2 else (low, middle)
-    return TunedRule(rule, (low + high) / 2)
+    return rule, (low + high) / 2
 
 
 def power_run(config: Config) -> Record:
     """Return what is claimed of the planted rule and of half of it on one path's holdout, and what they earn there."""
     market, scores = training_market(config)
-    best = tuned_rule(replace(config, seed=0))
+    best, share = tuned_rule(replace(config, seed=0))
     setup = setup_on(market, config, market.splits.holdout)
     judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
-    known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), best.share)}
+    known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), share)}
     played = {
-        name: play_policy(setup, score_policy(setup.env, replace(best.rule, scores=own))) for name, own in known.items()
+        name: play_policy(setup, score_policy(setup.env, replace(best, scores=own))) for name, own in known.items()
     }
     return {
         "praise": {name: judge.praise(each) for name, each in played.items()},

@@ -38,42 +38,18 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-def champion(trainer: ERLTrainer) -> DDPGAgent:
-    """Return the agent that the product deploys."""
-    return trainer.champion
-
-
-def ensemble(trainer: ERLTrainer) -> DDPGAgent:
-    """Return the mean of the elites' closed forms, which trades whether or not training days show evidence."""
-    return _untested(trainer, trainer.population.elites)
-
-
-def single_best_elite(trainer: ERLTrainer) -> DDPGAgent:
-    """Return the fittest agent alone, in place of the mean of the elites, without a test of evidence either."""
-    return _untested(trainer, trainer.population.elites[:1])
-
-
-def all_orders(trainer: ERLTrainer) -> DDPGAgent:
-    """Return the champion with all orders its own, whatever its evidence."""
-    return trainer.champion.betting(1.0)
-
-
-def on_evidence(trainer: ERLTrainer) -> DDPGAgent:
-    """Return the champion that holds the market unless its evidence is significant."""
-    return trainer.champion.betting(float(trainer.champion.evidence.is_significant))
-
-
 def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> DDPGAgent:
+    """Return the mean closed form of some elites, which trades whether or not training days show evidence."""
     agent = trainer.population.committee(rows).closed_form()
     agent.evidence = Evidence(selection=0.0, timing=0.0)
     return agent
 
 
 FORMS: Mapping[str, Callable[[ERLTrainer], DDPGAgent]] = {
-    CHAMPION: champion,
-    ENSEMBLE: ensemble,
-    SINGLE_BEST: single_best_elite,
-    ALL_ORDERS: all_orders,
-    ON_EVIDENCE: on_evidence,
+    CHAMPION: lambda trainer: trainer.champion,
+    ENSEMBLE: lambda trainer: _untested(trainer, trainer.population.elites),
+    SINGLE_BEST: lambda trainer: _untested(trainer, trainer.population.elites[:1]),
+    ALL_ORDERS: lambda trainer: trainer.champion.betting(1.0),
+    ON_EVIDENCE: lambda trainer: trainer.champion.betting(float(trainer.champion.evidence.is_significant)),
 }
-"""Ways to make one agent of a trained population, by name."""
+"""Ways to make one agent of a trained population, by name; the untested ones trade whatever their evidence."""

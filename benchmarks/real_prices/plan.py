@@ -73,46 +73,26 @@ class Plan:
         return from_dict(flatten(to_dict(self.config)) | dict(universe.settings), Config)
 
     def policies(self, universe: Universe) -> Iterator[tuple[str, str, str]]:
-        """Yield name, variant and form of each trained policy of a universe."""
+        """Yield name, variant and form of each trained policy of a universe; the product is named by its form alone."""
         for variant in universe.variants:
             for form in self.forms:
-                yield policy_name(variant, form), variant, form
+                yield form if variant == PRODUCT else f"{form}, {variant}", variant, form
 
     @property
     def cost_replays(self) -> dict[str, dict[str, float]]:
         """Return by label the trading rules of each level of costs."""
-        return {cost_label(bps): {"cost_bps": bps, "slippage_bps": 0.0} for bps in self.cost_bps}
+        return {f"{bps:g} bp a leg": {"cost_bps": bps, "slippage_bps": 0.0} for bps in self.cost_bps}
 
     @property
     def replays(self) -> dict[str, dict[str, float]]:
         """Return by label the trading rules under which the orders of each policy are given again."""
         capped = {
-            cap_label(cap, capital): {"volume_cap": cap, "initial_capital": capital}
+            f"{cap:g}% of volume, {capital / 1e6:g} million": {"volume_cap": cap, "initial_capital": capital}
             for cap in self.volume_caps
             for capital in self.capitals
         }
-        losses = {loss_label(loss): {"delisting_loss": loss} for loss in self.delisting_losses}
+        losses = {f"{loss:g}% lost at delisting": {"delisting_loss": loss} for loss in self.delisting_losses}
         return self.cost_replays | capped | losses
-
-
-def policy_name(variant: str, form: str) -> str:
-    """Name a deployed form of a trained variant; that of the product goes without."""
-    return form if variant == PRODUCT else f"{form}, {variant}"
-
-
-def cost_label(bps: float) -> str:
-    """Name a replay under other costs."""
-    return f"{bps:g} bp a leg"
-
-
-def cap_label(cap: float, capital: float) -> str:
-    """Name a replay under a volume cap with so much capital."""
-    return f"{cap:g}% of volume, {capital / 1e6:g} million"
-
-
-def loss_label(loss: float) -> str:
-    """Name a replay under a loss at delisting."""
-    return f"{loss:g}% lost at delisting"
 
 
 def read_plan(path: Path = PLAN) -> Plan:

@@ -27,7 +27,6 @@ TRAIN = (
 JUDGE = "evaluate --runs-dir {f}/runs --split validation --rivals none --random-pickers 20"
 SIGNALS = "signals --runs-dir {f}/runs"
 FUEL = "fuel-breaks train --config {f}/fire.toml --runs-dir {f}/runs"
-WALK = "walk-forward {train} --run walk --folds 1 --test-windows 1 --validation-days 30 --generations 1"
 
 _REFUSALS = """
 import torch
@@ -70,7 +69,7 @@ def beside(*words: str) -> subprocess.CompletedProcess[str]:
     """Run Python from the project's root, on one thread."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CLOUD_PROVIDER": ""}
     return subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -94,8 +93,8 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
     prices[["open", "high", "low", "close"]] *= drift[:, None]  # something to learn
     prices.to_parquet(tmp_path / "prices.parquet")
 
-    def words(text: str, **names: str) -> list[str]:
-        return [word.format(f=tmp_path) for word in text.format(train=TRAIN, f="{f}").split()]
+    def words(text: str) -> list[str]:
+        return [word.format(f=tmp_path) for word in text.split()]
 
     with unjudged():
         for text in (f"{TRAIN} --run here", f"{TRAIN} --run moved --generations 1"):
@@ -107,7 +106,6 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
         "--runs-dir {f}/runs --resume moved --generations 2 --device cuda",
         f"{JUDGE} --run there --device cuda",
         f"{SIGNALS} --run there --device cuda --json {{f}}/there.json",
-        f"{WALK} --device cuda",
         f"{FUEL} --run fire-there --device cuda",
     ]
     joined = [word for text in commands for word in (*words(text), "--then")][:-1]
@@ -128,4 +126,3 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
     for path in ("runs/{}/evaluation-validation/results.json", "{}.json"):
         ours, theirs = (json.loads((tmp_path / path.format(run)).read_text()) for run in ("here", "there"))
         assert differences(ours | {"run": "there"}, theirs, tolerance=1e-6) == []
-    assert json.loads((tmp_path / "runs" / "walk" / "results.json").read_text())["folds"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from data.splits import Span
 from environment.portfolio import Portfolio
 from models.input_rows import InputRows
 from tests.benchmarks.study_cases import tiny_config
-from tests.tiny import random_world, seeded, tiny_rules, trending_panel, world_of
+from tests.tiny import seeded, tiny_rules, trending_panel, world_of
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.spaces import TARGET_PERCENTS
@@ -109,16 +108,6 @@ def random_policy(seed: int) -> StockPolicy:
     for part in (policy.stocks, policy.account):
         torch.nn.init.normal_(part[-1].weight, std=2.0)  # type: ignore[arg-type]
     return policy
-
-
-def test_a_soft_account_never_spends_more_than_it_has() -> None:
-    world = random_world(rules=tiny_rules(stake_percent=10.0, max_new_positions_per_day=2), days=60)
-    span = world.market.splits.train
-    x = torch.randn(world.days, world.stocks, INPUTS, generator=seeded(1))
-    account = SoftAccount.of(world.env, Samples.of(InputRows.of_dense(x.numpy()), world.env, span, span.last), 0)
-    lost = replace(account, result=torch.full_like(account.result, -1.0), paid=torch.zeros_like(account.paid))
-    profit = lost.profit(random_policy(0), x, world.starts(8), 1.0)
-    assert ((profit >= -100.001) & (profit < 0)).all()
 
 
 def test_training_finds_the_stock_that_rises() -> None:

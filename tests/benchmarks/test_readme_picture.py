@@ -28,15 +28,6 @@ def test_its_settings_are_those_of_the_first_command(monkeypatch: pytest.MonkeyP
     assert from_dict(default_settings({}), Config) == profile_config("quick")
 
 
-def test_the_record_changes_with_picture_version_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = record(b"one")
-    assert record(b"two")["picture"] != now["picture"]
-    monkeypatch.setattr(readme_picture, "profile_config", lambda _: profile_config("full"))
-    assert record(b"one")["settings"] != now["settings"]
-    monkeypatch.setattr(readme_picture, "version", lambda: "0")
-    assert record(b"one")["version"] != now["version"]
-
-
 @pytest.mark.usefixtures("restore_process")
 def test_the_command_writes_picture_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small.toml").write_text(f"generations = 1{SMALL_RUN}")

@@ -17,7 +17,7 @@ from scipy import stats
 from benchmarks.real_prices.__main__ import PARTS, RESULTS, main
 from benchmarks.real_prices.accounts import BLOCKS, Account, Pickers, account_of, block_edges, pack, pack_track
 from benchmarks.real_prices.ledger import LEDGER
-from benchmarks.real_prices.measures import Field, confirm, detectable, figures, share_close
+from benchmarks.real_prices.measures import Field, confirm, detectable, share_close
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
 from data.splits import make_folds
@@ -290,17 +290,6 @@ def test_folds_add_up() -> None:
     assert field.difference("champion", AT_EXPOSURE).mean == pytest.approx(halved)
     shares = [share_close(field, "champion", PICKERS, within) for within in (0.0, 1e9)]
     assert shares == [0.0, 1.0]
-
-
-def test_figures_are_means_over_seeds() -> None:
-    field = a_field(edge=0.1)
-    account, found_figures = field.accounts["champion"], figures(field, "champion")
-    profits = TRADING_DAYS_PER_YEAR * account.track.daily_profit.mean(axis=1)
-    profit = found_figures["profit"]
-    assert (profit.value, profit.least, profit.most) == pytest.approx((profits.mean(), profits.min(), profits.max()))
-    ratio = found_figures["sharpe"]
-    assert ratio.value is not None and ratio.low is not None and ratio.high is not None
-    assert ratio.low < ratio.value < ratio.high
 
 
 def test_an_edge_of_this_size_is_seen_four_times_out_of_five() -> None:

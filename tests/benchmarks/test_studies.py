@@ -271,22 +271,6 @@ def test_a_shuffled_replay_holds_the_same_numbers_in_other_rows() -> None:
         assert torch.equal(part.sort(0).values, own.sort(0).values)
 
 
-@pytest.mark.parametrize(("name", "weight"), [("outcomes alone", 1.0), ("critic alone", 0.0)])
-def test_a_constant_is_another_one_while_networks_learn(
-    name: str, weight: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, update = list[float](), ddpg.choice_loss
-
-    def watched(*given: Any) -> torch.Tensor:
-        seen.append(ddpg.OUTCOMES)
-        return update(*given)
-
-    monkeypatch.setattr(ddpg, "choice_loss", watched)
-    before = ddpg.OUTCOMES
-    altered(name).run_generation()
-    assert seen and set(seen) == {weight} and before == ddpg.OUTCOMES
-
-
 def test_without_crossover_a_child_is_its_first_parents() -> None:
     """Without mutation either: its genes and all networks but for the inputs that they look at."""
     trainer = altered("no crossover", "--evolution.mutation-strength", "0")
@@ -309,16 +293,6 @@ def children_of(trainer: ERLTrainer) -> tuple[dict[str, torch.Tensor], dict[str,
     before = networks(trainer)
     trainer.evolve_population(FITNESS)
     return before, networks(trainer), [0, 2]
-
-
-def test_without_evolution_all_genes_stay() -> None:
-    trainer = altered("evolution off")
-    before, population = trainer.population.genes.clone(), trainer.population
-    trainer.run_generation()
-    judge(trainer, FITNESS)
-    trainer.evolve_population(FITNESS)
-    assert torch.equal(population.genes, before) and population.elites == [1, 3]
-    assert population.founders == [0, 1, 2, 3]
 
 
 def test_random_search_draws_all_but_the_elites() -> None:
