@@ -377,8 +377,10 @@ class DDPGAgent:
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
+        arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
+        arrays = {"mean": self.inputs.mean, "std": self.inputs.std, **arrays}
         return {
-            "inputs": {name: torch.from_numpy(value) for name, value in _arrays(self.inputs).items()},
+            "inputs": {name: torch.from_numpy(value) for name, value in arrays.items()},
             "traders": dict(vars(self.traders)),
             "cash_value": self.cash_value.state_dict(),
             "evidence": {
@@ -437,9 +439,3 @@ class DDPGAgent:
             raise ConfigError(
                 f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
             ) from error
-
-
-def _arrays(inputs: TradeInputs) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the inputs by name."""
-    responses = {f"responses.{name}": value for name, value in vars(inputs.responses).items()}
-    return {"mean": inputs.mean, "std": inputs.std, **responses}

@@ -8,6 +8,8 @@ Actors climb Q: on training days by a choice of a stock that is relaxed to a sof
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,9 +19,10 @@ from models import risk
 from models.cash_value import Accounts, CashValue, Decision
 from models.ddpg_agent import LOSSES
 from models.networks import at_target, choose, sale_target, soft_update
-from models.population import Learners
-from models.replay_buffer import Batch, Transitions
+from models.population import Learn, Learners
+from models.replay_buffer import Batch, ReplayBuffer, Transitions
 from models.trader import AccountPolicy, Traders
+from training.cuda_graph import CudaGraph, Tensors
 
 TEMPERATURE = 0.25
 """Of the softmax over the scores of a day's stocks, in deviations of an agent's forecasts."""
@@ -161,3 +164,39 @@ def act(
 def _of_each(agents: int, values: Tensor) -> Tensor:
     """Repeat (N, ...) values, the agents one after the other: (A * N, ...)."""
     return values.repeat(agents, *[1] * (values.dim() - 1))
+
+
+Outcomes = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From (...) rows to the (..., inputs) of orders on training days, and the (..., targets) that they earned."""
+
+
+class Updates:
+    """Updates of a population's networks, each a launch of one CUDA graph: an update reads no host memory."""
+
+    def __init__(self, learn: Learn, replay: ReplayBuffer, accumulate: int) -> None:
+        """Learn from batches in `accumulate` micro-batches."""
+        self.learn, self.replay, self.accumulate = learn, replay, accumulate
+        self.graph = CudaGraph("updates")
+
+    def take(self, learners: Learners, outcomes: Outcomes, orders: Tensor, replayed: Tensor) -> Tensors:
+        """Take an update of A agents; return the (A,) losses by name, which the next one overwrites.
+
+        Args:
+            outcomes: reads no host memory.
+            orders: (folds, D, S) rows of the outcomes.
+            replayed: (N,) rows of the replay buffer.
+        """
+        closed = {f"traders {name}": part for name, part in vars(learners.traders).items()}
+        closed |= {f"cash {name}": part for name, part in learners.cash_value.state_dict().items()}
+        risk = {} if learners.risk is None else {"risk": learners.risk}
+        inputs = {**closed, **risk, "by_fold": learners.by_fold, "orders": orders, "replayed": replayed}
+
+        def learn(held: Tensors) -> Tensors:
+            traders = Traders(**{name: held[f"traders {name}"] for name in vars(learners.traders)})
+            # What is computed of the value of cash once is computed within each launch.
+            cash_value = learners.cash_value.with_values(held["cash weights"], held["cash opportunity_knots"])
+            given = replace(learners, traders=traders, cash_value=cash_value, by_fold=held["by_fold"])
+            batch = Batch(self.replay.sample(held["replayed"]), *outcomes(held["orders"]))
+            return self.learn(replace(given, risk=held.get("risk")), batch, self.accumulate)
+
+        return self.graph.run(learn, inputs, learners.networks)

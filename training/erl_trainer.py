@@ -19,14 +19,13 @@ from models.ddpg_agent import LOSSES, DDPGAgent
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from models.trader import Blend, Forecasts
-from training.ddpg import update
+from training.ddpg import Updates, update
 from training.evolution import next_generation
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.samples import Float32Array
 from training.generation_log import HISTORY, GenerationLog
 from training.population_rollouts import PopulationResults, PopulationRollouts, Windows
 from training.rollout import roll_out
-from training.updates import Updates
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.progress import progress
 from utils.runs.seeding import named_generator, random_state, set_random_state

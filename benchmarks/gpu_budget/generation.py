@@ -24,10 +24,10 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.evidence import Evidence
 from training import rollout
+from training.ddpg import Updates
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.generation_log import GenerationLog
-from training.updates import Updates
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
 
 SET_UP = "set up"

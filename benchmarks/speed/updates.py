@@ -27,7 +27,6 @@ from models.replay_buffer import Batch, ReplayBuffer, Transitions, transition_fi
 from models.responses import Responses
 from models.trader import Traders
 from training import ddpg
-from training.updates import Updates
 from utils.config.trader import EnvironmentConfig, LearningConfig
 from utils.memory.guard import keep_freed_memory
 from utils.spaces import TARGET_PERCENTS
@@ -68,7 +67,7 @@ class Size:
 class Drawn:
     """A population on random experience, and what its generations draw."""
 
-    updates: Updates
+    updates: ddpg.Updates
     learners: Learners
     outcomes: Callable[[Tensor], tuple[Tensor, Tensor]]
     size: Size
@@ -109,7 +108,7 @@ def draw(size: Size, device: torch.device = CPU, seed: int = 0) -> Drawn:
     x = torch.randn(_OUTCOMES, INPUTS, generator=draws).to(device)
     y = torch.randn(_OUTCOMES, len(percent), generator=draws).to(device)
     learn = partial(ddpg.update, gamma=learning.gamma, tau=learning.tau)
-    return Drawn(Updates(learn, replay, size.accumulate), learners, lambda rows: (x[rows], y[rows]), size, draws)
+    return Drawn(ddpg.Updates(learn, replay, size.accumulate), learners, lambda rows: (x[rows], y[rows]), size, draws)
 
 
 @torch.no_grad()

@@ -171,12 +171,3 @@ def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
         found = worth.greedy(best[rows], own, adjustment=alone.adjusting(own, worth))
         torch.testing.assert_close(found.size, stacked.size[rows], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(alone.value(found, worth), values[rows], rtol=1e-5, atol=1e-5)
-
-
-def test_q_is_the_value_of_the_closed_form_where_nothing_was_learned() -> None:
-    worth, accounts = random_value(rules_of(), 0), random_accounts(30, 1)
-    best = best_of(random_candidates(30, 2, 2))
-    decision = worth.greedy(best, accounts)
-    torch.testing.assert_close(
-        policy_of(drawn_networks(2, 0)).value(decision, worth), decision.reward + worth.of(decision.after)
-    )

@@ -261,21 +261,6 @@ def test_a_change_over_a_gap_is_no_move() -> None:
     assert Responses.fit(close, np.arange(1), always(close)).scale[0] < 0.01
 
 
-def test_days_without_a_bar_are_no_answers() -> None:
-    generator = np.random.default_rng(3)
-    shocks = generator.standard_normal((4000, 3))
-    returns = shocks.copy()
-    returns[2:, 0] += 0.5 * shocks[:-2, 2]
-    whole = prices(0.01 * returns)
-    close = whole.copy()
-    # Blocks without bars: were they answers of 0, the loading would be halved.
-    close[(np.arange(4000) // 50) % 2 == 1, 0] = np.nan
-    found = [Responses.fit(values, np.arange(2), always(close)) for values in (whole, close)]
-    assert found[0].leader_terms.tolist() == found[1].leader_terms.tolist() == [[2, 0, 2]]
-    np.testing.assert_allclose(found[0].leader_loadings, found[1].leader_loadings, atol=0.05)
-    np.testing.assert_allclose(found[0].scale, found[1].scale, rtol=0.05)
-
-
 @pytest.mark.parametrize("days", [1, 2, 15, 60])
 @pytest.mark.parametrize("kind", ["constant", "missing", "noise"])
 def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
@@ -289,15 +274,3 @@ def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
             assert np.isfinite(forecast).all() and forecast.shape == (days, len(stocks), len(FORECASTS))
             if kind != "noise":
                 assert not forecast.any()
-
-
-def test_without_other_columns_there_are_no_leaders_but_states_of_the_mean() -> None:
-    generator = np.random.default_rng(5)
-    shocks = generator.standard_normal((3000, 8)) + 0.5 * generator.standard_normal((3000, 1))
-    returns = shocks.copy()
-    for day in range(4, 3000):
-        returns[day] += 0.4 * np.sign(returns[day - 4].mean()) * shocks[day - 4]
-    close = prices(0.01 * returns)
-    found = Responses.fit(close, np.arange(8), always(close))
-    assert found.leader_terms.shape == (0, 3) and found.leader_loadings.shape == (0,)
-    assert [4, 0, 0] in found.state_terms.tolist()
