@@ -219,7 +219,7 @@ def test_a_page_holds_nothing_of_a_holdout(runs: Path) -> None:
     ("words", "says"),
     [
         (("onne",), "the nearest is 'one'"),
-        (("one", "--output", "no/such/folder/page.html"), "a file to write to for --output"),
+        (("one", "--output", "no/such/folder/page.html"), "--output: expected a file in an existing folder"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(

@@ -312,7 +312,7 @@ def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.Capt
     ("flags", "says"),
     [
         (("--date", "2010-01-03"), "expected a session from"),
-        (("--json", "no/such/folder/out.json"), "a file to write to for --json"),
+        (("--json", "no/such/folder/out.json"), "--json: expected a file in an existing folder"),
         (("--capital", "0"), "--capital: expected NUMBER >= 1"),
     ],
 )

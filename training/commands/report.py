@@ -105,7 +105,7 @@ def run_report(arguments: ReportArguments) -> None:
     """Show a table of the runs and write the page, without playing anything or looking at a holdout.
 
     Raises:
-        ConfigError, DataError: a name is no run, a file of a run is damaged, or the page cannot be written.
+        ConfigError, DataError: a name is no run, or a file of a run is damaged.
     """
     folder = arguments.runs_dir
     runs = [read_run(RunLog.open(folder, name)) for name in arguments.names]
@@ -113,10 +113,7 @@ def run_report(arguments: ReportArguments) -> None:
     for text in cautions(runs):
         logger.info("note: %s", text)
     path = arguments.output or folder / REPORT
-    try:
-        write_document(render(runs), path)
-    except OSError as error:
-        raise ConfigError(f"expected a file to write to for --output, got {str(path)!r} ({error.strerror})") from None
+    write_document(render(runs), path)
     logger.info("written to %s", path)
 
 

@@ -6,9 +6,7 @@ import csv
 import dataclasses
 import io
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from models.ddpg_agent import DDPGAgent
@@ -26,7 +24,6 @@ from training.signals.broker_orders import (
 )
 from training.signals.holdings import read_holdings, session
 from training.signals.signals import Order, Signals, cash_left, make_signals
-from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
 from utils.tables import printable, spreadsheet_text, table
@@ -69,11 +66,11 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     for text in (evidence, summary, *described(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.csv is not None:
-        _write(arguments.csv, "--csv", partial(write_atomically, text=orders_csv(signals)))
+        write_atomically(arguments.csv, orders_csv(signals))
     if arguments.json is not None:
         origin = {"run": run.name, "champion_generation": run.generation, "evidence": _evidence_values(run.champion)}
         contents = origin | dataclasses.asdict(signals) | {"notes": notes}
-        _write(arguments.json, "--json", lambda path: write_json(path, contents))
+        write_json(arguments.json, contents)
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
         orders = broker_orders(run.name, signals.date, purchases, holdings, rules, arguments.whole_shares)
@@ -89,22 +86,14 @@ def _write_for_brokers(
     too_small = sorted(wanted - {order.ticker for order in orders})
     if too_small:
         logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(too_small))
-    targets = (("--ib", arguments.ib, ib_basket), ("--alpaca", arguments.alpaca, alpaca_requests))
-    for flag, path, form in targets:
+    for path, form in ((arguments.ib, ib_basket), (arguments.alpaca, alpaca_requests)):
         if path is not None:
-            _write(path, flag, partial(write_atomically, text=form(orders)))
+            write_atomically(path, form(orders))
             logger.info("%d for the next session in %s; nothing is sent", len(orders), path)
     if fractions := [order.ticker for order in orders if not order.is_whole]:
         logger.warning(FRACTIONS_NOTE, len(fractions), len(orders), ", ".join(fractions))
     for note in (*BROKER_NOTES, *([STOPS_NOTE] if has_stops else [])):
         logger.info("note: %s", note)
-
-
-def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
-    try:
-        write(path)
-    except OSError as error:
-        raise ConfigError(f"expected a file to write to for {flag}, got {str(path)!r} ({error.strerror})") from None
 
 
 def evidence_sentence(champion: DDPGAgent) -> str:
@@ -156,12 +145,11 @@ def _table(items: Sequence[object]) -> str:
 def orders_csv(signals: Signals) -> str:
     """Return one line per order, numbers in full."""
     text = io.StringIO()
-    names = [field.name for field in dataclasses.fields(Order)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["date", *names])
+    writer.writerow(["date", *(field.name for field in dataclasses.fields(Order))])
     for order in signals.orders:
-        values = [getattr(order, name) for name in names[1:]]
-        writer.writerow([signals.date, spreadsheet_text(order.ticker), *values])
+        ticker, *values = dataclasses.astuple(order)
+        writer.writerow([signals.date, spreadsheet_text(ticker), *values])
     return text.getvalue()
 
 

@@ -87,13 +87,13 @@ class SignalsArguments(SavedRunArguments):
     """Highest equity of the account so far, which a drawdown lock refers to; default: the capital."""
     release: bool = False
     """Place orders although the account has fallen beyond --env.drawdown-lock."""
-    csv: Path | None = None
+    csv: kinds.OutputFile = None
     """CSV file to write the orders to."""
-    json: Path | None = None
+    json: kinds.OutputFile = None
     """JSON file to write everything to."""
-    ib: Path | None = None
+    ib: kinds.OutputFile = None
     """CSV file to write orders to as a basket of Interactive Brokers' Trader Workstation; nothing is sent."""
-    alpaca: Path | None = None
+    alpaca: kinds.OutputFile = None
     """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
     whole_shares: bool = False
     """Round the quantities in files for brokers down to whole shares."""
@@ -114,7 +114,7 @@ class ReportArguments:
 
     runs: Annotated[tuple[kinds.FolderName, ...], kinds.Mark.POSITIONAL] = ()
     """Names of the runs, of which the first one is drawn boldly; default: the newest run."""
-    output: Path | None = None
+    output: kinds.OutputFile = None
     """HTML file to write; default: report.html in the folder of all runs."""
     runs_dir: kinds.RunsFolder = kinds.RUNS
 

@@ -129,6 +129,8 @@ def parse_command(
     for key in values:
         if Mark.INPUT in known[key].notes and not Path(values[key]).is_file():
             raise ConfigError(f"{known[key].flags[0]}: expected an existing file, got {values[key]!r}")
+        if Mark.OUTPUT in known[key].notes and not Path(values[key]).parent.is_dir():
+            raise ConfigError(f"{known[key].flags[0]}: expected a file in an existing folder, got {values[key]!r}")
     if adapted := command.adapt(values):  # only now, for it may look for a GPU, which takes seconds
         arguments = from_dict({**defaults, **adapted, **values}, kind)
     return ParsedCommand(name, command, arguments, explicit)

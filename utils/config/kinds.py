@@ -29,6 +29,8 @@ class Mark(Enum):
     """Its flag without a value means the newest run."""
     INPUT = auto()
     """A file that must exist where its flag is given."""
+    OUTPUT = auto()
+    """A file to write, in a folder that must exist."""
 
 
 def rule(words: str, holds: Callable[[Any], object]) -> AfterValidator:
@@ -54,6 +56,7 @@ InnerShare = Annotated[float, Field(gt=0, lt=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 BasisPoints = Annotated[float, Field(ge=0, lt=10_000)]
 InputFile = Annotated[Path | None, Mark.INPUT]
+OutputFile = Annotated[Path | None, Mark.OUTPUT]
 _PLAIN_NAME = rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)
 FolderName = Annotated[str | None, _PLAIN_NAME]
 AccountName = Annotated[str, _PLAIN_NAME, Mark.POSITIONAL, Field(description="Name of the account.")]
