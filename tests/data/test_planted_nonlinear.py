@@ -68,22 +68,6 @@ def test_no_day_is_special_and_the_drift_is_none_on_average(kind: str) -> None:
     assert drift.mean() == pytest.approx(0.0, abs=4 * standard_error(drift.mean(axis=0)))
 
 
-@pytest.mark.parametrize("sessions", [1, 5, 20])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_expected_sum_is_that_of_many_paths(kind: str, sessions: int) -> None:
-    law, paths = LAWS[kind], 40_000
-    starts = np.array([[0.0, 1.0, -2.0, 0.3, -1.0], [0.0, 0.5, 1.0, 0.3, -1.5]])
-    rng, trends, total = np.random.default_rng(4), np.repeat(starts[:, :, None], paths, axis=2), np.zeros((5, paths))
-    kept = np.array([0.5 ** (1 / 16), 0.5 ** (1 / 64)])[:, None, None]
-    for _ in range(sessions):
-        drift = claimed(kind, trends, 1.0) - law.mean
-        total += drift
-        returns = drift + law.pull + rng.standard_normal(drift.shape)
-        trends = kept * trends + np.sqrt(1 - kept**2) * returns
-    # In own noises, of which the sum over 20 sessions has a standard deviation of 0.9 to 1.5.
-    assert law.expected_sum(starts, sessions) == pytest.approx(total.mean(axis=1), abs=0.04)
-
-
 def explained(inputs: list[Array], results: Array) -> float:
     """Return the share of the variance of (n,) results that least squares on inputs explain."""
     rows = np.stack([np.ones(len(results)), *(values.ravel() for values in inputs)], axis=1)

@@ -281,14 +281,6 @@ def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_fac
     assert (loader.quality.masked, loader.quality.widened) == (0, 0)
 
 
-@given(day=st.dates(date(1970, 1, 2), date(2068, 12, 31)), form=st.sampled_from(DATE_FORMS))
-def test_dates_in_every_form(day: date, form: str) -> None:
-    settling = date(2000, 12, 25)
-    days, unsettled = resolve_days([day.strftime(form), settling.strftime(form)])
-    assert list(days) == [(day - EPOCH).days, (settling - EPOCH).days]
-    assert unsettled is None
-
-
 @given(text=st.text(max_size=20))
 def test_any_text_is_a_date_or_none(text: str) -> None:
     days, _ = resolve_days([text, "2014-13-01", "99999999", "32/01/2014", ""])

@@ -94,25 +94,6 @@ def test_refused_are_exactly_the_markets_too_short_for_one_episode(
         assert ("--split.context-window-days" in str(refused.value)) == (short[0] == "train")
 
 
-@settings(deadline=None)
-@given(cases(), st.integers(1, 12), st.integers(0, 2**32))
-def test_no_window_touches_two_splits(case: tuple[int, DataConfig, EnvironmentConfig], count: int, seed: int) -> None:
-    days, config, env = case
-    try:
-        splits = make_splits(days, config, env)
-    except DataError:
-        assume(False)
-    generator = torch.Generator().manual_seed(seed)
-    observed: list[set[int]] = []
-    for span in parts(splits):
-        drawn = random_windows(span, env.episode_steps, count, generator).tolist()
-        spaced = spaced_windows(span, env.episode_steps, count).tolist()
-        observed.append({day for start in drawn + spaced for day in range(start, start + env.episode_steps + 1)})
-        assert observed[-1] <= set(range(span.first, span.last + 1))
-    for before, after in ((observed[0], observed[1]), (observed[1], observed[2])):
-        assert min(after) - max(before) > env.max_holding_days
-
-
 @pytest.mark.parametrize(("train", "validation"), [(0.7, 0.3), (0.9, 0.1), (0.45, 0.55)])
 def test_fractions_that_leave_no_holdout_are_named(train: float, validation: float) -> None:
     config = DataConfig(train_fraction=train, validation_fraction=validation)

@@ -118,15 +118,6 @@ FORMS: dict[str, Writer] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_parquet(form: str, tmp_path: Path) -> None:
-    bars = truth()
-    FORMS[form](bars, tmp_path / "source")
-    summary, made = read_back(tmp_path / "source", tmp_path)
-    assert_equal(made, bars)
-    assert (summary.dropped.total(), summary.skipped, summary.closes_only) == (0, [], [])
-
-
 def wide(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.pivot(index="date", columns="ticker", values="close")
 
@@ -142,14 +133,18 @@ CLOSES: dict[str, Writer] = {
 }
 
 
-@pytest.mark.parametrize("form", CLOSES)
-def test_closes_side_by_side(form: str, tmp_path: Path) -> None:
-    bars = truth(closes_only=True)
-    CLOSES[form](bars, tmp_path / "source")
+@pytest.mark.parametrize(
+    ("write", "closes_only"),
+    [*((write, False) for write in FORMS.values()), *((write, True) for write in CLOSES.values())],
+    ids=[*FORMS, *(f"closes, {name}" for name in CLOSES)],
+)
+def test_every_form_gives_the_same_parquet(write: Writer, closes_only: bool, tmp_path: Path) -> None:
+    bars = truth(closes_only=closes_only)
+    write(bars, tmp_path / "source")
     summary, made = read_back(tmp_path / "source", tmp_path)
     assert_equal(made, bars)
-    assert len(summary.closes_only) == 1
-    assert any("orders fill at closes" in line for line in summary.lines())
+    assert (summary.dropped.total(), summary.skipped, len(summary.closes_only)) == (0, [], closes_only)
+    assert any("orders fill at closes" in line for line in summary.lines()) == closes_only
 
 
 def test_tickers_that_are_called_like_columns(tmp_path: Path) -> None:

@@ -119,11 +119,6 @@ def test_wetter_fuel_spreads_no_faster(code: int, dry: float, wet: float, herb: 
     assert rates[0] >= rates[1] * (1 - 1e-9) >= 0
 
 
-def test_fire_stops_at_the_extinction_moisture() -> None:
-    soaked = FuelMoisture(45, 45, 45, 300, 300)
-    assert all(fuel_bed(model, soaked).base_rate_m_min == 0 for model in FUEL_MODELS.values())
-
-
 def test_curing_speeds_grass_and_leaves_litter() -> None:
     green, cured = FuelMoisture(live_herbaceous_percent=120), FuelMoisture(live_herbaceous_percent=30)
     for code in (102, 104, 122, 163):
