@@ -9,22 +9,19 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
 
 from data.synthetic.planted import PLANTED_KINDS
-from training.commands.table import COMMANDS, PrepareArguments, help_lists
+from training.commands.table import COMMANDS, help_lists
 from utils.config.cli import ParsedCommand, parse_command
-from utils.config.kinds import Mark
 from utils.config.settings import (
     LATEST,
     Setting,
-    checked_dataclass,
     flatten,
     from_dict,
     settings_hash,
@@ -33,7 +30,7 @@ from utils.config.settings import (
     to_dict,
     with_settings,
 )
-from utils.config.trader import Config, EnvironmentConfig, profile_config
+from utils.config.trader import Config, DataConfig, EnvironmentConfig, profile_config
 from utils.errors import ConfigError
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
@@ -98,7 +95,9 @@ def test_flags_set_what_they_name_and_nothing_else(line: tuple[list[str], dict[s
     words, meant = line
     command = parse(*words)
     assert command.explicit == meant.keys()
-    assert flatten(to_dict(command.arguments.settings)) == flatten(to_dict(profile_config("quick"))) | meant
+    values = to_dict(command.arguments.settings)
+    assert flatten(values) == flatten(to_dict(profile_config("quick"))) | meant
+    assert from_dict(json.loads(json.dumps(values)), Config) == command.arguments.settings
 
 
 def known_settings(name: str) -> Iterable[Setting]:
@@ -271,26 +270,12 @@ def test_command_line_is_refused_in_one_line(line: str, expected: str) -> None:
     assert expected in refusal(*line.split())
 
 
-def test_resume_takes_a_name_or_none() -> None:
+def test_the_last_of_a_repeated_flag_counts_and_resume_takes_a_name_or_none() -> None:
     for line, resume in {"--resume": LATEST, "--resume --seed 5": LATEST, "--resume first": "first"}.items():
         assert settings_from(*line.split()).resume == resume
-
-
-def test_the_last_of_a_repeated_flag_counts() -> None:
     command = parse("--population-size", "4", "--evolution.population_size", "8", "--seed=2")
     assert command.arguments.settings.evolution.population_size == 8
     assert command.explicit == {"evolution.population_size", "seed"}
-
-
-def test_prepare_takes_a_source_and_a_target() -> None:
-    assert parse("prepare", "csv").arguments == PrepareArguments(Path("csv"), Path("data/stock_data.parquet"))
-
-
-@settings(max_examples=40)
-@given(command_lines())
-def test_dict_form_survives_json(line: tuple[list[str], dict[str, Any]]) -> None:
-    config = settings_from(*line[0])
-    assert from_dict(json.loads(json.dumps(to_dict(config))), Config) == config
 
 
 def changed(flat: dict[str, Any], name: str) -> Config:
@@ -328,26 +313,10 @@ def test_hash_ignores_folders_of_files_and_how_a_number_is_written() -> None:
     assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5))) == settings_hash(Config())
 
 
-@checked_dataclass
-class Inner:
-    """Settings within others."""
-
-    share: Annotated[float, Field(ge=0)] = 0.5
-
-
-@checked_dataclass
-class Outer:
-    """Settings that never change."""
-
-    file: Path | None = None
-    threads: Annotated[int, Mark.FREE] = 1
-    nested: Inner = dataclasses.field(default_factory=Inner)
-
-
 def test_the_hash_of_settings_stays_for_checkpoints_hold_it() -> None:
-    canonical = b'{"file":"bars.csv","nested.share":2.0}'
-    settings = Outer(file=Path("a/bars.csv"), threads=3, nested=Inner(2))
-    assert settings_hash(settings) == hashlib.sha256(canonical).hexdigest()
+    canonical = b'{"context_window_days":504,"input_clip":8.0,"max_bad_row_share":0.01,"train_fraction":0.7,'
+    canonical += b'"validation_fraction":0.15}'
+    assert settings_hash(DataConfig()) == hashlib.sha256(canonical).hexdigest()
 
 
 def test_a_resumed_run_takes_free_settings_and_moved_files_only() -> None:

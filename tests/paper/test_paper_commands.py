@@ -113,11 +113,9 @@ def test_a_replay_is_its_backtest(home: Path, restore_process: None, capsys: pyt
     ("words", "code"),
     [
         (("step", "none"), 2),
-        (("open", "a/b"), 2),
         (("open", "other", "--run", "one", "--calendar", "MARS"), 2),
         (("open", "other", "--run", "one", "--venue", "alpaca"), 2),
         (("replay", "one"), 2),
-        (("open", "other", "--run", "absent"), 2),
     ],
 )
 def test_mistakes_are_one_line(
