@@ -31,7 +31,6 @@ from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
-from training.rollout import Rollout
 from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
@@ -267,8 +266,3 @@ def tiny_trainer(
     log = GenerationLog(3, torch.device("cpu"))
     parts: dict[str, Any] = {"learning": TINY_LEARNING, "evolution": TINY_EVOLUTION, "evaluation": TINY_EVALUATION}
     return ERLTrainer(market, TradingEnvironment.on(market, rules), seed=seed, **(parts | {"log": log} | changes))
-
-
-def transitions_of(rollout: Rollout, agents: Tensor) -> dict[str, Tensor]:
-    """The transitions of some agents, (N, ...) each."""
-    return {name: part[:, agents].flatten(0, 2) for name, part in rollout.transitions.items()}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
@@ -140,46 +139,6 @@ def test_a_stop_without_lows_is_refused() -> None:
     prices = torch.full((4, 1), 100.0)
     with pytest.raises(ValueError, match="bars with lows for a stop of 5%"):
         Portfolio(Bars.from_prices(prices, prices, prices), EnvironmentConfig(stop_percent=5.0))
-
-
-@settings(max_examples=30, deadline=None)
-@given(market_cases(), st.sampled_from([3.0, 12.5]))
-def test_a_stop_ends_the_same_trade_earlier_and_bounds_a_loss_without_gaps(case: MarketCase, percent: float) -> None:
-    """Orders that no shortage of cash can cut, one a stock at most; bars that open where they closed."""
-    data = case.data.copy()
-    for day in range(1, len(data)):
-        data[day, :, 0] = np.where(np.isnan(data[day - 1, :, 3]), data[day, :, 0], data[day - 1, :, 3])
-    data[..., 1], data[..., 2] = np.maximum(data[..., 1], data[..., 0]), np.minimum(data[..., 2], data[..., 0])
-    orders = case.orders.copy()
-    orders[1:] = 0
-    trades = []
-    for stop in (0.0, percent):
-        rules = dataclasses.replace(case.rules, stake_percent=0.01, stop_percent=stop, fill="next_open")
-        portfolio = Portfolio(bars_of(data, case.volume), rules)
-        play(portfolio, orders[:, None], [case.start], case.end - case.start, case.trading_end - case.start)
-        trades.append(trade_ledger(portfolio, 0))
-    for free, stopped in zip(*trades, strict=True):
-        assert free["entry_price"] == stopped["entry_price"] and stopped["exit_day"] <= free["exit_day"]
-        if stopped["reason"] == "stop":
-            assert stopped["exit_price"] == pytest.approx(stopped["entry_price"] * (1 - percent / 100))
-        elif stopped["reason"] != "stop_open":
-            assert stopped["exit_price"] == free["exit_price"] and stopped["exit_day"] == free["exit_day"]
-
-
-@settings(max_examples=30, deadline=None)
-@given(market_cases(), st.sampled_from([2.0, 5.0]))
-def test_higher_costs_never_help(case: MarketCase, factor: float) -> None:
-    """With orders that no shortage of cash can cut, costs change no trade, only what it leaves."""
-    rules = dataclasses.replace(case.rules, stake_percent=0.01, cost_bps=20.0, fill="next_open")
-    dear = dataclasses.replace(rules, cost_bps=20.0 * factor)
-    steps = case.end - case.start
-    ends = []
-    for chosen in (rules, dear):
-        portfolio = Portfolio(bars_of(case.data, case.volume), chosen)
-        play(portfolio, case.orders[:, None], [case.start], steps, case.trading_end - case.start)
-        ends.append((float(portfolio.equity), len(trade_ledger(portfolio, 0))))
-    assert ends[0][1] == ends[1][1]
-    assert ends[1][0] < ends[0][0] if ends[0][1] else ends[1][0] == ends[0][0]
 
 
 def test_windows_beyond_the_data_are_refused() -> None:

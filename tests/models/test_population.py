@@ -8,7 +8,6 @@ from collections import deque
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -212,24 +211,6 @@ def test_an_evaluation_chooses_elites_and_takes_the_blend() -> None:
         population.evaluated(fitness, blend)
         assert population.elites[0] == best and population.examined == examined
         assert population.fittest[origin] == 1 and set(population.fittest) == set(ORIGINS)
-
-
-def test_a_committee_is_the_mean_of_its_members() -> None:
-    """What it expects, its scores and sale targets; alone an agent is a committee of itself."""
-    population = population_of(4)
-    population.evaluated(torch.arange(4.0).double(), random_blend(4))
-    tradable = torch.from_numpy(np.isfinite(market().close))
-    rows = [3, 1]
-    together = population.committee(rows).forecasts(market())
-    alone = [population.committee([row]).forecasts(market()) for row in rows]
-    assert population.best_agent.forecasts(market()).score[0][tradable].tolist() == alone[0].score[0][tradable].tolist()
-    for name in ("expected", "score", "target"):
-        whole, parts = getattr(together, name)[0][tradable], [getattr(own, name)[0][tradable] for own in alone]
-        torch.testing.assert_close(whole, torch.stack(parts).mean(0), rtol=1e-4, atol=1e-4)
-        assert not torch.equal(parts[0], parts[1])
-    closed = [population.committee([row]).closed_form() for row in rows]
-    assert all(own.networks is None and own.policy is None for own in closed)
-    assert torch.equal(population.committee(rows).traders.weights[0], population.ridge.weights[rows].mean(0))
 
 
 def test_losses_are_floats_of_the_last_thousand_updates() -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from data.splits import spaced_windows
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
-from environment.trading_env import TradingEnvironment, windows_from
+from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.trader import Forecasts
 from tests.small_market import TINY_RULES
@@ -87,25 +86,6 @@ def test_after_updates_orders_depart_from_the_closed_form(trained: tuple[ERLTrai
         "champion": float(rollout.profit_percent),
         "closed_form": float(closed.profit_percent),
     }
-
-
-def test_an_episode_ends_with_the_summary_of_its_rollout() -> None:
-    """On windows as lanes."""
-    trainer = tiny_trainer(learnable_market(1))
-    list(trainer.run(2))
-    windows = windows_from(validation_windows(trainer), TINY_RULES)
-    for agent in (
-        trainer.champion,
-        trainer.best_agent,
-        trainer.champion.closed_form(),
-        trainer.champion.betting(0.0),
-    ):
-        summary = trainer.run_episode(agent, trainer.val_env, **windows)
-        expected = vars(played(trainer, agent)[0].summary)
-        assert summary.keys() == {*expected, "win_rate"} and summary["trades"].sum() > 0
-        for name, value in expected.items():
-            np.testing.assert_array_equal(summary[name], value.numpy(), err_msg=name)
-        np.testing.assert_array_equal(summary["win_rate"], summary["wins"] / np.maximum(summary["trades"], 1))
 
 
 @pytest.mark.parametrize("first", ["training", "validation"])

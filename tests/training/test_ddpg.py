@@ -22,14 +22,14 @@ from models.inputs import TradeInputs
 from models.networks import Networks, NetworkSizes, Perceptrons
 from models.population import Learners, Outcomes
 from models.replay_buffer import Batch, Transitions
-from models.trader import AccountPolicy, Traders
+from models.trader import Traders
 from tests import tiny
 from tests.models import plain
 from tests.models.plain import Floats, numbers
 from tests.small_market import small_market
 from tests.tiny import INPUTS, seeded, shake, tiny_agent
 from training import ddpg
-from training.ddpg import act, update
+from training.ddpg import update
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TARGET_PERCENTS
 
@@ -451,80 +451,6 @@ def test_a_batch_that_is_no_number_leaves_networks_as_they_were(part: str, spoil
         expected = tensors_of(spared.networks)
         for name, learned in tensors_of(networks).items():
             assert name.endswith("counts") or torch.equal(learned, expected[name]), name
-
-
-def frozen(learners: Learners, *owners: str) -> Learners:
-    """The same agents, the networks of whose owners do not learn; results are as expected of all."""
-    for owner in owners:
-        getattr(learners.networks, f"{owner}_optimizer").learning_rate = 0.0
-    learners.networks.calibration.fill_(1.0)
-    return learners
-
-
-def of_cash_worth(slope: float, good: float = 1.0) -> CashValue:
-    """A value of cash now of so many percent for all of the capital, at any time."""
-    nothing = CashValue.zero(RULES)
-    weights = torch.zeros(len(nothing.by_left[0]), 3, 3, 5, dtype=torch.float64)
-    weights[:, :, 0] = slope * nothing.cash_knots
-    knots = torch.tensor([0.0, 0.5 * good, good], dtype=torch.float64)
-    return nothing.with_values(weights.flatten(), knots)
-
-
-def order_of(learners: Learners, batch: Batch) -> Tensor:
-    policy = AccountPolicy.of(learners.networks.online)
-    held = batch.transitions
-    return act(policy, learners.traders, learners.cash_value, held.state, held.best).size.detach()[:, 0]
-
-
-def worth_cash(continuation: Perceptrons, slope: float) -> None:
-    """Let a continuation rise with the cash left, about by this slope: one hidden unit, far from its bend."""
-    first, bias, second, other, last, level = (part.detach().zero_() for part in continuation.parts)
-    first[0, 0, 0], bias[0, 0, 0], second[0, 0, 0], other[0, 0, 0] = 1.0, 20.0, 1.0, 20.0
-    last[0, 0, 0], level[0, 0, 0] = slope, -40.0 * slope
-
-
-def departing(bias: float, worth: CashValue, learned: float = 0.0) -> Learners:
-    """An agent whose critic does not learn; it departs from the greedy rule alike everywhere."""
-    learners = frozen(learners_of(random_networks(1, scale=0.0), worth=worth), "critic")
-    one = torch.ones(1).double()
-    learners.networks.actor.size.parts[5].detach().fill_(bias)
-    for critic in (learners.networks.critic, learners.networks.critic_target):
-        worth_cash(critic.continuation, learned)
-    return replace(learners, traders=replace(learners.traders, value_weight=one, size=one))
-
-
-def with_cash(batch: Batch, best: float) -> Batch:
-    """Six days from the end, with cash for an order of which so much is expected."""
-    held = batch.transitions
-    left = torch.full_like(held.state.left, 6.0)
-    state = replace(held.state, cash=0.6 + 0.4 * held.state.cash, left=left)
-    return replace(batch, transitions=replace(held, state=state, best=torch.full_like(held.best, best)))
-
-
-@mock.patch.object(ddpg, "SIZE_TRUST", 0.0)
-@pytest.mark.parametrize(
-    ("best", "cash", "learned", "bias", "grows"),
-    [
-        (3.0, 0.0, 0.0, -0.4, True),
-        (3.0, 2.0, 0.0, -0.4, True),
-        (-3.0, 0.0, 0.0, 0.4, False),
-        (0.3, 2.0, 0.0, 0.4, False),
-        (3.0, 0.0, 20.0, -0.4, False),
-        (0.3, 2.0, -20.0, 0.4, True),
-    ],
-    ids=["gain", "worth its cash", "loss", "not worth its cash", "continuation wants cash", "continuation needs none"],
-)
-def test_orders_grow_where_they_are_worth_more_than_their_cash(
-    best: float, cash: float, learned: float, bias: float, grows: bool
-) -> None:
-    """And shrink where they are worth less, by the closed form and what is learned beyond it."""
-    learners, batch = departing(bias, of_cash_worth(cash), learned), with_cash(random_batch(8, orders=1), best)
-    before = order_of(learners, batch)
-    assert bool(((before > 0.1) & (before < 0.9)).all())
-    for _ in range(3):
-        taken(learners, batch)
-    after = order_of(learners, batch)
-    assert bool((after > before).all() if grows else (after < before).all())
 
 
 # Known worlds: one input tells good stocks from bad ones.

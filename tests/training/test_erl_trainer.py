@@ -21,7 +21,7 @@ from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from models.population import elite_count
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer, transitions_of
+from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training import erl_trainer, population_rollouts
 from training.erl_trainer import PHASES, ERLTrainer
 from training.rollout import Rollout, roll_out
@@ -176,29 +176,6 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     assert [label for label, *_ in played] == ["evaluate", "evaluate", "validate", "validate"] * 2
     assert played[0][1] == played[1][1] != played[4][1] == played[5][1], "windows are drawn anew"
     assert played[2][1] == played[3][1] == played[6][1] == played[7][1]
-
-
-def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On all windows, those of exploration too."""
-    rollouts: list[Rollout] = []
-
-    def spying(*args: Any, **given: Any) -> Rollout:
-        rollouts.append(roll_out(*args, **given))
-        return rollouts[-1]
-
-    monkeypatch.setattr(population_rollouts, "roll_out", spying)
-    trainer = tiny_trainer(
-        market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
-    )
-    windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
-    count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.population.evolution)
-    for generation in range(2):
-        played = trainer.evaluate_population()
-        trainer.evolve_population(played.fitness)
-        assert trainer.replay.size == (generation + 1) * count
-        for name, value in transitions_of(rollouts[-1], torch.tensor(trainer.population.elites)).items():
-            assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
-        trainer.train_population()
 
 
 def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:

@@ -233,33 +233,6 @@ def test_departures_are_counted_order_by_order() -> None:
         assert not rollouts[0].departed(rollouts[0]).any()
 
 
-@pytest.mark.parametrize("fill", ["next_open", "same_close"])
-@pytest.mark.parametrize("cost", [0.0, 40.0])
-def test_cash_comes_back_as_positions_close(fill: str, cost: float) -> None:
-    """Between two decisions nothing but the proceeds of sales is added to the cash, in prices without gaps."""
-    rules = tiny_rules(trading_days=12, fill=fill, cost_bps=cost, stake_percent=3.0, max_new_positions_per_day=2)
-    world = world_of(trending_panel((0.03, 0.0, -0.02, 0.05), 60, noise=0.02), rules=rules)
-    rollout = roll_out(world.trading, traders(), forecasts_of(world), some_value(rules), world.starts(2), records=True)
-    steps = rules.trading_days - 1
-    rows = {name: value.flatten(1, 2).double() for name, value in rollout.transitions.items()}
-    ledger, capital = world.env.ledger(), rules.initial_capital
-    sold = 0
-    for step in range(steps):
-        is_sold = ledger.exit_step == step + 1
-        proceeds = (ledger.shares * ledger.last_price * is_sold).sum(0) * (1 - rules.cost_rate) / capital
-        entries = (ledger.value * is_sold).sum(0) / capital
-        came = rows["next_cash"][step] - rows["after_cash"][step]
-        torch.testing.assert_close(came, proceeds, rtol=1e-4, atol=1e-5)
-        left = rows["after_pending"][step].sum(1) - rows["next_pending"][step].sum(1)
-        torch.testing.assert_close(left, entries, rtol=1e-4, atol=1e-5)
-        assert torch.equal(rows["next_left"][step], rows["after_left"][step] - 1)
-        sold += int(is_sold.sum())
-    assert sold > 20
-    assert rows["after_left"][:, 0].tolist() == list(range(steps, 0, -1))
-    assert bool((rows["after_cash"] > -1e-6).all()) and bool((rows["next_best"][..., 0] > -torch.inf).any())
-    torch.testing.assert_close(rows["after_opportunity"][1:], rows["next_opportunity"][:-1], rtol=0, atol=0)
-
-
 def test_all_agents_see_all_days_before_the_end_only() -> None:
     """What is expected of days outside a window, or on its settlement days, is not looked at."""
     world = random_world(6)
