@@ -98,11 +98,6 @@ class DQNTrainer:
         self.generator = named_generator(config.seed, "fuel breaks")
 
     @property
-    def parameters(self) -> int:
-        """The number of the network's parameters."""
-        return sum(parameter.numel() for parameter in self.online.parameters())
-
-    @property
     def epsilon(self) -> float:
         """The probability of exploring."""
         learning = self.config.learning

@@ -40,11 +40,9 @@ def run_train(
         spent = trainer.seconds["total"]
         if not is_resumed:
             trainer.begin()
-            text = "network of %s parameters; on %d validation tiles the untrained network reduces the burned area by "
-            text += "%.2f %%, adaptive downstream value by %.2f %%"
             logger.info(
-                text,
-                f"{trainer.parameters:,}",
+                "on %d validation tiles the untrained network reduces the burned area by %.2f %%, adaptive downstream "
+                "value by %.2f %%",
                 len(trainer.validation.tiles),
                 *(trainer.scores[name] for name in RIVALS),
             )
@@ -87,7 +85,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "episodes": trainer.episodes,
         "updates": trainer.updates,
         "minutes": trainer.seconds["total"] / 60,
-        "parameters": trainer.parameters,
+        "parameters": sum(parameter.numel() for parameter in trainer.online.parameters()),
         "validation": {**scores, "tiles": len(trainer.validation.tiles)},
         "notes": notes,
         "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
