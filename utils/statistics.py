@@ -167,6 +167,19 @@ def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: f
     return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / spread)))
 
 
+def minimum_track_record(returns: Array) -> int | None:
+    """Return the days after which a Sharpe ratio like that of (T,) returns is above zero at 95%; None where it is not
+    above zero.
+
+    The number of days at which `deflated_ratio` is 0.95, all moments being equal (Bailey & Lopez de Prado 2012, "The
+    Sharpe ratio efficient frontier").
+    """
+    chance = deflated_ratio(returns, 0.0)
+    if chance is None or chance <= 0.5:
+        return None
+    return math.ceil(1 + (len(returns) - 1) * (ndtri(LEVEL) / ndtri(chance)) ** 2)
+
+
 def overfitting_probability(profits: Array) -> float | None:
     """Return the probability that the best trial on some days is below the median of all trials on the others.
 

@@ -16,6 +16,7 @@ from utils.statistics import (
     expected_best_sharpe,
     mean_block_days,
     mean_test,
+    minimum_track_record,
     overfitting_probability,
     probabilistic_sharpe,
     rank_p_value,
@@ -110,6 +111,15 @@ def test_one_trial_has_nothing_to_deflate() -> None:
     assert expected_best_sharpe(0.3, 1) == 0.0
     assert deflated_ratio(np.zeros(20), 0.0) is None
     assert deflated_ratio(np.array([0.1]), 0.0) is None
+
+
+def test_the_published_length_of_a_track_record() -> None:
+    """Bailey & Lopez de Prado (2012): a normal ratio of 2 a year is above 1 at 95% after 2.73 years of days."""
+    normal = statistics.NormalDist()
+    returns = np.array([normal.inv_cdf((place + 0.5) / 4_000) for place in range(4_000)])
+    returns += returns.std(ddof=1) / math.sqrt(252)
+    assert minimum_track_record(returns) == pytest.approx(2.71 * 252, rel=0.01), "1 a year is above 0 as soon, nearly"
+    assert minimum_track_record(-returns) is None and minimum_track_record(np.zeros(20)) is None
 
 
 def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:

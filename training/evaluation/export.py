@@ -134,7 +134,8 @@ def log_evaluation(evaluation: Evaluation) -> None:
             f", expected of the best of {overfitting.trials:,} trials without skill" if evaluation.trials > 1 else "",
         )
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
-    for text in (overfitting.note, *biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
+    notes = (overfitting.track_record, overfitting.note, *biases, *evaluation.caveats)
+    for text in (*notes, f"verdict: {evaluation.sentence}"):
         logger.info("%s", text)
 
 

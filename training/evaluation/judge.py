@@ -23,7 +23,7 @@ from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, explained_share, information_coefficients, summed_up
 from utils import metrics
 from utils.config.trader import Config
-from utils.statistics import deflated_ratio, expected_best_sharpe
+from utils.statistics import deflated_ratio, expected_best_sharpe, minimum_track_record
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
@@ -78,7 +78,16 @@ class Overfitting:
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
     days: int
     """Judged."""
+    minimum_track_record_days: int | None
     note: str
+
+    @property
+    def track_record(self) -> str:
+        """Return the minimum track record as a sentence."""
+        judged, needed = f"on the {self.days:,} days judged", self.minimum_track_record_days
+        if needed is None:
+            return f"The Sharpe ratio is not above zero {judged}."
+        return f"A Sharpe ratio like that {judged} is above zero at 95% after {needed:,} days."
 
 
 @dataclass(frozen=True)
@@ -200,8 +209,9 @@ class Evaluation:
         """
         champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (CHAMPION, EQUAL))
         best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
-        deflated = deflated_ratio(champion - equal, best)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, len(champion), self._note)
+        deflated, days = deflated_ratio(champion - equal, best), len(champion)
+        needed = minimum_track_record(champion)
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, days, needed, self._note)
 
     @property
     def _note(self) -> str:
