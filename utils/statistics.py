@@ -177,7 +177,7 @@ def minimum_track_record(returns: Array) -> int | None:
     chance = deflated_ratio(returns, 0.0)
     if chance is None or chance <= 0.5:
         return None
-    return math.ceil(1 + (len(returns) - 1) * (ndtri(LEVEL) / ndtri(chance)) ** 2)
+    return math.ceil(1 + (len(returns) - 1) * float(ndtri(LEVEL) / ndtri(chance)) ** 2)
 
 
 def overfitting_probability(profits: Array) -> float | None:

@@ -23,7 +23,7 @@ from training.forecasts.ridge import TrainingDays
 AGENTS = 4
 
 
-@pytest.mark.parametrize(("kind", "low", "high"), [("regime", 0.7, 1.0), ("martingale", 0.0, 0.0)])
+@pytest.mark.parametrize(("kind", "low", "high"), [("regime", 0.5, 1.0), ("martingale", 0.0, 0.0)])
 def test_timing_is_trusted_where_it_was_planted(kind: str, low: float, high: float) -> None:
     words = ("--synthetic.kind", kind, "--synthetic.days", "3000", "--synthetic.stocks", "12")
     market, _ = training_market(config := study_config([*words]))

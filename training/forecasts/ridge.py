@@ -28,7 +28,7 @@ from models.population import Outcomes, RidgeRegressions
 from models.trader import Blend, Forecasts, best_stocks, beyond_start, opportunity_of
 from training.forecasts.relative import RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
-from training.forecasts.skill import cross_fitted_mean_test, information_coefficients
+from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.timing import DailyMeans
 from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
@@ -280,7 +280,7 @@ class BestOrders(NamedTuple):
 class SkillTest:
     """Tests of the mean agent's out-of-fold forecasts of training days, whose scores are gathered block by block.
 
-    Selection: the mean over days of the rank correlation over stocks. Timing: see `DailyMeans.test`.
+    Selection: the mean over days of the correlation over stocks. Timing: see `DailyMeans.test`.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class SkillTest:
         is_known = samples.is_known[days] & samples.train_days[days, None]
         some = is_known.any(axis=1)
         pair = [np.where(is_known, v, np.nan)[some] for v in (score, samples.results[self.target, days])]
-        self._daily.append(information_coefficients(*pair)[1])
+        self._daily.append(correlation(*pair))
 
     def evidence(self, trials: int = 1) -> Evidence:
         """Return the p-values, which allow for two tests and for `trials` agents."""

@@ -18,8 +18,6 @@ from utils.statistics import MeanTest, mean_test
 
 Array = npt.NDArray[np.float64]
 _LEAST_STOCKS = 3
-_BLOCKS_PER_HOLDING = 3.0
-"""Mean block of the test, in holding periods; with shorter ones, results that overlap raise false alarms."""
 _NO_VARIATION = 1e-12
 
 
@@ -96,8 +94,15 @@ def correlation(x: Array, y: Array) -> Array:
 
 
 def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> MeanTest:
-    """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held."""
-    return mean_test(daily[np.isfinite(daily)], trials, _BLOCKS_PER_HOLDING * holding_days)
+    """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held.
+
+    The mean block is one holding period, so that many blocks remain. What its weights take off the autocovariance of
+    results that overlap so long, 1 - lag / holding period, is made good.
+    """
+    test = mean_test(daily[np.isfinite(daily)], trials, holding_days)
+    lag = np.arange(1, holding_days)
+    seen = 1 + 2 * float(((1 - lag / holding_days) * (1 - 1 / holding_days) ** lag).sum())
+    return replace(test, standard_error=math.sqrt(holding_days / seen) * test.standard_error)
 
 
 def cross_fitted_mean_test(daily: Array, holding_days: int, trials: int) -> MeanTest:
