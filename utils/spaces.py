@@ -11,7 +11,6 @@ MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0  # an order's size in stakes; nothi
 MIN_TARGET_PERCENT, MAX_TARGET_PERCENT = 10.0, 50.0  # sale target above the fill price
 TARGET_PERCENTS = (MIN_TARGET_PERCENT, 20.0, 30.0, 40.0, MAX_TARGET_PERCENT)
 """Sale targets among which agents choose."""
-ACTION_FEATURES = 2  # coefficient, sale target in percent
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
 SESSIONS_HELD, SIZE = 1, 3  # indices of days held and size among a position's features

@@ -12,6 +12,7 @@ from utils.memory.guard import MemoryGuard
 from utils.runs.stopping import SafePoint
 
 Executor = InProcess | Pool
+"""Runs jobs: in this process, in several processes, or on a cluster."""
 
 
 @contextlib.contextmanager
