@@ -1,7 +1,5 @@
 """Evolutionary reinforcement learning of stock-trading agents: `python main.py --help`."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ one that fails leaves the others. Ends with 1 where numbers are wrong, a step fa
 its prediction. Without a card the CPU is measured, and what needs a card is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

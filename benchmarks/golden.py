@@ -6,8 +6,6 @@ A refactoring leaves all of them equal, bit for bit, on the machine that recorde
 field that was renamed on purpose is given as `--renamed OLD=NEW` (parts of dotted names).
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

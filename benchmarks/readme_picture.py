@@ -4,8 +4,6 @@ The run is the README's first command with its default settings, in a temporary 
 version and settings of the run are recorded beside the picture; a test fails once they are no longer the current ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

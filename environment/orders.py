@@ -3,8 +3,6 @@
 Stocks are numbered 0..n-1. All functions work on any leading dimensions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeVar
 

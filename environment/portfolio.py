@@ -5,8 +5,6 @@ since no position outlives `max_holding_days + max_days_without_bar - 1` session
 its last rows. A step is therefore a few operations on one contiguous slice, whatever the number of stocks.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Self
 

@@ -1,7 +1,5 @@
 """The trading environment: a batched account with the interface of a Gymnasium environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields

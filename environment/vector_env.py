@@ -1,7 +1,5 @@
 """Lanes of the batched account as a Gymnasium vector environment, on random windows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

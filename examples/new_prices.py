@@ -3,8 +3,6 @@
 python examples/new_prices.py
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 python examples/own_policy.py
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

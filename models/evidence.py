@@ -1,7 +1,5 @@
 """What the evidence for an agent's forecasts is worth: p-values, and how far it is trusted by them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

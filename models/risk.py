@@ -6,8 +6,6 @@ forecast / (aversion x forecast variance). Both depend on volatility: the varian
 inflates forecasts, so that the share of a forecast that comes true is linear in the inverse variance.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

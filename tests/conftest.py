@@ -1,7 +1,5 @@
 """Settings of the test process."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

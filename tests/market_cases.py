@@ -1,7 +1,5 @@
 """Random markets, orders and rules with everything in them that goes wrong in real prices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

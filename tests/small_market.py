@@ -1,7 +1,5 @@
 """Tiny markets, as the loader makes them, with rules: a whole episode takes milliseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs that end early: what is refused leaves nothing behind, what is stopped names the command that continues it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

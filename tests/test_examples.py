@@ -1,7 +1,5 @@
 """The scripts in examples/ run, are short, and show what they say."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

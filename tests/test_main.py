@@ -1,7 +1,5 @@
 """The program as a user runs it: whole runs on a tiny market, resuming, and mistakes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said about work under way: a line every half minute in a pipe, bars on a terminal, nothing in between."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Files about the project agree: version and changelog, requirements and lock file, hooks and CI."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

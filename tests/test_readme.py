@@ -3,8 +3,6 @@
 The commands of the cloud are run by `tests/runs/test_cloud_run.py`, those of the fuel breaks by `tests/fuel_breaks`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

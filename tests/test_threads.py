@@ -1,7 +1,5 @@
 """Work in several threads comes back in its order, and its errors come back too."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

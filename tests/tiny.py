@@ -3,8 +3,6 @@
 Their markets are made without the loader, see `small_market` for those that come through it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

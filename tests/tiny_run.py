@@ -1,7 +1,5 @@
 """A whole training run that takes a second: its settings, its data, and what it leaves to compare."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

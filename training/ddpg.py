@@ -6,8 +6,6 @@ et al. 2023, "Hindsight learning for MDPs with exogenous inputs"); the continuat
 Actors climb Q: on training days by a choice of a stock that is relaxed to a softmax, in replayed accounts by the size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The generation loop of ERL (Khadka and Tumer 2018): evaluate, evolve, train, validate."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Times, memory and results of generations, in plain numbers for the metrics."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Evaluation of a population: all agents on the same windows of training days, by what did not learn from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Charts as data, which `utils.pictures` draws as PNG files and as SVG for pages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Errors that end the program with one line and an exit code rather than a traceback."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

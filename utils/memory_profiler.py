@@ -8,8 +8,6 @@ A run takes a snapshot after each phase and writes all of this to its log. By ha
     get_profiler().print_memory_growth(baseline_label="before")
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sys

@@ -1,7 +1,5 @@
 """Charts drawn by matplotlib: as PNG files, and as SVG in a page's colours."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 import warnings

@@ -1,7 +1,5 @@
 """Work on the parts of an array in several threads: NumPy and SciPy let others run while they compute."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

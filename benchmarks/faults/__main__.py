@@ -3,8 +3,6 @@
 Prints one row a test: what was done how often, what must come of it, and what came of it. `--share` scales the counts.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """A server on this machine that answers like Alpaca's paper account, with acknowledgements lost, late and doubled."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -5,8 +5,6 @@ gives a signal time to arrive; `{"kind": "leak", "megabytes": 64}` keeps memory 
 is none. Runs are not judged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

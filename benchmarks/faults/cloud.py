@@ -1,7 +1,5 @@
 """Faults of the cloud: the real client against a storage emulator on loopback, behind a proxy that misbehaves."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Faults of a checkpoint: killed while saving, rotten files, a full disk, the order of system calls."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

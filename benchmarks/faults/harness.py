@@ -1,7 +1,5 @@
 """Shared parts of the tests of faults: a row of their table, a short run, the program in and beside this process."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Faults of a paper account: kill -9 at every write of a step, a full disk, a clock set back, two steps at once."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import logging

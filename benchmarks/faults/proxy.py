@@ -3,8 +3,6 @@
 The proxy also adds what the emulator lacks: `ifGenerationMatch=0` is refused with 412 where the object exists.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

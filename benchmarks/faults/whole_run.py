@@ -1,7 +1,5 @@
 """Faults of a whole run: killed, signalled, leaking; it must resume exactly."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -8,8 +8,6 @@ the second, where a random number is drawn on the device, or where a figure is m
 those of the torch that the budget was written with; another one's are not compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@ Kernels are what torch is known to launch, not measured; bytes are those that mu
 the longest of its kernels' least time, its bytes and its FLOPs; nothing overlaps, and caches are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

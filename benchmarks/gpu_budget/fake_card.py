@@ -3,8 +3,6 @@
 Tensors on the CPU are real. What the host reads back from the device is made up: ones. Needs g++, once a torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -3,8 +3,6 @@
 It is one as most are: the replay is full.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

@@ -8,8 +8,6 @@ flags, do their jobs one by one, append each result to the JSON lines of --json,
 again.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

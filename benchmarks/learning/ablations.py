@@ -9,8 +9,6 @@ Further flags are settings of main.py, for all lines. Results are appended to --
 study goes on from there.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Iterator, Sequence

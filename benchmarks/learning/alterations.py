@@ -4,8 +4,6 @@ No setting does any of it. All of it is done to the trainer's own objects, so th
 it should be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ False alarms: careers of ten years, looked at every day, in which stocks are dra
 tails, volatility that comes in clusters, and a common factor. Power: sessions to detection of normal results.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 

@@ -1,7 +1,5 @@
 """How often training days show significant evidence: hardly ever where nothing is planted, else always."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

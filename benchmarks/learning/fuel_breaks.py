@@ -5,8 +5,6 @@
 one thread. Other words are settings of `main.py fuel-breaks train`. Nothing is chosen on the test tiles.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -9,8 +9,6 @@ beside the profit that followed. The default of `--unseen-seed` served developme
 on another one, which they name.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import time

@@ -10,8 +10,6 @@ agent whose forecasts have random weights, and fixed tilts (high beta, low price
 holdout; baselines are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ of an unrelated path so that it earns half. Each run draws a path of its own. Si
 training days of one path. Baselines are those that learn nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from dataclasses import replace

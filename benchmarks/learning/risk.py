@@ -5,8 +5,6 @@ and the planted rule, with its sizes and at equal ones, are played on the same w
 mean of an episode; the Sharpe ratio is that of the daily returns of all windows together.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from typing import Any

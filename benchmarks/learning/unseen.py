@@ -1,7 +1,5 @@
 """Fresh paths of a planted market's law, and the baselines that are fitted on another path and played on them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ are appended to --json one by one; started again, the study goes on from there. 
 holds. Needs `pip install -r requirements-peers.txt`.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

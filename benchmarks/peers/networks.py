@@ -4,8 +4,6 @@ They learn the known results of all orders of the training days, as the supervis
 rule: the sale target, the threshold and the size of orders are tuned on training windows by out-of-fold scores.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A peer: another way to learn the same task from the same training path, within a budget of CPU seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The study of peers: each learns from the same training path, and is played on the same unseen windows."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

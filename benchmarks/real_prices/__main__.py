@@ -7,8 +7,6 @@ goes on. Each run is written into OUT/runs.jsonl; a folder that was begun under 
 refused. At the end stand OUT/results.json, a table and its meaning in words.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is trained, and how a trained population is deployed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 

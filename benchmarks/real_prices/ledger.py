@@ -1,7 +1,5 @@
 """The ledger of the study: every run over the test days is written down, and all are held to the first one's plan."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The plan of the study on real prices: everything that is measured, read from a file that is fixed beforehand."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

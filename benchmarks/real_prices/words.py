@@ -1,7 +1,5 @@
 """What the numbers say, in plain words: what is established, what is not, what such data cannot tell."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from benchmarks.real_prices.ledger import versions

@@ -5,8 +5,6 @@ threads wait for it and may be ten times slower than on one (then give --threads
 CUDA device is present its rows are measured too.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@
 which function it is. CPU seconds are those of all threads; where other programs run, only these can be compared.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

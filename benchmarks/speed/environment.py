@@ -1,7 +1,5 @@
 """Rows of `benchmarks.speed`: how many account-days a second accounts and Gymnasium environments live through."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Rows of `benchmarks.speed`: how time and memory of a generation grow as each dimension of the work doubles."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

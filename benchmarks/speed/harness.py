@@ -1,7 +1,5 @@
 """Shared parts of `benchmarks.speed`: random markets of a stated size, a clock, a memory gauge, and the row."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import statistics

@@ -4,8 +4,6 @@ Each row is a process of its own. Without --data only the built-in market is mea
 file of random walks of this size in place of --data. Further flags are those of main.py, for the full profile.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -4,8 +4,6 @@ All agents at once, against the same agents in the plain style of CleanRL: modul
 each, one agent after the other. Same networks, batches and losses; both are measured in turn, `--threads` 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ sum, tested by its regression of daily moves on summed past ones (Hodrick 1992, 
 returns: alternative procedures for inference and measurement"), since sums of consecutive days overlap.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

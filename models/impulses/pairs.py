@@ -5,8 +5,6 @@ performance of a relative-value arbitrage rule"). It forecasts if each stock's p
 what the other's own past tells, significantly so among all pairs and half-lives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the searches for terms share: bounds on t-statistics that allow for the number of candidates, and sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Settings of studies so small that a training takes a moment."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmarks measure what they say: fits know their slope, phases add up, what is missing is told."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The whole program on a card that is not there: every command runs, and gives the CPU's results."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

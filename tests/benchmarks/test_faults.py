@@ -1,7 +1,5 @@
 """The benchmark of faults at small counts: every row that does not measure time must hold."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The first hour on a card: what it finds, what it leaves out without one, and what makes it fail."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

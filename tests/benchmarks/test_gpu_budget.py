@@ -1,7 +1,5 @@
 """The cost of a generation on a fake card: within its budget, and what must not be there is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Praise: what a verdict claims is counted, null markets hold nothing, half a rule earns half."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

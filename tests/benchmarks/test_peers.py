@@ -1,7 +1,5 @@
 """Peers: the lanes of Stable-Baselines3 trade as the environment does, budgets hold, and the table adds up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Networks as peers: they learn what is planted, stop in time, and soft accounts become real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

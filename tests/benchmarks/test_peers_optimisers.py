@@ -1,7 +1,5 @@
 """Searches of genes: CMA-ES finds a known optimum, elites stay and are evaluated again, budgets hold."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from types import SimpleNamespace

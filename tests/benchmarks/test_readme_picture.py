@@ -1,7 +1,5 @@
 """The README's picture shows the current version with its default settings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

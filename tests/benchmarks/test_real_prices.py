@@ -1,7 +1,5 @@
 """The study on real prices: stopped it goes on, its plan is frozen, its sums are right, and it claims what is there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Diagnostics of selection: what fitness foretells, and what is played beside the champion."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

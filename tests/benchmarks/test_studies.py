@@ -1,7 +1,5 @@
 """Studies of learning: results are kept and not made twice, unseen paths are unseen, null markets hold nothing."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Sequence

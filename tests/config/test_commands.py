@@ -1,7 +1,5 @@
 """The table of commands, and how the program ends: exit codes, and a hint where a run goes on."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

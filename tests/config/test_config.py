@@ -1,7 +1,5 @@
 """Settings and the command line: precedence, names, refusals, and the list of all flags."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -38,8 +38,6 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
 9.  A win is a trade with a positive profit after costs; every other trade is a loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The oracle against hand-computed cases, one rule each, and against identities on random markets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The rules of orders, on answers that are known."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The batched accounts against the oracle, trade by trade, and the identities of the books."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

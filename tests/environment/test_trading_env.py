@@ -1,7 +1,5 @@
 """The Gymnasium environment: its interface, its windows, what it shows, and that oracle and vector form agree."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The vector environment: it is Gymnasium's vector of single environments, on windows that it draws."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """The user's own scripts run as they are, on the default data file or, without one, on the built-in market."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

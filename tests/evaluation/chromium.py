@@ -1,7 +1,5 @@
 """Pages in frames of a headless Chromium, where an expression is evaluated."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """An evaluation at full scale: five windows of 145 sessions, six policies, 25 generations."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

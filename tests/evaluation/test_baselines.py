@@ -1,7 +1,5 @@
 """Baselines with known answers."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,5 @@
 """`python main.py evaluate` as a user runs it, the holdout's ledger, and that training never reads the holdout."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

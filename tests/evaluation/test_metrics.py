@@ -1,7 +1,5 @@
 """Metrics of equity curves against plain-Python oracles, known answers and degenerate curves."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The page says what it was given, to everybody, and nothing that it was given can act in it."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """The page in a real browser: silent console, nothing fetched, nothing cut off at three widths and in both schemes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

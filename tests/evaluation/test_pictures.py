@@ -1,7 +1,5 @@
 """Pictures show the numbers they were given and leave nothing behind; text says what a reader looks for."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math

@@ -1,7 +1,5 @@
 """Accounts over consecutive windows against what was played apart, known answers, and plain-Python arithmetic."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Supervised baselines: an independent regression, purged folds, causality, planted rules, what cannot be fitted."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import replace

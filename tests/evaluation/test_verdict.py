@@ -1,7 +1,5 @@
 """The verdict: silent without skill, even on the best of many trials, and clear on skill."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

@@ -1,7 +1,5 @@
 """Walk-forward: folds follow one another, no champion has seen its test days, and a stopped test goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Counterfactual outcomes of every possible order: the environment's own results, on training days only."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

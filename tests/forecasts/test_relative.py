@@ -1,7 +1,5 @@
 """What networks learn of orders, relative to their day, and how forecasts are weighed, on numbers that are planted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

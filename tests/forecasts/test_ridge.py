@@ -1,7 +1,5 @@
 """Ridge forecasts of a population in closed form: fitted to what each agent looks at, out of fold on training days."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Known results as a regression: purged folds, and ridge regressions against their definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

@@ -1,7 +1,5 @@
 """Information coefficients against an independent oracle, and what an agent and the market say of a day."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

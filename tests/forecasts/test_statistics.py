@@ -1,7 +1,5 @@
 """Block bootstrap, tests of a mean and deflated ratios: published numbers and simulation."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

@@ -1,7 +1,5 @@
 """The level of a day's forecasts is used as far as its evidence goes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

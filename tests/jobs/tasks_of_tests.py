@@ -1,7 +1,5 @@
 """Work of jobs in the tests: picklable, because it runs in other processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

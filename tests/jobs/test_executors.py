@@ -1,7 +1,5 @@
 """One suite for all executors: in this process, in several processes, on a cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

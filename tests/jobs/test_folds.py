@@ -1,7 +1,5 @@
 """Walk-forward tests whose folds are jobs: the same wherever they run, are stopped or lost; stored in the cloud."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

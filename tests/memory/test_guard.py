@@ -1,7 +1,5 @@
 """The memory limit follows machine and cgroups, and the guard compares with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

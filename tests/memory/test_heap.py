@@ -1,7 +1,5 @@
 """Shared storage counts once, large objects tell what holds them, and looking at them changes nothing."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

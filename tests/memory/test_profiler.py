@@ -1,7 +1,5 @@
 """The memory profiler names each kind of leak, counts shared storage once and stays out of the way."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Memory of a trainer: what lives is counted, a leak is named soon, and a healthy run is called steady."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Classes for tests of memory."""
 
-from __future__ import annotations
-
 from utils.memory.living import counted
 
 

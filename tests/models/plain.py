@@ -1,7 +1,5 @@
 """Networks and their inputs in plain float64 numbers, to hold the code under test against."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

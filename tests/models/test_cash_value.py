@@ -1,7 +1,5 @@
 """The value of cash on worlds so small that it is known, and the rules by which orders spend cash."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple

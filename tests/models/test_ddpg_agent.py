@@ -1,7 +1,5 @@
 """One agent alone: it plays whole episodes as the population does, survives a file, and cannot see ahead."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from operator import itemgetter

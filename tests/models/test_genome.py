@@ -1,7 +1,5 @@
 """Genes: they stay within their bounds, children take them from their parents, and mutations leave the others alone."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

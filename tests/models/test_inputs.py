@@ -1,7 +1,5 @@
 """The inputs of forecasts: what they are made of, from days that may be known, whatever a ticker's prices are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stacked networks against the same networks one by one, as torch.nn and torch.optim have them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pairs: couples are found, with their loadings, and nothing else is."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A population of agents whose networks are rows of one stack: each stands for itself, and hands on what it learned."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """The ring against a bounded queue, and the transitions that come back out of the replay buffer."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

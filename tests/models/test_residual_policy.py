@@ -1,7 +1,5 @@
 """What actors add to the greedy rule: nothing until they learn, and never more than the cash pays for."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 
 import pytest

@@ -1,7 +1,5 @@
 """Responses: what was planted is found where it is, nothing is found where nothing is, and no day looks ahead."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Aversion to risk: sizes at which profit and risk balance, from what is forecast out of fold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

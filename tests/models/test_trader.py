@@ -1,7 +1,5 @@
 """Decisions of a population: what is expected, what is ordered of it, and what the account then fills."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Accounts of tiny agents on a tiny market, without a run."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """No order is lost or doubled at a venue whose acknowledgements are."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """The certificate is fair to a champion without skill, and finds one that has it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

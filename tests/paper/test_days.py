@@ -1,7 +1,5 @@
 """Days that are no session, are missing, or cannot be right are not taken in, and what happens is written down."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The journal forgets nothing, and nothing in it can be changed unnoticed."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands of a paper account, from its opening to its page, on one tiny run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

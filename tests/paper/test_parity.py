@@ -1,7 +1,5 @@
 """An account that steps day by day is the backtest of its champion, bit for bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path

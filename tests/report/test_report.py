@@ -1,7 +1,5 @@
 """`python main.py report`: what runs left in their files, side by side; nothing of a holdout that was not looked at."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

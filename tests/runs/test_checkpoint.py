@@ -1,7 +1,5 @@
 """Checkpoints come back bit for bit, and nothing damaged, half written or made up is ever trusted."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import itertools

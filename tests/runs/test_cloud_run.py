@@ -1,7 +1,5 @@
 """Whole runs that keep their files in the cloud, lose the disk and go on from there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

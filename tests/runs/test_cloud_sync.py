@@ -1,7 +1,5 @@
 """Uploads survive a misbehaving cloud, say so where they do not, and nothing that comes back is trusted."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

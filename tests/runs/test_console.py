@@ -1,7 +1,5 @@
 """What a run says on the console: the block of a generation, details left out, text as wide as the terminal."""
 
-from __future__ import annotations
-
 import logging
 import math
 from typing import Any

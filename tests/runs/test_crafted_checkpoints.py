@@ -1,7 +1,5 @@
 """Checkpoints that are sealed but hold what no run wrote: the generation before them is used, and it is said why."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

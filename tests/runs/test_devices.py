@@ -1,7 +1,5 @@
 """The device that `auto` chooses, and a card that torch cannot use."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files that are written in one step, wherever their names lead."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run on data that have grown begins with what an earlier one found, and says so."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

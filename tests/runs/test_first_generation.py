@@ -1,7 +1,5 @@
 """Runs that were stopped before their first generation was complete: `--resume` begins them anew."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What cannot start says so in one line, at once where that is possible, and what has ended is not begun again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

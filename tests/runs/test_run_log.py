@@ -1,7 +1,5 @@
 """The run folder: records survive exactly, a resumed run forgets what it repeats, runs are found again."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """A run's market stays what it was, however its data file grows, and a run opens as it was saved."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

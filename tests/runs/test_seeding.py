@@ -1,7 +1,5 @@
 """Random streams: repeatable, independent by name, and restored exactly from plain data."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """The program with a formula in the place of training, so that a run takes milliseconds; `python -m` starts it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

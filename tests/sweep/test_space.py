@@ -1,7 +1,5 @@
 """The space of a sweep: what may vary is read, and a mistake gets one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is asked of Optuna is a function of earlier rounds, and a trial is given up only where it clearly loses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sweeps: the same trials and the same best whoever finishes first and however often they are killed; mistakes."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The audit of look-ahead: it passes what reads the past only, and catches thirty kinds of leaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files for brokers: the right orders in the right form, never more than the cash, and the same ids when made again."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """What networks decide: nothing before they are trained, then which stocks are bought; and where they are played."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Rollouts and updates that are captured as a CUDA graph and launched give what they give one by one, bit for bit."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ What would make the host wait for the device can be told on a CPU too: such oper
 result whose shape depends on one. The tests that need a device are skipped without.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import fields, replace

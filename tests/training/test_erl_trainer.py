@@ -1,7 +1,5 @@
 """Whole generations: they continue exactly after a checkpoint, and learn what waiting is worth."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

@@ -1,7 +1,5 @@
 """Evidence on training days: it is there where something was planted, and an agent without it holds the market."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

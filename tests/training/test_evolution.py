@@ -1,7 +1,5 @@
 """Selection, crossover and mutation of genes: who comes from whom, and what may change."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

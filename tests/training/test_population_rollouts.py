@@ -1,7 +1,5 @@
 """Transitions of a generation, thinned evenly; a generation goes on from a saved state with the same bits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

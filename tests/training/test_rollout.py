@@ -1,7 +1,5 @@
 """Rollouts: many accounts at once are what each would be alone, and transitions tell what happened to them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

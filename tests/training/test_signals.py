@@ -1,7 +1,5 @@
 """Signals are what the agent does in the environment, know nothing of later days, and say what they came from."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Every named part of the learner decides something: with noise in its place a small run ends otherwise."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import cache, partial

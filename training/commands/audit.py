@@ -1,7 +1,5 @@
 """The command `audit`: what is seen and decided on a day must not change with the data of later days, bit for bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections import defaultdict

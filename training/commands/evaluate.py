@@ -1,7 +1,5 @@
 """`python main.py evaluate`: the champion of a run against baselines, with a verdict, tables, files and a page."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The commands `paper ...`: accounts that go on day after day."""
 
-from __future__ import annotations
-
 import logging
 from datetime import UTC, datetime
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing is played, and nothing of holdout days is read.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

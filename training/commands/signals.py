@@ -1,7 +1,5 @@
 """The command `signals`: the champion's orders for the next session, shown and written."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

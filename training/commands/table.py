@@ -1,7 +1,5 @@
 """All commands: what each is for, its arguments, and the function that it calls; `main.py` knows these."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import field

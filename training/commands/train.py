@@ -1,7 +1,5 @@
 """A whole training run: from settings to a market, generations, checkpoints, pictures and a summary."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

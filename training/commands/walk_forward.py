@@ -1,7 +1,5 @@
 """`python main.py walk-forward`: train, validate and test in turn, and one equity curve over all the test days."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import shlex

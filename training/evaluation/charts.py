@@ -1,7 +1,5 @@
 """The charts of an evaluation and of a run's records."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

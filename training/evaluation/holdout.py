@@ -4,8 +4,6 @@ It lies in the folder of all runs and identifies data by their contents: another
 looks at the same days.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """The judge: measures of every policy with intervals, the verdict, and how much choosing among trials may add."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measures of a policy's accounts, with their intervals and the form in which they are shown."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

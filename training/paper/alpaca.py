@@ -1,7 +1,5 @@
 """Alpaca's paper account as a venue, by `alpaca-py` (requirements-alpaca.txt)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any, Self, TypeVar

@@ -1,7 +1,5 @@
 """The backtest of an account: the same champion on the same windows, as `evaluate` and `walk-forward` play it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """What the journal and the market say together: windows, orders, positions and results of an account."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

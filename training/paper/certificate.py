@@ -11,8 +11,6 @@ standard deviation, which is forecast the day before, and bounded. The session i
 counts to the close, so that sizes are known before each session and nothing of it decides them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

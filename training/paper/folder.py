@@ -1,7 +1,5 @@
 """The folder of a paper account: how it begins, and how it is opened again."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import shutil

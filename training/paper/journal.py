@@ -1,7 +1,5 @@
 """The journal of a paper account: an append-only SQLite file whose rows are chained by their hashes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

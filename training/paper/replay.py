@@ -1,7 +1,5 @@
 """Recorded sessions, walked by an account as if each were today."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

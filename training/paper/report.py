@@ -1,7 +1,5 @@
 """The page of a paper account: account and backtest, orders, positions, certificate, and what happened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an account asks of the place where its orders are executed, and the embedded venue `paper`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A run that extends another one: it starts from that run's agents, on data with days added since."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The market of a run: loaded, recorded in the run's folder, and checked against the record."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

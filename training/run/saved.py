@@ -1,7 +1,5 @@
 """A finished or interrupted run, opened for evaluation or use: its settings, market and champion."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 It is generic over the experiment: a command provides settings, a trainer and the report of a generation.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

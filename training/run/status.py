@@ -1,7 +1,5 @@
 """Console output of a run: its start, each generation, its result."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import textwrap

@@ -1,7 +1,5 @@
 """The folder of a walk-forward test or sweep: its plan and market record beside one run per fold or trial."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

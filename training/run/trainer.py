@@ -1,7 +1,5 @@
 """The composition of a training run: from settings and a market to a trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The next session's orders of one agent, decided at a close and filled by the environment's own rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The page and the short table of a sweep: its trials, profit by each setting, and how overfit the selection is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The object store that the environment names, and the key that opens it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The command line: flags made from config dataclasses override a TOML file, which overrides defaults."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

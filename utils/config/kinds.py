@@ -1,7 +1,5 @@
 """Types of settings, each with the limits of its values, which check, message and help share."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Settings of any config dataclass by dotted name: typed, checked, saved and resumed."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Settings of the trader: frozen dataclasses by concern, each validated where it is built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal

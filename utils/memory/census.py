@@ -3,8 +3,6 @@
 Of foreign objects only the type is read, so that proxies stay untouched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys

@@ -1,7 +1,5 @@
 """Garbage and the GPU's cache, given back between two phases of work."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

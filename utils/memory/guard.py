@@ -1,7 +1,5 @@
 """The memory that this process may use, and a check that stops it before the kernel does."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import resource

@@ -1,7 +1,5 @@
 """Objects that are counted while they live: environments, agents and replay buffers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar

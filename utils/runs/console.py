@@ -1,7 +1,5 @@
 """Log messages: lines on the terminal, all of them in the run's log."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

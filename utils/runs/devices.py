@@ -1,7 +1,5 @@
 """The device and the CPU threads of tensor operations."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

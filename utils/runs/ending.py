@@ -1,7 +1,5 @@
 """How runs end early: one that is refused leaves no folder, one that is stopped says how it continues."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Deep agents of Stable-Baselines3 (Raffin et al. 2021), which FinRL trains too, on the trading environment."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Mapping

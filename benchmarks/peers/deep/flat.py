@@ -1,7 +1,5 @@
 """Flat observations and actions for deep agents: a day's features, raw or the product's own, beside the account."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The vector environment as Stable-Baselines3 takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
