@@ -21,8 +21,6 @@ LEVEL = 0.95
 EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 """Its percentiles."""
 RESAMPLES = 2000
-_PRIOR_ODDS = 3.0
-"""Against a finding before its test: most patterns that one looks for are not there."""
 _BLOCKS = 16
 """Of combinatorial cross-validation; the number of Bailey et al. 2017."""
 
@@ -108,15 +106,14 @@ def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -
 
 
 def kelly_share(p_value: float) -> float:
-    """Return the share to bet on a finding with this p-value, 0 to 1; 0 from 0.037 on.
+    """Return the share to bet on a finding with this p-value, 0 to 1; 0 from 1/e on.
 
-    With prior odds of 3 to 1 against it the finding is true with a probability of at most 1 / (1 + 3 B), where
-    B = -e p log p (Sellke, Bayarri and Berger 2001, "Calibration of p values for testing precise null hypotheses"). Of
-    an even bet with this probability Kelly (1956) stakes what it exceeds that of the contrary by.
+    At even odds beforehand the finding is true with a probability of at most 1 / (1 + B), where B = -e p log p (Sellke,
+    Bayarri and Berger 2001, "Calibration of p values for testing precise null hypotheses"). Of an even bet with this
+    probability Kelly (1956) stakes what it exceeds that of the contrary by.
     """
-    factor = -math.e * p_value * math.log(p_value) if 0 < p_value < 1 / math.e else float(p_value > 0)
-    against = _PRIOR_ODDS * factor
-    return max(0.0, (1.0 - against) / (1.0 + against))
+    odds = -math.e * p_value * math.log(p_value) if 0 < p_value < 1 / math.e else float(p_value > 0)
+    return (1.0 - odds) / (1.0 + odds)
 
 
 def rank_p_value(value: float, others: Array, trials: int = 1) -> float:

@@ -144,7 +144,7 @@ def test_days_are_shared(share: float, stocks: int, orders: int) -> None:
 
 
 def test_what_a_p_value_is_worth() -> None:
-    worth = {1.0: 0.0, 1 / math.e: 0.0, 0.05: 0.0, 0.02: 0.221, 0.01: 0.454, 0.001: 0.893, 0.0: 1.0}
+    worth = {1.0: 0.0, 0.5: 0.0, 1 / math.e: 0.0, 0.05: 0.421, 0.01: 0.777, 0.001: 0.963, 0.0: 1.0}
     assert {p_value: round(kelly_share(p_value), 3) for p_value in worth} == worth
     levels = np.linspace(0, 1, 1001)
     assert (np.diff([kelly_share(p_value) for p_value in levels]) <= 0).all()
