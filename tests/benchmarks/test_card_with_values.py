@@ -111,7 +111,7 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
     assert done.returncode == 0, done.stderr[-4000:]
     assert "no deterministic kernel" not in done.stdout, done.stdout
 
-    assert "trained on cpu before, continues on cuda" in done.stderr
+    assert "resumed after generation 1" in done.stderr
     with unjudged():  # and back
         for text in ("--resume moved --device cpu", "--resume here"):
             assert main(words(f"--runs-dir {{f}}/runs {text} --generations 3")) == 0
