@@ -72,7 +72,7 @@ def covariances(space: StateSpace, days: int) -> tuple[Array, Array]:
 @settings(max_examples=25, deadline=None)
 @given(spaces)
 def test_the_filter_weighs_returns_as_the_best_linear_estimate_does(space: StateSpace) -> None:
-    # So many days that the oldest weigh nothing, by how fast the filter forgets.
+    # Enough days for the oldest to weigh nothing, by how fast the filter forgets.
     forgets = abs(space.persistence - space.gain * space.loading)
     days = 5 + math.ceil(math.log(1e-5) / math.log(max(forgets, 1e-3)))
     if days > 400:

@@ -38,7 +38,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def records(count: int) -> list[dict[str, Any]]:
-    """Records of so many generations; the first has no validation result."""
+    """Records of `count` generations; the first has no validation result."""
     made = [copy.deepcopy(RECORD) for _ in range(count)]
     for generation, record in enumerate(made, start=1):
         record["generation"] = generation

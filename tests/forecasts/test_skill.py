@@ -24,6 +24,7 @@ from training.forecasts.skill import (
     trade_results,
 )
 from utils.spaces import POSITION_FEATURES
+from utils.statistics import mean_test
 
 Array = npt.NDArray[np.float64]
 
@@ -64,6 +65,16 @@ def test_results_that_overlap_make_the_same_mean_less_sure() -> None:
     short, long = summed_up(overlapping, 1), summed_up(overlapping, 20)
     assert short is not None and long is not None and short.t is not None and long.t is not None
     assert short.mean == long.mean and short.t > 2 * long.t > 0
+
+
+@pytest.mark.parametrize("days", [435, 1000])
+def test_results_that_overlap_raise_no_false_alarms(days: int) -> None:
+    """Sums over 20 days, day by day, as results of trades are."""
+    shocks = np.random.default_rng(0).standard_normal((1500, days + 19))
+    whole = np.cumsum(np.pad(shocks, ((0, 0), (1, 0))), axis=1)
+    series = whole[:, 20:] - whole[:, :-20]
+    assert statistics.fmean(overlapping_mean_test(row, 20).p_value <= 0.025 for row in series) <= 0.035
+    assert statistics.fmean(mean_test(row).p_value <= 0.025 for row in series) > 0.06
 
 
 @pytest.mark.parametrize("inputs", [1, 8])

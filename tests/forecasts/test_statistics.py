@@ -128,16 +128,6 @@ def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:
         assert (found <= level).mean() == pytest.approx(level, abs=0.025)
 
 
-@pytest.mark.parametrize("days", [125, 435])
-def test_overlapping_results_raise_no_false_alarm_with_blocks_of_three_periods(days: int) -> None:
-    """Sums over 20 days, day by day, as results of trades are."""
-    shocks = np.random.default_rng(0).standard_normal((1500, days + 19))
-    whole = np.cumsum(np.pad(shocks, ((0, 0), (1, 0))), axis=1)
-    series = whole[:, 20:] - whole[:, :-20]
-    assert statistics.fmean(mean_test(row, mean_block=60).p_value <= 0.025 for row in series) <= 0.035
-    assert statistics.fmean(mean_test(row).p_value <= 0.025 for row in series) > 0.06
-
-
 def noise(seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal((20, 3, 330))
 

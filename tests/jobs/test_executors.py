@@ -148,7 +148,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None]:
-    """Send this process a signal as soon as so many jobs have begun."""
+    """Send this process a signal as soon as `count` jobs have begun."""
 
     def send() -> None:
         deadline = time.monotonic() + 200

@@ -17,7 +17,7 @@ from utils.config.trader import SyntheticConfig
 
 
 def couples(days: int, stocks: int, speed: float, seed: int) -> Array:
-    """Moves of 2 x `stocks`: the spread of each of the first from the one so many places later reverts."""
+    """Moves of 2 x `stocks`: the spread of each of the first `stocks` from the one `stocks` places later reverts."""
     moves, level = np.random.default_rng(seed).standard_normal((days, 2, stocks)), np.zeros(stocks)
     for day in range(days):
         moves[day] += speed * level * np.array([[-1.0], [1.0]])

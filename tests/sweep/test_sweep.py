@@ -111,7 +111,7 @@ def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
 
 
 def begun(folder: Path, name: str, count: int, process: subprocess.Popen[str]) -> None:
-    """Wait until so many runs have begun."""
+    """Wait until `count` runs have begun."""
     log = folder / "runs" / name / STARTS
     while process.poll() is None and (not log.is_file() or len(log.read_text().split()) < count):
         time.sleep(0.02)

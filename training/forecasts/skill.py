@@ -97,7 +97,8 @@ def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> M
     """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held.
 
     The mean block is one holding period, so that many blocks remain. What its weights take off the autocovariance of
-    results that overlap so long, 1 - lag / holding period, is made good.
+    results that overlap so long, 1 - lag / holding period, is made good. With fewer than some twenty holding periods
+    p-values are too small.
     """
     test = mean_test(daily[np.isfinite(daily)], trials, holding_days)
     lag = np.arange(1, holding_days)
