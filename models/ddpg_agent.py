@@ -193,7 +193,10 @@ class DDPGAgent:
     def policy(self) -> AccountPolicy | RoundRobinPolicy | None:
         """Networks by which it sizes orders, if there are any; round robin where not all orders are its own."""
         networks = None if self.networks is None else AccountPolicy.of(self.networks.targets, is_committee=True)
-        return networks if self.trust.orders == 1 else RoundRobinPolicy(self.trust.orders, self.rules, networks)
+        if self.trust.orders == 1:
+            return networks
+        typical = float(self.traders.weights[0, 0])  # inputs have mean 0 on training days
+        return RoundRobinPolicy(self.trust.orders, self.rules, networks, typical)
 
     @property
     def device(self) -> torch.device:
@@ -233,7 +236,7 @@ class DDPGAgent:
             x: inputs of these days, (days, n, inputs); computed if not given. Rows bring their own days.
         """
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
-        if self.holds_market:
+        if self.holds_market and self.risk is None:
             return Forecasts.none(tradable)
         judgements = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
         judgements, shift = judgements.to(self.device), torch.zeros(len(tradable), 1, device=self.device)
@@ -357,7 +360,8 @@ class DDPGAgent:
         policy, mixed = self.policy, None
         if isinstance(policy, RoundRobinPolicy):
             today, turns = torch.tensor([day]).to(self.device), policy.turns(forecasts.expected[0].isfinite())
-            market = policy.daily_orders(turns[today], score.isfinite(), account[:, 0])
+            sizes = policy.sizes(forecasts)[today]
+            market = policy.daily_orders(turns[today], score.isfinite(), account[:, 0], sizes)
             if self.holds_market:
                 return market
             held = (positions[..., SESSIONS_HELD] * self.rules.max_holding_days).round()

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.trader import AccountPolicy, DailyOrders, GreedyOrders, coefficients
+from models.risk import best_size
+from models.trader import AccountPolicy, DailyOrders, Forecasts, GreedyOrders, coefficients, day_mean
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
@@ -25,16 +26,27 @@ class RoundRobinPolicy:
     rules: EnvironmentConfig
     own: AccountPolicy | None = None
     """Networks by which the agent sizes its orders."""
+    typical: float = 0.0
+    """Mean result of the largest orders, percent of the initial capital; counts with aversion to risk only."""
 
     @property
     def size(self) -> float:
-        """Return the market's order size as a share of the largest order.
+        """Return the market's largest order size as a share of the largest order.
 
         The capital is spread over the most positions: as many are open when all orders of each day are placed and held
         for the longest time.
         """
         positions = self.rules.max_new_positions_per_day * self.rules.max_holding_days
         return min(1.0, max(1 / positions / self.rules.largest_order, MIN_COEFFICIENT / MAX_COEFFICIENT))
+
+    def sizes(self, forecasts: Forecasts) -> Tensor:
+        """Return the (days,) float64 market's order sizes: with aversion to risk, at most the size at which the typical
+        profit and the mean risk of the day's orders balance."""
+        expected, penalty = forecasts.expected[0], forecasts.penalty
+        if penalty is None:
+            return torch.full(expected.shape[:1], self.size, dtype=torch.float64, device=expected.device)
+        risk = day_mean(penalty[0], expected.isfinite())[:, 0].double()
+        return best_size(torch.full_like(risk, self.typical), risk).clamp(max=self.size)
 
     @property
     def payment(self) -> float:
@@ -59,19 +71,20 @@ class RoundRobinPolicy:
         placed = self.rules.max_new_positions_per_day * (day - self._own_days(day))
         return (tradable.cumsum(1) - 1 - placed) % count
 
-    def daily_orders(self, turns: Tensor, is_candidate: Tensor, cash: Tensor) -> DailyOrders:
+    def daily_orders(self, turns: Tensor, is_candidate: Tensor, cash: Tensor, largest: Tensor) -> DailyOrders:
         """Order the first candidates in the queue, as far as the cash suffices.
 
         Args:
             turns: (L, n) places in the queue.
             is_candidate: (L, n) bool: the stock has a bar and is not held.
             cash: (L,) share of the initial capital.
+            largest: (L,) size of an order, see `sizes`.
         """
         queue = torch.where(is_candidate, -turns.float(), -torch.inf)
         best, stock = rank_stocks(queue, min(self.rules.max_new_positions_per_day, queue.shape[1]))
         left, sizes = cash.double().clamp(min=0.0), list[Tensor]()
         for place in best.unbind(1):
-            size = (left / self.payment).clamp(max=self.size)
+            size = torch.minimum(left / self.payment, largest)
             sizes.append(size * ((size >= self._smallest) & place.isfinite()))
             left = left - sizes[-1] * self.payment
         target = torch.full(stock.shape, MAX_TARGET_PERCENT, dtype=torch.float32, device=stock.device)

@@ -108,7 +108,7 @@ def roll_out(
             inputs["noise"][:, judged:] = noise
     if market is not None:
         # An input, so that a captured graph of another kind of policy is not launched for it.
-        inputs["turns"] = market.turns(forecasts.expected[0].isfinite())
+        inputs |= {"turns": market.turns(forecasts.expected[0].isfinite()), "market_size": market.sizes(forecasts)}
     days = partial(_play_days, env, cash_value, networks, market, records, label, safe_point)
     first = starts.repeat(agents)
     ends = first + steps, first + trading_days
@@ -168,7 +168,8 @@ def _play_days(
             continue
         cash, size = (account.cash / rules.initial_capital).float(), account.sizes()
         if market is not None:
-            held = market.daily_orders(inputs["turns"][account.day], account.candidates(), cash)
+            turns, largest = (inputs[name][account.day] for name in ("turns", "market_size"))
+            held = market.daily_orders(turns, account.candidates(), cash, largest)
             if market.share == 0:
                 env.step(_orders(held))
                 continue

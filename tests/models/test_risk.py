@@ -1,5 +1,6 @@
 """Aversion to risk: sizes at which profit and risk balance, from what is forecast out of fold."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from data.synthetic.built_in import PlantedScores
 from models import risk
 from models.cash_value import Accounts, CashValue
 from models.ddpg_agent import DDPGAgent
+from models.round_robin import RoundRobinPolicy
 from tests.tiny import seeded
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays, fit_risk
+from training.rollout import roll_out
 from training.run.market import load_market
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
+from utils.spaces import MAX_COEFFICIENT
 
 SETTINGS = (
     *("--synthetic.kind", "storms", "--synthetic.days", "1600", "--synthetic.stocks", "16", "--generations", "2"),
@@ -120,3 +124,21 @@ def test_fitness_is_less_the_squared_surprises(trainer: ERLTrainer) -> None:
     free, averse, more = (one.fitness for one in found)
     assert (free > averse).all() and torch.equal(found[0].profit_percent, found[2].profit_percent)
     torch.testing.assert_close(free - more, 4 * (free - averse))
+
+
+def test_holding_the_market_balances_profit_and_risk(trainer: ERLTrainer, loaded: tuple[Market, PlantedScores]) -> None:
+    """The market's orders are as large as one order of mean risk and typical profit should be, in rollouts as well."""
+    market, env = loaded[0], trainer.eval_env
+    champion = replace(trainer.champion, trust=replace(trainer.champion.trust, orders=0.0))
+    forecasts = champion.forecasts(market, days=trainer.days.later.days)
+    policy = replace(champion.policy, typical=0.06)
+    assert isinstance(policy, RoundRobinPolicy) and forecasts.penalty is not None
+    days = torch.arange(market.splits.validation.first, market.splits.validation.last - env.rules.episode_steps, 9)
+    cost = forecasts.penalty[0, days].mean(1, keepdim=True).double()
+    best = GRID[(GRID * policy.typical - GRID.square() * cost).argmax(1)].clamp(max=policy.size)
+    torch.testing.assert_close(policy.sizes(forecasts)[days], best, rtol=0, atol=1e-4)
+    assert 0.1 < best.min() < 0.95 * best.max() < 0.5
+    played = roll_out(env, champion.traders, forecasts, champion.cash_value, days, policy=policy)
+    stakes = played.size[0].max(0).values[0] / MAX_COEFFICIENT
+    placed = torch.where(best >= 0.1, best, 0.0)
+    torch.testing.assert_close(stakes.double(), placed, rtol=1e-3, atol=1e-3)

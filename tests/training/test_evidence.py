@@ -118,15 +118,16 @@ def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
     policy = RoundRobinPolicy(0.0, rules)
     whole = torch.ones(stocks * 4, stocks, dtype=torch.bool)
     rich = torch.ones(len(whole))
-    placed = policy.daily_orders(policy.turns(whole), whole, rich)
+    size = torch.full(rich.shape, policy.size, dtype=torch.float64)
+    placed = policy.daily_orders(policy.turns(whole), whole, rich, size)
     assert torch.bincount(placed.stock.flatten(), minlength=stocks).unique().numel() == 1
     assert bool((placed.coefficient >= MIN_COEFFICIENT).all())
     draws = torch.Generator().manual_seed(seed)
     tradable = torch.rand(whole.shape, generator=draws) < 0.5
-    placed = policy.daily_orders(policy.turns(tradable), tradable, rich)
+    placed = policy.daily_orders(policy.turns(tradable), tradable, rich, size)
     assert bool(tradable.gather(1, placed.stock)[placed.coefficient > 0].all())
     assert torch.equal((placed.coefficient > 0).sum(1), tradable.sum(1).clamp(max=orders))
-    poor = policy.daily_orders(policy.turns(whole), whole, 0 * rich)
+    poor = policy.daily_orders(policy.turns(whole), whole, 0 * rich, size)
     assert not poor.coefficient.any()
 
 
