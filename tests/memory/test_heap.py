@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,10 +21,6 @@ from utils.memory_profiler import MemoryProfiler
 def census_bytes(profiler: MemoryProfiler) -> tuple[float, float]:
     measures = profiler.log_memory("census", census=True).measures
     return measures["array_bytes"], measures["tensor_bytes"]
-
-
-def largest(min_mb: float) -> list[dict[str, Any]]:
-    return Heap().largest(min_mb)
 
 
 def test_what_is_frozen_is_collected_and_seen_only_when_thawed() -> None:
@@ -66,42 +61,24 @@ def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryPr
     assert after["tensor_bytes"] == before["tensor_bytes"]
 
 
-def capture(array: np.ndarray) -> Callable[[], np.ndarray]:
-    def captured() -> np.ndarray:
-        return array
-
-    return captured
-
-
 @pytest.mark.usefixtures("small_heap")
-def test_largest_objects_tell_what_they_are_and_who_holds_them() -> None:
+def test_largest_objects_tell_what_they_are_and_what_holds_them() -> None:
     holder = Thing(np.zeros((512, 512)))
-    tensors = {"weights": [torch.zeros(3 * MB // 4), None]}
-    blob = [b"x" * (4 * MB)]
-    view = [np.frombuffer(blob[0], np.uint8)[5:]]
-    closure = capture(np.zeros(5 * MB // 8))
-    numbers = [0] * (7 * MB // 8)
-    found = {round(item["mb"]): item for item in largest(min_mb=1.5)}
-    assert [(mb, found[mb]["object"]) for mb in found] == [
-        (7, f"list of {7 * MB // 8:,}"),
-        (5, f"ndarray ({5 * MB // 8},) float64 on cpu"),
-        (4, f"bytes of {4 * MB:,}"),
-        (3, f"Tensor ({3 * MB // 4},) torch.float32 on cpu"),
-        (2, "ndarray (512, 512) float64 on cpu"),
-    ]
-    assert found[2]["held by"].startswith(f"attribute 'value' of {Thing.__module__}.Thing")
-    assert found[3]["held by"].startswith("list of 2 items in key 'weights'")
-    assert found[5]["held by"].rpartition(" in ")[2].startswith("<function capture.<locals>.captured")
-    assert found[7]["held by"] == UNKNOWN_HOLDER
-    del holder, tensors, view, numbers, closure
-
-
-@pytest.mark.usefixtures("small_heap")
-def test_holders_are_followed_to_the_module_that_keeps_them() -> None:
+    tensors = Thing({"weights": [torch.zeros(3 * MB // 4), None]})
+    view = [np.frombuffer(b"x" * (4 * MB), np.uint8)[5:]]
     module = ModuleType("keeper")
-    module.__dict__["KEPT"] = [np.zeros(17 * MB // 8)]
-    found = [item for item in largest(min_mb=16) if round(item["mb"]) == 17]
-    assert [item["held by"] for item in found] == ["list of 1 items in key 'KEPT' in <module 'keeper'>"]
+    module.__dict__["KEPT"] = [np.zeros(5 * MB // 8)]
+    numbers = [0] * (7 * MB // 8)
+    found = {round(row["mb"]): (row["object"], row["held by"]) for row in Heap().largest(min_mb=1.5)}
+    thing = f"{Thing.__module__}.Thing"
+    assert found == {
+        7: (f"list of {7 * MB // 8:,}", UNKNOWN_HOLDER),
+        5: (f"ndarray ({5 * MB // 8},) float64 on cpu", "list in dict in <module 'keeper'>"),
+        4: (f"ndarray ({4 * MB},) uint8 on cpu", "list"),
+        3: (f"Tensor ({3 * MB // 4},) torch.float32 on cpu", f"list in dict in {thing}"),
+        2: ("ndarray (512, 512) float64 on cpu", thing),
+    }
+    del holder, tensors, view, numbers
 
 
 class Hostile:
@@ -127,7 +104,7 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
     object.__setattr__(holder, "array", np.zeros(2 * MB // 8))
     kept.append(holder)
     profiler.log_memory("hostile", show_objects=True)
-    large = [item for item in largest(min_mb=1.5) if str(2 * MB // 8) in item["object"]]
+    large = [row for row in Heap().largest(min_mb=1.5) if str(2 * MB // 8) in row["object"]]
     assert len(large) == 1 and "Hostile" in large[0]["held by"]
     del kept
 

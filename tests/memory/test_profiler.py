@@ -1,15 +1,10 @@
 """The memory profiler names each kind of leak, counts shared storage once and stays out of the way."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import psutil
 import pytest
@@ -29,13 +24,6 @@ HEALTHY_MB = (531.59, 545.51, 545.53, 545.61, 546.04, 558.15, 561.71, 561.78, 56
 STEPPING_MB = (500.0, 600.0, 640.0, 640.0, 640.1, 680.0, 680.0, 680.1, 680.1, 720.0, 720.1, 720.1)
 
 
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    """Leave no figure to the next test."""
-    yield
-    plt.close("all")
-
-
 @counted("agents")
 class Agent(torch.nn.Linear):
     """What is counted as an agent."""
@@ -50,15 +38,10 @@ Step = Callable[[int], Sequence[Any]]
 """Makes what is kept of a visit."""
 
 
-def closed_figure(visit: int) -> list[Any]:
-    figure = Figure()
-    figure.subplots().plot([1, 2, 3])
-    return [figure]
-
-
-def open_figure(visit: int) -> list[Any]:
-    plt.subplots()[1].plot([1, 2, 3])
-    return []
+def figure(visit: int) -> list[Any]:
+    made = Figure()
+    made.subplots().plot([1, 2, 3])
+    return [made]
 
 
 def tensors(visit: int) -> list[Any]:
@@ -74,8 +57,7 @@ LEAKS: dict[str, tuple[Step, str]] = {
     "environment": (lambda visit: [Environment([np.zeros(100), torch.zeros(100)])], "environments"),
     "agent": (lambda visit: [Agent(3, 3)], "agents"),
     "replay buffer": (lambda visit: [Buffer()], "replay buffers"),
-    "open figure": (open_figure, "figures"),
-    "closed figure": (closed_figure, "figures"),
+    "figure": (figure, "figures"),
 }
 
 
@@ -89,9 +71,10 @@ def visit_times(profiler: MemoryProfiler, visits: int, kept: list[Any], step: St
 def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Step, kind: str) -> None:
     kept: list[Any] = []
     visit_times(profiler, LEAK_FREE_VISITS - 1, kept, step)
-    assert profiler.find_leaks("evolve") == []  # two visits of warm-up and two more do not convict
+    assert profiler.find_leaks() == {}  # two visits of warm-up and two more do not convict
     visit_times(profiler, 1, kept, step)
-    assert [leak.kind for leak in profiler.find_leaks("evolve")] == [kind]
+    assert list(profiler.find_leaks()) == [kind]
+    assert f"leak: {kind} +" in profiler.final_summary()
 
 
 def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
@@ -101,13 +84,12 @@ def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
     def step(visit: int) -> list[Any]:
         for leak, _ in LEAKS.values():
             leak(visit)
-        plt.close("all")
         history.append({"generation": visit, "fitness": [0.5, 0.25]})
         bounded.append(np.zeros(3))
         return []
 
     visit_times(profiler, 8, [], step)
-    assert profiler.find_leaks("evolve") == []
+    assert profiler.find_leaks() == {}
     assert environment.value and count_living() == {"environments": 1, "agents": 0, "replay_buffers": 0}
 
 
@@ -130,7 +112,7 @@ def test_snapshots_are_bounded_and_the_baseline_stays(profiler: MemoryProfiler, 
     for visit in range(1500):
         profiler.log_memory(f"label {visit % 300}")
     assert len(profiler.snapshots) == 1000
-    assert row_of("rss_mb", profiler.growth_table()) == ["5.00", "1.00", "-4.00"]
+    assert row_of("rss_mb", profiler.growth_table())[:3] == ["5.00", "1.00", "-4.00"]
 
 
 def row_of(measure: str, text: str) -> list[str]:
@@ -144,31 +126,17 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, res
         profiler.log_memory("evolve")
     trend = profiler.trend("evolve")
     assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
-    assert "tensors" not in trend
-    trends = profiler.final_summary().partition("evolve, 6 visits")[2]
-    assert row_of("rss_mb", trends) == ["100.00", "16.00", "-84.00", "2.00"]
+    assert row_of("rss_mb", profiler.growth_table()) == ["100.00", "16.00", "-84.00", "2.00"]
     assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
-
-
-def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -> None:
-    kept: list[Any] = [np.zeros(3 * MB // 8)]
-    visit_times(profiler, 5, kept, tensors)
-    summary = profiler.final_summary(min_mb=2)
-    assert "leak at 'evolve': tensors: +1 a visit, now" in summary
-    assert "objects of 2 MB and more" in summary and "393216" in summary
-    assert "evolve, 5 visits" in summary
 
 
 def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
     assert get_profiler() is profiler
-    plt.figure()
     snapshot = profiler.log_memory("now")
     sizes = [snapshot.measures[name] for name in ("uss_mb", "rss_mb", "vms_mb")]
     assert 0 < sizes[0] <= sizes[1] <= sizes[2]
     assert sizes[1] == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
     assert peak_rss_mb() >= 0.99 * sizes[1]
-    counts = {"figures": 1, "environments": 0, "agents": 0, "replay_buffers": 0}
-    assert {name: snapshot.measures[name] for name in counts} == counts
 
 
 def lines_of(profiler: MemoryProfiler, resident_mb: list[float], sizes: list[float]) -> list[str]:
@@ -217,19 +185,6 @@ def test_real_memory_that_grows_is_named(profiler: MemoryProfiler) -> None:
         profiler.log_memory("generation")
     assert profiler.summary_line().endswith("; growing: arrays")
     assert "; GPU" not in profiler.summary_line()
-
-
-def test_small_growth_of_histories_is_no_leak(profiler: MemoryProfiler, resident_mb: list[float]) -> None:
-    """A bounded history of losses that fills adds thousands of entries a generation."""
-    kept: list[dict[str, float]] = []
-
-    def step(visit: int) -> list[Any]:
-        profiler.log_memory("generation")
-        return [{"loss": float(i) + visit} for i in range(1000)]
-
-    visit_times(profiler, 8, kept, step)
-    assert [leak.kind for leak in profiler.find_leaks("evolve")] == ["python objects of type dict"]
-    assert profiler.leaks() == [] and profiler.summary_line().endswith("; steady")
 
 
 def test_the_line_tells_the_memory_of_a_gpu(profiler: MemoryProfiler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,15 @@
 
 import copy
 import gc
-import logging
 import pickle
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.fuel_breaks.run_cases import run_config
-from tests.fuel_breaks.run_cases import trainer_of as trainer_of_fuel_breaks
 from tests.memory.thing import Thing
 from tests.tiny import learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
@@ -58,57 +55,22 @@ def test_a_trainer_has_two_environments_its_agents_a_champion_and_a_buffer(profi
     assert count_living() == dict.fromkeys(expected, 0)
 
 
-def test_a_trainer_of_fuel_breaks_has_two_environments_three_networks_and_a_buffer(profiler: MemoryProfiler) -> None:
-    trainer = trainer_of_fuel_breaks(run_config())
-    trainer.run_generation()
-    assert count_living() == {"environments": 2, "agents": 3, "replay_buffers": 1}
+def test_leaked_owners_are_named_by_the_second_generation(profiler: MemoryProfiler) -> None:
+    trainer, kept = trainer_of(profiler, population=4), list[Any]()
+    leaks: dict[str, Callable[[], Any]] = {
+        "environments": lambda: copy.deepcopy(trainer.val_env),
+        "agents": lambda: copy.copy(trainer.champion),
+        "replay buffers": lambda: pickle.loads(pickle.dumps(trainer.replay)),
+    }
+    for owner, made in leaks.items():
+        for is_named in (False, True):
+            kept += [made() for _ in range(10)]
+            assert train(profiler, trainer).endswith(f"growing: {owner}") == is_named
+        assert profiler.leaks()[owner].startswith("+10 a visit")
+        assert "growing" not in train(profiler, trainer)
 
 
-LEAKS: list[tuple[int, str, Callable[[ERLTrainer], Any]]] = [
-    (2, "environments", lambda trainer: copy.deepcopy(trainer.val_env)),
-    (0, "agents", lambda trainer: copy.copy(trainer.champion)),
-    (0, "replay buffers", lambda trainer: pickle.loads(pickle.dumps(trainer.replay))),
-]
-"""Healthy generations before a leak, its owner, and what leaks."""
-
-
-@pytest.mark.parametrize(("healthy", "owner", "copied"), LEAKS)
-def test_leaked_owners_are_named_by_the_second_generation(
-    profiler: MemoryProfiler, healthy: int, owner: str, copied: Callable[[ERLTrainer], Any]
-) -> None:
-    trainer, kept = trainer_of(profiler, population=4), []
-    evaluate = trainer.evaluate_population
-
-    def leaking() -> Any:
-        kept.extend(copied(trainer) for _ in range(10))
-        return evaluate()
-
-    for _ in range(healthy):
-        assert train(profiler, trainer).endswith("too early to tell")
-    trainer.evaluate_population = leaking  # type: ignore[method-assign]
-    train(profiler, trainer)
-    assert train(profiler, trainer).endswith(f"; growing: {owner}")
-    leak = profiler.leaks()[0]
-    assert (leak.kind, leak.per_visit) == (owner, 10)
-    trainer.evaluate_population = evaluate  # type: ignore[method-assign]
-    assert "growing" not in train(profiler, trainer)
-
-
-@pytest.fixture
-def unset_logging() -> Iterator[None]:
-    """Leave logging as in a program that never set it up."""
-    package = logging.getLogger("utils")
-    level = package.level
-    package.setLevel(logging.NOTSET)
-    yield
-    package.setLevel(level)
-
-
-@pytest.mark.usefixtures("unset_logging")
-def test_what_a_person_calls_by_hand_is_printed(
-    profiler: MemoryProfiler, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "utils")
+def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys: pytest.CaptureFixture[str]) -> None:
     log_memory("before", show_objects=True)
     kept = [np.ones(12 * MB // 8), [{"a": [0]} for _ in range(100)]]
     log_memory("after", show_objects=True)
@@ -119,16 +81,12 @@ def test_what_a_person_calls_by_hand_is_printed(
     by_label = capsys.readouterr().out
     print_memory_growth()
     assert capsys.readouterr().out == by_label
-    lists, dicts = (int(row(by_label, name)[3].replace(",", "")) for name in ("lists", "dicts"))
-    assert lists >= 101 and dicts >= 100 and len(kept) == 2
-    assert float(row(by_label, "array_bytes")[3].replace(",", "")) >= 12 * MB
-    get_profiler().print_generation_trend()
-    table = capsys.readouterr().out
-    assert [line.split()[0] for line in table.splitlines()[2:]] == ["before", "after"]
-    get_profiler().print_large_objects(min_mb=10)
-    assert "1572864" in capsys.readouterr().out
+    lists, dicts, size = (int(row(by_label, name)[3].replace(",", "")) for name in ("lists", "dicts", "array_bytes"))
+    assert lists >= 101 and dicts >= 100 and size >= 12 * MB and len(kept) == 2
     print_memory_summary()
-    assert "memory growth since 'before'" in capsys.readouterr().out
+    summary = capsys.readouterr().out
+    assert [line.split()[0] for line in summary.splitlines()[2:4]] == ["before", "after"]
+    assert "memory growth since 'before'" in summary
     with pytest.raises(ValueError, match="labels so far: before, after"):
         print_memory_growth("none such")
 

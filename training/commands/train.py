@@ -137,8 +137,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
         champion = trainer.champion
         logger.info("%s", status_block(shown, memory, config.env, champion.evidence.bet(champion.trust)))
-        for leak in get_profiler().leaks():
-            logger.warning("%s", leak)
+        for kind, growth in get_profiler().leaks().items():
+            logger.warning("%s: %s", kind, growth)
         # The pictures of the last one are drawn at the end.
         if trainer.generation % config.plot_every == 0 and trainer.generation < config.generations:
             _draw_progress(run, _note(config))

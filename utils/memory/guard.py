@@ -3,7 +3,6 @@
 import ctypes
 import re
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ MB = 2**20
 SHARE_OF_ALLOWED = 0.9
 UNLIMITED_BYTES = 2**60  # cgroup v1 writes "no limit" as about 2^63
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_LARGEST_KEPT = 2**30
 _STATUS = Path("/proc/self/status")
 
 
@@ -58,17 +56,16 @@ def free_memory_mb() -> float:
 
 def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, MiB."""
-    # getrusage begins with the peak of the process that started this one; VmHWM does not.
+    # On Linux getrusage begins with the peak of the process that started this one; VmHWM does not.
     if found := re.search(r"^VmHWM:\s+(\d+)", _read(_STATUS), re.MULTILINE):
         return int(found[1]) / 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (MB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB  # macOS counts bytes
 
 
 def keep_freed_memory() -> None:
     """Let the C heap keep freed blocks, slow to fault in again, until `release_free_memory` (glibc only)."""
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        _call_glibc("mallopt", parameter, _LARGEST_KEPT)
+        _call_glibc("mallopt", parameter, 2**30)
 
 
 def release_free_memory() -> None:
