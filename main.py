@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 try:
-    from training.commands.table import COMMANDS, help_lists
-    from utils.config.cli import ParsedCommand, parse_command
-    from utils.errors import ProgramError, StopRequested, as_program_error
+    from training.commands.table import COMMANDS, help_lists, refuse_early
+    from utils.config.cli import parse_command
+    from utils.errors import StopRequested, as_program_error
     from utils.runs.console import setup_logging
 except KeyboardInterrupt:  # while modules load
     sys.exit(130)
@@ -26,22 +26,18 @@ def main(argv: list[str]) -> int:
     command = None
     try:
         command = parse_command(argv, COMMANDS, help_lists)
+        refuse_early(command.arguments)
         command.run()
     except (Exception, KeyboardInterrupt) as raised:
         if (error := as_program_error(raised)) is None:
             raise
-        return _fail(error, command)
+        hint = ""
+        if command is not None and error.remains is not None:  # what is saved, and the command that continues the run
+            program = PROGRAM.name if PROGRAM.parent == Path.cwd() else str(PROGRAM)
+            hint = f"; {error.remains.saved}: continue with {command.with_flags(program, error.remains.flags)}"
+        logger.log(logging.WARNING if isinstance(error, StopRequested) else logging.ERROR, "%s%s", error, hint)
+        return error.exit_code
     return 0
-
-
-def _fail(error: ProgramError, command: ParsedCommand | None) -> int:
-    """Log the error and, where it stopped a run, what is saved and the command that continues it."""
-    hint = ""
-    if command is not None and error.remains is not None:
-        program = PROGRAM.name if PROGRAM.parent == Path.cwd() else str(PROGRAM)
-        hint = f"; {error.remains.saved}: continue with {command.with_flags(program, error.remains.flags)}"
-    logger.log(logging.WARNING if isinstance(error, StopRequested) else logging.ERROR, "%s%s", error, hint)
-    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ _OPERATIONS = 2000
 _STEP_SECONDS = 3600.0
 _SMALL = (
     "--population-size 4 --split.context-window-days 16 --synthetic.days 300 --synthetic.stocks 6 --env.trading-days 6 "
-    "--env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2 --evaluation.rivals none"
+    "--env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2 --rivals none"
 )
 
 

@@ -66,7 +66,7 @@ class Steps:
     """An account whose market is in memory, so that a step takes milliseconds."""
 
     def __init__(self, runs: Path) -> None:
-        train = [*flags(runs), "--run", "one", "--evaluation.evidence", "report", "--evaluation.rivals", "none"]
+        train = [*flags(runs), "--run", "one", "--evaluation.evidence", "report", "--rivals", "none"]
         assert run_here(*train, "--generations", "1").code == 0
         self.path = runs / "account"
         assert run_here("paper", "open", "account", "--run", "one", "--runs-dir", str(runs)).code == 0

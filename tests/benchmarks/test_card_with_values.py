@@ -19,7 +19,7 @@ from tests.tiny_run import TINY, frame, unjudged
 ROOT = Path(__file__).resolve().parents[2]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ for the fake card")
 TRAIN = (
-    "--config {f}/tiny.toml --data {f}/prices.parquet --profile quick --runs-dir {f}/runs --evaluation.rivals none "
+    "--config {f}/tiny.toml --data {f}/prices.parquet --profile quick --runs-dir {f}/runs --rivals none "
     "--env.trading-days 5 --env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2"
 )
 JUDGE = "evaluate --runs-dir {f}/runs --split validation --rivals none --random-pickers 20"

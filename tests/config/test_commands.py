@@ -1,7 +1,7 @@
 """The table of commands, and how the program ends: exit codes, and a hint where a run goes on."""
 
-import importlib
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from main import main
-from training.commands.table import COMMANDS, TrainArguments, require_startable
+from training.commands.table import COMMANDS
 from utils.config.cli import ParsedCommand
-from utils.config.settings import LATEST
-from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError, DataError, MemoryLimitReached, Remains, StopRequested
 
 pytestmark = pytest.mark.usefixtures("restore_process")
@@ -23,8 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_calls_a_function_that_is_there(name: str) -> None:
-    module, _, function = COMMANDS[name].function.partition(":")
-    assert callable(getattr(importlib.import_module(module), function))
+    assert callable(pkgutil.resolve_name(COMMANDS[name].function))
 
 
 def test_only_the_table_imports_the_fuel_breaks() -> None:
@@ -104,11 +101,7 @@ print(code, *(name for name in sys.argv[1].split() if name in sys.modules))
     ("line", "code", "loaded"),
     [
         ("--help", 0, "scipy"),  # of the kinds of market, which it lists
-        ("--resume none", 2, ""),
-        ("fuel-breaks train --resume none", 2, ""),
-        ("evaluate --run none", 2, ""),
-        ("signals --run none", 2, ""),
-        ("report none", 2, ""),
+        ("--extend none --run a/b", 2, ""),
         ("serve --host 999.1.1.1 --runs-dir .", 2, ""),
         ("prepare none.csv none.parquet", 2, "pandas jinja2"),
     ],
@@ -120,17 +113,3 @@ def test_a_command_imports_only_what_it_needs(line: str, code: int, loaded: str,
         command, cwd=tmp_path, env=clear | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines()[-1].split() == [str(code), *loaded.split()]
-
-
-@pytest.mark.parametrize("name", ["none", LATEST])
-def test_a_run_that_only_the_cloud_may_hold_is_not_refused_early(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
-    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
-    arguments = TrainArguments(Config(resume=name))
-    with pytest.raises(ConfigError, match="start one without --resume"):
-        require_startable(arguments)
-    monkeypatch.setenv("CLOUD_BUCKET", "runs")
-    require_startable(arguments)

@@ -57,7 +57,7 @@ def test_settings_are_not_read_from_what_may_never_end(
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         assert main(["sweep", flag, str(path), "--runs-dir", str(tmp_path / "runs")]) == 2
-        assert f"expected a regular file for {flag}, got {str(path)!r}" in told(capsys)
+        assert f"{flag}: expected an existing file, got {str(path)!r}" in told(capsys)
 
 
 def test_a_complete_run_says_how_it_goes_on(

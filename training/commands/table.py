@@ -1,6 +1,5 @@
 """All commands: what each is for, its arguments, and the function that it calls; `main.py` knows these."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -8,13 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from training.fuel_breaks import config as fuel_breaks
+from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config import kinds
 from utils.config.cli import Command
-from utils.config.settings import LATEST, checked_dataclass
+from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals, default_settings
 from utils.runs.run_lock import require_free
-from utils.runs.run_log import RunLog, latest_run
 
 
 @checked_dataclass
@@ -169,6 +167,21 @@ class PaperStepArguments(PaperArguments):
 
 
 @checked_dataclass
+class PaperReportArguments(PaperArguments):
+    """Write the page of a paper account, with its backtest."""
+
+
+@checked_dataclass
+class PaperStopArguments(PaperArguments):
+    """Stop new orders of a paper account; its positions are sold by the rules."""
+
+
+@checked_dataclass
+class PaperGoArguments(PaperArguments):
+    """Let a paper account go on: accept what was doubted or held, and end a stop."""
+
+
+@checked_dataclass
 class PaperReplayArguments(PaperArguments):
     """Walk recorded sessions as if each were today, and compare the account with its backtest bit for bit."""
 
@@ -221,7 +234,7 @@ class SweepArguments(StudyArguments):
     penalties of env; the others change no learning, or the days, prices and costs by which trials are compared.
     """
 
-    space: Path | None = None
+    space: kinds.InputFile = None
     """TOML file with a table for each setting that varies, by its dotted name: low and high, with log = true or a step,
     or choices."""
     trials: kinds.PositiveInt = 40
@@ -230,33 +243,18 @@ class SweepArguments(StudyArguments):
     """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
 
 
-def require_runs(parsed: Any) -> None:
-    """Raise ConfigError if there is no run of one of the names, or none at all; DataError for a file of no bars."""
-    for name in parsed.names if isinstance(parsed, ReportArguments) else (parsed.run,):
-        RunLog.open(parsed.runs_dir, name)
-    require_bars(getattr(parsed, "data", None))
+def refuse_early(arguments: Any) -> None:
+    """Refuse a run in use and data that are no bars before torch is imported, which takes seconds.
 
-
-def require_bars(data: Path | None) -> None:
-    """Raise DataError for a file that holds no daily bars."""
-    if data is not None:
+    Raises ConfigError, DataError.
+    """
+    asked = getattr(arguments, "settings", arguments)
+    if (name := getattr(asked, "resume", None)) is not None:
+        require_free(asked.runs_dir / name)
+    elif (data := getattr(asked, "data", None)) is not None:
         from data.bars import COLUMNS, LongBars  # imported late: other commands need no pandas
 
         LongBars.of_file(data, COLUMNS)
-
-
-def require_startable(parsed: Any) -> None:
-    """Refuse what can be refused before torch is imported, which takes seconds: a run that is not there or in use, data
-    that are no bars. Raises ConfigError, DataError. Where a cloud may hold the run, and for a study, it is looked for
-    later."""
-    settings = parsed.settings
-    name, runs_dir = settings.resume, settings.runs_dir
-    if name is None:
-        require_bars(getattr(settings, "data", None))
-    elif isinstance(parsed, StudyArguments):
-        require_free(runs_dir / name)
-    elif not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
-        require_free(RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name).path)
 
 
 EXAMPLES = {
@@ -287,56 +285,41 @@ def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def help_lists() -> Mapping[str, Mapping[str, str]]:
-    """Return the lists that the help shows after the commands."""
+    """Return the lists with which the help begins."""
     from data.synthetic.planted import PLANTED_KINDS
 
+    commands = {name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in COMMANDS.items()}
     kinds = {}
     for name, kind in PLANTED_KINDS.items():
         rules = [f"--{rule.replace('_', '-')} {value:g}" for rule, value in kind.trading_rules.items()]
         kinds[name] = kind.structure + "".join(f" (brings {rule})" for rule in rules)
     return {
+        "commands, each with a --help of its own (train may be left out)": commands,
         "examples": EXAMPLES,
         "environment variables": ENVIRONMENT,
         "what each --synthetic.kind plants in the built-in market": kinds,
     }
 
 
-PAPER = "training.commands.paper"
 COMMANDS = {
-    "train": Command(TrainArguments, "training.commands.train:run_train", require_startable, run_defaults),
+    "train": Command(TrainArguments, "training.commands.train:run_train", run_defaults),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
-    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", require_runs),
-    "signals": Command(SignalsArguments, "training.commands.signals:run_signals", require_runs),
-    "audit": Command(AuditArguments, "training.commands.audit:run_audit", require_runs),
-    "report": Command(ReportArguments, "training.commands.report:run_report", require_runs),
+    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
+    "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
+    "audit": Command(AuditArguments, "training.commands.audit:run_audit"),
+    "report": Command(ReportArguments, "training.commands.report:run_report"),
     "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
-    "walk-forward": Command(
-        WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", require_startable, run_defaults
-    ),
-    "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", require_startable, run_defaults),
-    "paper open": Command(PaperOpenArguments, f"{PAPER}:run_open"),
-    "paper step": Command(PaperStepArguments, f"{PAPER}:run_step"),
-    "paper status": Command(PaperArguments, f"{PAPER}:run_status"),
-    "paper report": Command(
-        PaperArguments, f"{PAPER}:run_report", purpose="Write the page of a paper account, with its backtest."
-    ),
-    "paper stop": Command(
-        PaperArguments,
-        f"{PAPER}:run_stop",
-        purpose="Stop new orders of a paper account; its positions are sold by the rules.",
-    ),
-    "paper go": Command(
-        PaperArguments,
-        f"{PAPER}:run_go",
-        purpose="Let a paper account go on: accept what was doubted or held, and end a stop.",
-    ),
-    "paper replay": Command(PaperReplayArguments, f"{PAPER}:run_replay"),
-    "fuel-breaks train": Command(
-        fuel_breaks.FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_startable
-    ),
-    "fuel-breaks evaluate": Command(
-        fuel_breaks.FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"
-    ),
-    "fuel-breaks show": Command(fuel_breaks.FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
+    "walk-forward": Command(WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", run_defaults),
+    "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", run_defaults),
+    "paper open": Command(PaperOpenArguments, "training.commands.paper:run_open"),
+    "paper step": Command(PaperStepArguments, "training.commands.paper:run_step"),
+    "paper status": Command(PaperArguments, "training.commands.paper:run_status"),
+    "paper report": Command(PaperReportArguments, "training.commands.paper:run_report"),
+    "paper stop": Command(PaperStopArguments, "training.commands.paper:run_stop"),
+    "paper go": Command(PaperGoArguments, "training.commands.paper:run_go"),
+    "paper replay": Command(PaperReplayArguments, "training.commands.paper:run_replay"),
+    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
+    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
+    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
 }
 """A command by its name, a word or two; the function is imported only when the command runs."""

@@ -61,7 +61,7 @@ def read_space(path: Path) -> dict[str, dict[str, Any]]:
         ConfigError: it is no TOML, names what may not vary, or gives values that the setting may not have.
     """
     tables: dict[str, dict[str, Any]] = {}
-    for name, value in flatten(read_toml(path, "--space")).items():
+    for name, value in flatten(read_toml(path)).items():
         setting, _, key = name.rpartition(".")
         tables.setdefault(setting.replace("-", "_"), {})[key] = value
     space_of(tables, path.name)

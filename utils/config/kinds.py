@@ -18,7 +18,7 @@ class Mark(Enum):
     """Properties of a setting besides its type."""
 
     SHORT = auto()
-    """Its flag also exists without the name of its concern: --population-size."""
+    """Its flag has no name of a concern: --population-size."""
     FREE = auto()
     """It does not affect the result of a generation, up to rounding, so that a resumed run may change it."""
     POSITIONAL = auto()
@@ -80,4 +80,5 @@ SettingsFile = Annotated[
         description="TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags "
         "override it."
     ),
+    Mark.INPUT,
 ]

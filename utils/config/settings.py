@@ -30,14 +30,12 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def checked_dataclass(kind: type[Built]) -> type[Built]:
     """Make a frozen dataclass that checks types and limits when built: pydantic.ValidationError for a wrong value."""
-    # Not built late: that would read the fields again, and no longer find the docstrings.
     config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", use_attribute_docstrings=True)
     built: Any = dataclass(frozen=True, config=config)(kind)
-    for base in kind.__mro__[1:-1]:
+    fields = built.__pydantic_fields__
+    for base in kind.__mro__[1:-1]:  # pydantic reads the docstrings of inherited fields no more
         for name, field in base.__pydantic_fields__.items():  # type: ignore[attr-defined]
-            built.__pydantic_fields__[name].description = (
-                built.__pydantic_fields__[name].description or field.description
-            )
+            fields[name].description = fields[name].description or field.description
     return built  # type: ignore[no-any-return]
 
 
@@ -85,19 +83,20 @@ class Setting:
         return f"{self.word} {' and '.join(limits)}".rstrip()
 
     @property
-    def flags(self) -> list[str]:
-        """Every spelling of its flag, the usual one first, one that says no last; [] for a positional argument."""
+    def flag(self) -> str:
+        """Its flag, which for what is on by default turns it off; empty for a positional argument."""
+        if Mark.POSITIONAL in self.notes:
+            return ""
         # A name that Python keeps for itself, as `from`, has an underscore at its end.
         concern, dot, word = self.name.rstrip("_").replace("_", "-").rpartition(".")
-        prefixes = ("", concern + dot) if Mark.SHORT in self.notes else (concern + dot,)
-        stems = () if Mark.POSITIONAL in self.notes else ("", "no-") if self.kind is bool else ("",)
-        return [f"--{prefix}{stem}{word}" for prefix in prefixes for stem in stems]
+        prefix = "" if Mark.SHORT in self.notes else concern + dot
+        return f"--{prefix}{'no-' if self.field.default is True else ''}{word}"
 
     def words(self, value: Any) -> list[str]:
         """Return the words of a command line that give it a value; none for None."""
         if self.kind is bool:
-            return [self.flags[0 if value else -1]]
-        return [] if value is None else [self.flags[0], str(value)]
+            return [self.flag] if value != self.field.default else []
+        return [] if value is None else [self.flag, str(value)]
 
 
 @checked_dataclass
@@ -180,9 +179,10 @@ def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigErro
     setting = next((one for one in known.values() if one.path == first["loc"][: len(one.path)]), None)
     if setting is None:
         return ConfigError("expected names and paths in UTF-8, got other bytes")
-    name, value = [*setting.flags, setting.name.upper()][0], first["input"]
     expected = first["msg"] if first["type"] == RULE else setting.expected
-    return ConfigError(f"{name}: expected {expected}, got {value!r}{hint(str(value), setting.word.split('|'))}")
+    value = "nothing" if first["type"] == "missing" else repr(first["input"])
+    near = hint(str(first["input"]), setting.word.split("|"))
+    return ConfigError(f"{setting.flag or setting.name.upper()}: expected {expected}, got {value}{near}")
 
 
 def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
@@ -225,14 +225,10 @@ def _shaping(settings: Any) -> dict[str, Any]:
     }
 
 
-def read_toml(path: Path, flag: str) -> dict[str, Any]:
-    """Return the contents of a TOML file. Raises ConfigError, which names the flag, where it cannot be read."""
-    if path.exists() and not path.is_file():  # a pipe or a device may never end
-        raise ConfigError(f"expected a regular file for {flag}, got {str(path)!r}; write it to a file first")
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the contents of a TOML file. Raises ConfigError where it is none."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"expected a readable TOML file for {flag}, got {str(path)!r} ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
 
