@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from models import risk
 from models.cash_value import CashValue, accounts_of
 from models.evidence import Evidence, Trust
 from models.input_rows import InputRows
-from models.inputs import INPUTS, Float32Array, TradeInputs
+from models.inputs import INPUTS, SHARED, Float32Array, TradeInputs
 from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses
@@ -39,13 +39,12 @@ from models.trader import (
     daily_orders,
     day_mean,
     relative_to_day,
-    total_of_day,
 )
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.memory.living import counted
-from utils.spaces import SESSIONS_HELD, SIZE
+from utils.spaces import MAX_TARGET_PERCENT, SESSIONS_HELD, SIZE
 
 HISTORY = 1000
 LOSSES = ("reward", "temporal", "actor")
@@ -228,46 +227,36 @@ class DDPGAgent:
         return {**stats, "noise_scale": self.noise_scale}
 
     def forecasts(
-        self, market: Market, x: InputRows | Float32Array | Tensor | None = None, days: slice = slice(None)
+        self, market: Market, x: InputRows | Float32Array | None = None, days: slice = slice(None)
     ) -> Forecasts:
         """Return its forecasts for some days of a market, none for the others.
 
         Args:
             x: inputs of these days, (days, n, inputs); computed if not given. Rows bring their own days.
         """
-        tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
+        # In the order of days: the last bits of sums depend on the layout.
+        has_bar = np.ascontiguousarray(np.isfinite(market.close))
+        tradable = torch.from_numpy(has_bar).to(self.device)
         if self.holds_market and self.risk is None:
             return Forecasts.none(tradable)
-        judgements = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
-        judgements, shift = judgements.to(self.device), torch.zeros(len(tradable), 1, device=self.device)
+        if not isinstance(x, InputRows):
+            days = slice(*days.indices(len(has_bar))[:2])
+            blocks = self.inputs.blocks(market, days) if x is None else iter([(slice(x.shape[1]), x)])
+            rows = InputRows(days, has_bar, INPUTS, SHARED)
+            rows.fill(days, blocks)
+            x = rows.to(self.device)
+        parts = 1 if self.members is None else len(Judgement._fields)
+        judgements = torch.full((parts, *tradable.shape), -torch.inf, device=self.device)
+        shift = torch.zeros(len(tradable), 1, device=self.device)
         penalty = None if self.risk is None else judgements.new_zeros(1, *tradable.shape)
-        if isinstance(x, InputRows):
-            for some in x.blocks():
-                known = None if penalty is None else risk.numbers_of_days(x, some, self.inputs.volatility_scale)
-                made, shifted, costs = self._judge_at_risk(x.x(some), known)
-                judgements[:, some] = x.spread(made, some, -torch.inf)
-                shift[some, 0] = x.mean(shifted[None], some)[0]
-                if penalty is not None:
-                    penalty[0, some] = x.spread(costs, some)
-        else:
-            blocks: Iterable[tuple[slice, Float32Array | Tensor]]
-            blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
-            daily = None
+        for some in x.blocks():
+            seen, shares = x.x(some), None
+            shifted = seen @ self.trust.shift.float()
             if penalty is not None:
-                blocks = list(blocks)
-                daily = self._daily_numbers(blocks, tradable[days])
-            for stocks, block in blocks:
-                seen, known, shape = torch.as_tensor(block, device=self.device), None, block.shape[:2]
-                if daily is not None:
-                    known = risk.numbers(seen, self.inputs.volatility_scale)
-                    known[..., 2:] = daily
-                    known = known.flatten(0, 1)
-                made, shifted, costs = self._judge_at_risk(seen.flatten(0, 1), known)
-                judgements[:, days, stocks] = made.view(-1, *shape)
-                shift[days] += total_of_day(shifted.view(shape), tradable[days, stocks])
-                if penalty is not None:
-                    penalty[0, days, stocks] = costs.view(shape)
-            shift /= tradable.sum(1, keepdim=True).clamp(min=1)
+                costs, shares = self.risks(risk.numbers_of_days(x, some, self.inputs.volatility_scale))
+                penalty[0, some], shifted = x.spread(costs, some), shares * shifted
+            judgements[:, some] = x.spread(torch.stack(self.judge(seen, shares)), some, -torch.inf)
+            shift[some, 0] = x.mean(shifted[None], some)[0]
         if self.members is None:
             target = self.traders.target_percent
             return Forecasts.of(judgements + shift, tradable, target, judgements, penalty=penalty)
@@ -275,24 +264,8 @@ class DDPGAgent:
         level = day_mean(judged.level, tradable) + shift
         expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
         score = judged.level + relative(judged.score)
-        return Forecasts.of(expected[None], tradable, judged.target[None], score[None], penalty=penalty)
-
-    def _judge_at_risk(self, x: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what it makes of stocks by (rows, inputs), (parts, rows), what it adds to a day's level by each, and
-        what the risk of their orders costs by (rows, 4) numbers, (rows,); nothing without any."""
-        shifted = x @ self.trust.shift.float()
-        if known is None:
-            return torch.stack(self.judge(x)), shifted, shifted.new_zeros(())
-        costs, shares = self.risks(known)
-        return torch.stack(self.judge(x, shares)), shares * shifted, costs
-
-    def _daily_numbers(self, blocks: Sequence[tuple[slice, Float32Array | Tensor]], tradable: Tensor) -> Tensor:
-        """Return the (days, 1, 2) means over the stocks with a bar of the numbers that count by day."""
-        total = torch.zeros(len(tradable), 1, 2, device=self.device)
-        for stocks, block in blocks:
-            known = risk.numbers(torch.as_tensor(block, device=self.device), self.inputs.volatility_scale)[..., 2:]
-            total[:, 0] += torch.where(tradable[:, stocks, None], known, 0.0).sum(1)
-        return total / tradable.sum(1).clamp(min=1)[:, None, None]
+        target = torch.where(tradable, judged.target, MAX_TARGET_PERCENT)
+        return Forecasts.of(expected[None], tradable, target[None], score[None], penalty=penalty)
 
     def risks(self, known: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the risk of largest orders costs, and the share of forecasts that comes true, by (..., stocks, 4)

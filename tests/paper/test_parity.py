@@ -24,15 +24,19 @@ from training.paper.report import parity_sentence
 def test_an_account_equals_its_backtest(
     seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
 ) -> None:
-    """Also over windows, with several orders a day, round robin, and missing bars; and in play_agent's own words."""
+    """Also over windows, with several orders a day, round robin, aversion to risk, missing bars; as evaluated."""
     rules = dataclasses.replace(TINY_RULES, max_new_positions_per_day=orders, volume_cap=volume_cap)
     if seed > 5:
         rules = dataclasses.replace(rules, stop_percent=3.0, drawdown_lock=5.0)
+    agent = agent_of(seed, rules).betting(share)
+    if data.draw(st.booleans(), "averse to risk"):
+        agent.risk = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1, 0.8, 0.02], dtype=torch.float64)
+        agent.traders.weights[0, 0].abs_()
     last = START + data.draw(st.integers(1, 2 * rules.episode_steps + 3))
     volume = np.random.default_rng(seed).integers(1, 10**6, MARKET.data_array.shape[:2]).astype(np.float32)
     market = dataclasses.replace(MARKET, volume=volume if volume_cap else None)
     with tempfile.TemporaryDirectory() as folder:
-        walk = Walk(Path(folder), agent_of(seed, rules).betting(share), rules, market)
+        walk = Walk(Path(folder), agent, rules, market)
         for day in range(START, last + 1):
             assert walk.step(day)
         with walk.journal() as journal:

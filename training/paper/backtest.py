@@ -89,16 +89,11 @@ def _forecasts(agent: DDPGAgent, market: Market, first: int, days: int) -> Forec
     The account forecasts one day at a time, and the last bit of a product may depend on how many rows it has.
     """
     inputs = agent.inputs.of(market, slice(first, None))
-    parts = [_of_day(agent, market, first + place, inputs[place : place + 1]) for place in range(len(inputs))]
-    joined = {}
-    for name in ("expected", "score", "target", "opportunity"):
-        values = torch.cat([getattr(part, name) for part in parts], dim=1)
-        nothing = -torch.inf if name in ("expected", "score") else 0.0
-        joined[name] = values.new_full((len(values), days, *values.shape[2:]), nothing)
-        joined[name][:, first : first + len(parts)] = values
-    return Forecasts(**joined)
+    every = range(first, first + len(inputs))
+    parts = ((slice(day, day + 1), _of_day(agent, market, day, inputs[day - first, None])) for day in every)
+    return Forecasts.on_days(parts, days)
 
 
 def _of_day(agent: DDPGAgent, market: Market, day: int, x: NDArray[np.float32]) -> Forecasts:
     today = dataclasses.replace(market, data_array=market.data_array[day : day + 1])
-    return agent.forecasts(today, torch.from_numpy(x).clone(), slice(0, 1))
+    return agent.forecasts(today, x, slice(0, 1))

@@ -127,10 +127,7 @@ def decide(
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days if days_left is None else days_left)
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + sum(holding.shares * holding.last_price for holding in holdings))
-    days = slice(day, day + 1)
-    # A copy of torch's, since products of numbers that lie elsewhere in memory may differ in the last bit.
-    x = torch.from_numpy(agent.inputs.of(market, days)).clone().to(agent.device)
-    forecasts = agent.forecasts(market, x, days)
+    forecasts = agent.forecasts(market, days=slice(day, day + 1))
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
