@@ -171,6 +171,6 @@ def full_disk(generations: int) -> Row:
             # Lazily, for this process still has the log of the run open.
             subprocess.run(["umount", "--lazy", str(disk)], check=True)
     is_whole_last = found is not None and found.generation == max(kept)
-    is_ok = ended.code == 1 and ended.says("are free") and is_whole_last and not rest
+    is_ok = ended.code == 1 and ended.says("No space left") and is_whole_last and not rest
     measured = f"exit {ended.code}, generations {list(kept)} whole, {len(rest)} left over"
     return Row(test, 1, must_be, measured, is_ok)

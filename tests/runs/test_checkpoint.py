@@ -25,7 +25,7 @@ from torch import Tensor
 from utils.errors import CheckpointError
 from utils.runs import checkpoint as module
 from utils.runs.checkpoint import (
-    CheckpointWriter,
+    checkpoint_writer,
     encode_state,
     list_checkpoints,
     load_checkpoint,
@@ -169,45 +169,28 @@ def test_missing_added_and_odd_files_are_refused(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-def reseal(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Forge a manifest: change its body and seal it as its writer would."""
-    manifest = path / "manifest.json"
-    body = json.loads(manifest.read_text())
-    del body["sha256"]
-    change(body)
-    text = json.dumps(body, indent=1) + "\n"
-    body["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    manifest.write_text(json.dumps(body, indent=1) + "\n")
-
-
-def record_of(data: bytes) -> dict[str, Any]:
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
 @pytest.mark.parametrize(
-    "name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", "", "C:a", "a\\b"]
-)
-def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    path = save(tmp_path, 1)
-    (tmp_path / "secret.json").write_text("{}")
-    reseal(path, lambda body: body["files"].update({name: record_of(b"{}")}))
-    with pytest.raises(CheckpointError, match="expected a plain file name"):
-        load_checkpoint(path)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "reason"),
+    ("change", "reason"),
     [
-        ("schema", module.SCHEMA + 1, f"expected a checkpoint of schema {module.SCHEMA}, got {module.SCHEMA + 1}"),
-        ("generation", "1", "expected generation 1 by"),
-        ("files", [], "is not one"),
-        ("files", {"a.json": {"size": "x", "sha256": ""}}, "is not one"),
-        ("more", 1, "is not one"),
+        ({"schema": module.SCHEMA + 1}, f"expected a checkpoint of schema {module.SCHEMA}, got {module.SCHEMA + 1}"),
+        ({"generation": "1"}, "expected generation 1 by"),
+        ({"files": []}, "is not one"),
+        ({"files": {"a.json": {"size": "x", "sha256": ""}}}, "is not one"),
+        ({"more": 1}, "is not one"),
+        *(
+            ({"files": {name: {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}}}, "expected a plain file name")
+            for name in ("../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", "", "a\\b")
+        ),
     ],
 )
-def test_a_manifest_with_impossible_fields_is_refused(tmp_path: Path, field: str, value: Any, reason: str) -> None:
+def test_a_forged_manifest_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     path = save(tmp_path, 1)
-    reseal(path, lambda body: body.update({field: value}))
+    (tmp_path / "secret.json").write_text("{}")
+    manifest = path / "manifest.json"
+    body = json.loads(manifest.read_text()) | change
+    del body["sha256"]
+    sha256 = hashlib.sha256((json.dumps(body, indent=1) + "\n").encode()).hexdigest()
+    manifest.write_text(json.dumps(body | {"sha256": sha256}, indent=1) + "\n")
     with pytest.raises(CheckpointError, match=reason):
         load_checkpoint(path)
 
@@ -264,8 +247,8 @@ def test_the_generation_just_written_outlives_damaged_later_ones(tmp_path: Path)
         save(tmp_path, generation)
     for generation in (4, 5):
         damage_file(list_checkpoints(tmp_path)[generation])
-    with CheckpointWriter(tmp_path, run_id="run", config_hash="hash", keep=1) as writer:
-        writer.submit(3, small_state(3))
+    with checkpoint_writer(tmp_path, run_id="run", config_hash="hash", keep=1) as write:
+        write(3, small_state(3))
     assert list(list_checkpoints(tmp_path)) == [3, 5]
     latest = load_latest(tmp_path)
     assert latest is not None and latest.generation == 3
@@ -283,9 +266,9 @@ def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
     monkeypatch.setattr(module, "save_checkpoint", save_damaged)
     with (
         pytest.raises(CheckpointError),
-        CheckpointWriter(tmp_path, run_id="run", config_hash="hash", keep=1) as writer,
+        checkpoint_writer(tmp_path, run_id="run", config_hash="hash", keep=1) as write,
     ):
-        writer.submit(2, small_state(2))
+        write(2, small_state(2))
     latest = load_latest(tmp_path)
     assert latest is not None and latest.generation == 1
 
@@ -316,9 +299,6 @@ def test_a_full_disk_leaves_the_old_checkpoints_and_no_rest(
         save(tmp_path, 2)
     message = str(caught.value)
     assert os.strerror(code) in message and "\n" not in message
-    needed, free = (int(word) for word in message.split() if word.isdigit())
-    assert 8000 < needed < 12000, "2,000 int32, a few floats and a little JSON"
-    assert free > 0
     assert os.listdir(tmp_path) == ["generation-000001"]
     verify_checkpoint(tmp_path / "generation-000001")
 

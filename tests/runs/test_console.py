@@ -1,14 +1,10 @@
 """What a run says on the console: the block of a generation, details left out, text as wide as the terminal."""
 
-import logging
 import math
 from typing import Any
 
-import pytest
-
 from training.run.status import status_block
 from utils.config.trader import EnvironmentConfig
-from utils.runs.console import ConsoleHandler
 
 RULES = EnvironmentConfig(initial_capital=10_000.0)
 """Episodes of 145 steps."""
@@ -105,15 +101,3 @@ def test_status_block_tells_what_networks_do() -> None:
     replay = {**TRAINED["replay"], "size": 6960}
     block = status_block({**TRAINED, "learning": untrained, "replay": replay}, "", RULES, "")
     assert "Replay      Buffer not ready: 6,960 / 10,000\n" in block and "Networks    not trained yet;" in block
-
-
-def test_only_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(level: int, text: str) -> str:
-        return ConsoleHandler().format(logging.LogRecord("main", level, "", 0, "%s", (text,), None))
-
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert shown(logging.WARNING, "mind") == "WARNING mind"
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert shown(logging.WARNING, "mind") == "\033[33mWARNING mind\033[0m"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert shown(logging.ERROR, "no") == "ERROR no"

@@ -17,7 +17,7 @@ import torch
 from models.ddpg_agent import LOSSES
 from tests.tiny_run import TINY, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
-from utils.runs.checkpoint import CheckpointWriter, list_checkpoints, load_checkpoint
+from utils.runs.checkpoint import checkpoint_writer, list_checkpoints, load_checkpoint
 
 ROOT = Path(__file__).parents[2]
 GENERATIONS = 3
@@ -127,10 +127,10 @@ with SafePoint(MemoryGuard()):
 def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:
     """Training goes on in the same tensors while the copy is written."""
     tensor = torch.zeros(1000)
-    with CheckpointWriter(tmp_path, run_id="r", config_hash="h", keep=2) as writer:
+    with checkpoint_writer(tmp_path, run_id="r", config_hash="h", keep=2) as write:
         for generation in range(1, 6):
             tensor += 1
-            writer.submit(generation, {"part": {"tensor": tensor, "list": [tensor, 3]}})
+            write(generation, {"part": {"tensor": tensor, "list": [tensor, 3]}})
             tensor.mul_(1.0)
     saved = list_checkpoints(tmp_path)
     assert list(saved) == [4, 5]

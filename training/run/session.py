@@ -21,7 +21,7 @@ from utils.errors import CheckpointError, ConfigError, MemoryLimitReached
 from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import get_profiler, restart_profiler
-from utils.runs.checkpoint import Checkpoint, CheckpointWriter, list_checkpoints
+from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints
 from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
@@ -108,23 +108,22 @@ class Session(Generic[Settings]):
             records: iterator that trains a generation per record.
             report: shows a record, given the seconds that the checkpoint took from training.
         """
-        with (
-            frozen_heap(),
-            CheckpointWriter(
-                self.run.path / CHECKPOINTS,
-                run_id=self.run.name,
-                config_hash=self._hash,
-                keep=self.settings.keep_checkpoints,
-                on_written=self._upload_checkpoint,
-            ) as writer,
-        ):
+        log = self.run
+        writing = checkpoint_writer(
+            log.path / CHECKPOINTS,
+            run_id=log.name,
+            config_hash=self._hash,
+            keep=self.settings.keep_checkpoints,
+            on_written=self._upload_checkpoint,
+        )
+        with frozen_heap(), writing as write:
             for record in records:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
                 get_profiler().log_memory(GENERATION)
-                self.run.append(record)
+                log.append(record)
                 started = time.perf_counter()
-                writer.submit(trainer.generation, trainer.state_dict())
+                write(trainer.generation, trainer.state_dict())
                 report(record, time.perf_counter() - started)
                 if self._sync is not None:
                     logger.info("%s", self._sync.status())

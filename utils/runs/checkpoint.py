@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import stat
-import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,9 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import safetensors
-
-from utils.errors import CheckpointError, as_program_error
+from utils.errors import CheckpointError, ProgramError, as_program_error
 from utils.runs.durable import fsync, new_directory, remove_directory
 
 if TYPE_CHECKING:
@@ -46,11 +43,6 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 _FILE_NAME = re.compile(r"[a-z][a-z0-9_]*\.(json|safetensors)")
 _GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
-_UNUSABLE = (
-    *(safetensors.SafetensorError, struct.error, AssertionError, AttributeError, LookupError, OverflowError),
-    *(RuntimeError, TypeError, ValueError),
-)
-"""Errors of parsers, and of a trainer that takes over a state of another form."""
 
 
 @dataclass(frozen=True)
@@ -108,30 +100,29 @@ def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str,
     path = root / generation_name(generation)
     try:
         with new_directory(path) as temporary:
-            files: dict[str, dict[str, Any]] = {}
             for key, (tensors, rest) in state.items():
                 # Serialising to bytes first takes ten times as long while training runs.
                 safetensors.torch.save_file(tensors, temporary / f"{key}.safetensors")
                 (temporary / f"{key}.json").write_bytes(rest)
                 # The library's own mode shuts out a group that the umask lets in.
                 shutil.copymode(temporary / f"{key}.json", temporary / f"{key}.safetensors")
-                for written in (temporary / f"{key}.safetensors", temporary / f"{key}.json"):
-                    fsync(written)
-                    with written.open("rb") as file:
-                        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-                    files[written.name] = {"size": written.stat().st_size, "sha256": sha256}
+            names = [f"{key}.{kind}" for key in state for kind in ("safetensors", "json")]
+            files = {name: _record(temporary / name) for name in names}
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifest = Manifest(SCHEMA, run_id, config_hash, generation, created, files)
             (temporary / MANIFEST).write_bytes(_sealed(vars(manifest)))
             fsync(temporary / MANIFEST)
     except (OSError, safetensors.SafetensorError) as error:
-        needed = sum(len(rest) + sum(tensor.nbytes for tensor in tensors.values()) for tensors, rest in state.values())
-        existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
-        raise CheckpointError(
-            f"cannot save {path}: {getattr(error, 'strerror', None) or error}; it needs {needed} bytes, "
-            f"{shutil.disk_usage(existing).free} are free; earlier checkpoints are as they were"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot save {path}: {reason}; earlier checkpoints are as they were") from error
     return path
+
+
+def _record(written: Path) -> dict[str, Any]:
+    """Make a file durable, and return its size and sha256."""
+    fsync(written)
+    with written.open("rb") as file:
+        return {"size": written.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -161,9 +152,8 @@ def newest_usable(root: Path, run_id: str | None, use: Callable[[Checkpoint], Us
     for path in reversed(list_checkpoints(root).values()):
         try:
             checkpoint = load_checkpoint(path)
-            _require(
-                run_id in (None, checkpoint.run_id), f"expected one of run {run_id!r}, got run {checkpoint.run_id!r}"
-            )
+            named = f"expected one of run {run_id!r}, got run {checkpoint.run_id!r}"
+            _require(run_id in (None, checkpoint.run_id), named)
             with _parsing("cannot use"):
                 return use(checkpoint)
         except CheckpointError as error:
@@ -176,7 +166,9 @@ def _parsing(what: str) -> Iterator[None]:
     """Raise CheckpointError for an error that content of another form causes."""
     try:
         yield
-    except _UNUSABLE as error:
+    except ProgramError:
+        raise
+    except Exception as error:
         if as_program_error(error) is not None:  # out of memory
             raise
         raise CheckpointError(f"{what}: {type(error).__name__}: {error}") from error
@@ -193,24 +185,19 @@ def verify_checkpoint(path: Path) -> Manifest:
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a checkpoint, verified by its own sha256. Raises CheckpointError."""
     data = _read(path / MANIFEST, limit=MAX_MANIFEST_BYTES)
-    try:
+    with _parsing(f"{MANIFEST} is not one"):
         body = {name: value for name, value in json.loads(data).items() if name != "sha256"}
         # Sealing again must give the same bytes, so that no bit can change unnoticed.
         _require(_sealed(body) == data, f"{MANIFEST} is damaged: its sha256 does not match")
-        _require(
-            body["schema"] == SCHEMA,
-            f"expected a checkpoint of schema {SCHEMA}, got {body['schema']!r}; use the version that wrote it",
-        )
+        schema = body["schema"]
+        wanted = f"expected a checkpoint of schema {SCHEMA}, got {schema!r}; use the version that wrote it"
+        _require(schema == SCHEMA, wanted)
         files = {name: {"size": int(item["size"]), "sha256": item["sha256"]} for name, item in body["files"].items()}
         manifest = Manifest(**{**body, "files": files})
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{MANIFEST} is not one: {error}") from error
     for name in files:
         _require(_FILE_NAME.fullmatch(name) is not None, f"expected a plain file name in {MANIFEST}, got {name!r}")
-    _require(
-        generation_of(path.name) in (None, manifest.generation),
-        f"expected generation {manifest.generation} by {MANIFEST}, got the directory {path.name}",
-    )
+    wanted = f"expected generation {manifest.generation} by {MANIFEST}, got the directory {path.name}"
+    _require(generation_of(path.name) in (None, manifest.generation), wanted)
     return manifest
 
 
@@ -233,55 +220,33 @@ def prune_checkpoints(root: Path, keep: int, always_keep: Collection[int] = ()) 
         raise CheckpointError(f"cannot remove a checkpoint from {root}: {error.strerror or error}") from error
 
 
-class CheckpointWriter:
-    """Writes one checkpoint at a time; use it in a `with` block, whose end waits for the last one.
+@contextlib.contextmanager
+def checkpoint_writer(
+    root: Path, *, run_id: str, config_hash: str, keep: int, on_written: Callable[[Path], None] = lambda _: None
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Yield a function that copies a generation's state and writes it in the background; wait for the last at the end.
 
-    A second checkpoint waits for the first, so that at most one copy of the state is held. A CheckpointError in the
-    thread is raised by the next call. `on_written` is called in the thread with each verified checkpoint's directory.
+    A second checkpoint waits for the first, so that at most one copy of the state is held, and raises its error. Once
+    one is verified, older ones are pruned and `on_written` is called in the thread with its directory.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        run_id: str,
-        config_hash: str,
-        keep: int,
-        on_written: Callable[[Path], None] = lambda _: None,
-    ) -> None:
-        self._root, self._keep, self._on_written = root, keep, on_written
-        self._run_id, self._config_hash = run_id, config_hash
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: Future[None] | None = None
-
-    def __enter__(self) -> CheckpointWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.wait()
-        except Exception:
-            if kind is None:  # the error that ended the block comes first
-                raise
-        finally:
-            self._pool.shutdown()
-
-    def submit(self, generation: int, state: Mapping[str, Any]) -> None:
-        """Copy the state and write it in the background; older checkpoints are pruned once it is verified."""
-        self.wait()
-        self._pending = self._pool.submit(self._write, generation, encode_state(state))
-
-    def wait(self) -> None:
-        """Wait until everything submitted is on disk."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def _write(self, generation: int, state: Encoded) -> None:
-        path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
+    def write(generation: int, state: Encoded) -> None:
+        path = save_checkpoint(root, generation, state, run_id=run_id, config_hash=config_hash)
         verify_checkpoint(path)
-        prune_checkpoints(self._root, self._keep, {generation})
-        self._on_written(path)
+        prune_checkpoints(root, keep, {generation})
+        on_written(path)
+
+    # An error that ends the block comes before one of the last checkpoint.
+    with ThreadPoolExecutor(1, thread_name_prefix="checkpoint") as pool:
+        pending: Future[None] = pool.submit(lambda: None)
+
+        def submit(generation: int, state: Mapping[str, Any]) -> None:
+            nonlocal pending
+            pending.result()
+            pending = pool.submit(write, generation, encode_state(state))
+
+        yield submit
+        pending.result()
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:

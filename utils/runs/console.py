@@ -1,7 +1,6 @@
 """Log messages: lines on the terminal, all of them in the run's log."""
 
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -13,7 +12,6 @@ LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers whose debug messages go to the run's log; those of libraries do not."""
 OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
-_COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}
 
 
 def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> None:
@@ -47,9 +45,6 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message, after the level of warnings and errors, which a terminal shows in colour."""
-        if record.levelno < logging.WARNING:
-            return record.getMessage()
-        text = f"{record.levelname} {record.getMessage()}"
-        is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        return f"\033[{_COLOURS.get(record.levelno, '31')}m{text}\033[0m" if is_coloured else text
+        """Return the message, after the level of warnings and errors."""
+        level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
+        return f"{level}{record.getMessage()}"

@@ -58,9 +58,7 @@ def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if if_absent:
-            _link(temporary, path)
-        else:
+        if not if_absent or not _link(temporary, path):
             temporary.replace(path)
         fsync(path.parent)
     finally:
@@ -100,16 +98,15 @@ def remove_leftovers(root: Path) -> None:
             log.info("removed the leftover %s", path.name)
 
 
-def _link(temporary: Path, path: Path) -> None:
+def _link(temporary: Path, path: Path) -> bool:
+    """Give a file a name that must be free; False where there are no hard links (FAT, many network mounts)."""
     try:
         os.link(temporary, path)
-    except FileExistsError:
-        raise
     except OSError:
-        # Without hard links (FAT, many network mounts) another writer may come between the check and the rename.
         if path.exists():
-            raise FileExistsError from None
-        temporary.replace(path)
+            raise FileExistsError(path) from None
+        return False
+    return True
 
 
 def _marked(path: Path, mark: str) -> Path:

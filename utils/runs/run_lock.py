@@ -35,15 +35,14 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         """Raises ConfigError, naming the owner, if another live process holds the lock."""
-        host = socket.gethostname()
         try:
             self._lock.acquire()
         except Timeout:
             raise self._held() from None
-        if _owner(self._path).get("host", host) != host and _age(self._path) < STALE_SECONDS:
+        if _is_held_elsewhere(self._path):
             self._lock.release()
             raise self._held()
-        self._path.write_text(json.dumps({"pid": os.getpid(), "host": host}))
+        self._path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         threading.Thread(target=self._beat, name="run lock", daemon=True).start()
         return self
 
@@ -81,19 +80,21 @@ def _owner(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _age(path: Path) -> float:
-    return time.time() - path.stat().st_mtime
+def _is_held_elsewhere(path: Path) -> bool:
+    """Return whether another machine has renewed its lock lately."""
+    host = socket.gethostname()
+    return _owner(path).get("host", host) != host and is_held(path.parent)
 
 
 def is_held(folder: Path) -> bool:
     """Return whether a process works on a run, by the heartbeat of its lock; one that was killed counts for a while."""
-    path = folder / LOCK
-    return path.is_file() and _age(path) < STALE_SECONDS
+    with contextlib.suppress(OSError):
+        return time.time() - (folder / LOCK).stat().st_mtime < STALE_SECONDS
+    return False
 
 
 def wait_for_lost_owner(folder: Path) -> None:
     """Wait, at most `STALE_SECONDS`, until another machine's lock proves abandoned: for a job submitted again."""
-    path, host, deadline = folder / LOCK, socket.gethostname(), time.monotonic() + STALE_SECONDS
-    with contextlib.suppress(OSError):
-        while _owner(path).get("host", host) != host and _age(path) < STALE_SECONDS and time.monotonic() < deadline:
-            time.sleep(1.0)
+    deadline = time.monotonic() + STALE_SECONDS
+    while _is_held_elsewhere(folder / LOCK) and time.monotonic() < deadline:
+        time.sleep(1.0)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic_core import to_jsonable_python
+
 from utils.config.settings import flatten, from_dict, hint
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
@@ -46,9 +48,8 @@ class RunLog:
         """Open the run of that name, or the newest one. Raises ConfigError if there is none."""
         path = runs_dir / (latest_run(runs_dir) if name is None else name)
         if not (path / CONFIG).is_file():
-            runs = [folder.name for folder in _run_folders(runs_dir)]
-            advice = hint(path.name, runs, listed(runs))
-            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{advice}")
+            runs = sorted(config.parent.name for config in runs_dir.glob(f"*/{CONFIG}"))
+            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{hint(path.name, runs, listed(runs))}")
         return cls(path)
 
     @property
@@ -100,9 +101,8 @@ class RunLog:
     def is_stopped_at_first(self) -> bool:
         """Return whether the run was stopped before its first generation was complete, so that it begins anew."""
         # A checkpoint is written while the next generation trains, whose record may precede it.
-        return not list_checkpoints(self.path / CHECKPOINTS) and all(
-            record["generation"] <= 2 for record in self.records()
-        )
+        is_early = all(record["generation"] <= 2 for record in self.records())
+        return is_early and not list_checkpoints(self.path / CHECKPOINTS)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a generation's record to metrics.jsonl and its numbers to TensorBoard; non-finite floats become null."""
@@ -157,13 +157,30 @@ class RunLog:
 def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
     """Create a folder, by default named by date and time, with a JSON file; ConfigError if used or unwritable."""
     try:
-        path = _fresh_folder(runs_dir) if name is None else _named_folder(runs_dir, name)
+        path = _fresh_folder(runs_dir) if name is None else runs_dir / name
+        path.mkdir(parents=True, exist_ok=True)
+        # Hidden files are leftovers of a process that was killed before it wrote the first file.
+        if any(not item.name.startswith(".") for item in path.iterdir()):
+            raise ConfigError(
+                f"expected a new name for --run, got {name!r}, which is in {runs_dir} already;"
+                f" continue it with --resume {name} or choose another name"
+            )
         write_json(path / file, contents)
     except OSError as error:
         raise ConfigError(
             f"expected a folder to write to for --runs-dir, got {str(runs_dir)!r} ({error.strerror})"
         ) from None
     return path
+
+
+def _fresh_folder(runs_dir: Path) -> Path:
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    attempt, path = 1, runs_dir / stamp
+    while True:
+        with contextlib.suppress(FileExistsError):  # another run began in the same second
+            path.mkdir(parents=True)
+            return path
+        attempt, path = attempt + 1, runs_dir / f"{stamp}_{attempt + 1}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -185,10 +202,8 @@ def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
     if not to_resume:
         found = [replace(one, is_unfinished=True) for one in found if (runs_dir / one.name / METRICS).is_file()]
     if not found:
-        wanted, advice = (
-            ("a run to resume", " without --resume") if to_resume else ("a trained run", ", or name another --runs-dir")
-        )
-        raise ConfigError(f"expected {wanted} in {runs_dir}, got none; start one{advice}")
+        wanted = "to resume" if to_resume else "that has trained"
+        raise ConfigError(f"expected a run {wanted} in {runs_dir}, got none; start one, or name another --runs-dir")
     return max(found).name
 
 
@@ -236,43 +251,9 @@ def write_atomically(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
-def _named_folder(runs_dir: Path, name: str) -> Path:
-    path = runs_dir / name
-    path.mkdir(parents=True, exist_ok=True)
-    # Hidden files are leftovers of a process that was killed before it wrote the first file.
-    if any(not item.name.startswith(".") for item in path.iterdir()):
-        raise ConfigError(
-            f"expected a new name for --run, got {name!r}, which is in {runs_dir} already;"
-            f" continue it with --resume {name} or choose another name"
-        )
-    return path
-
-
-def _fresh_folder(runs_dir: Path) -> Path:
-    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    attempt, path = 1, runs_dir / stamp
-    while True:
-        with contextlib.suppress(FileExistsError):  # another run began in the same second
-            path.mkdir(parents=True)
-            return path
-        attempt, path = attempt + 1, runs_dir / f"{stamp}_{attempt + 1}"
-
-
-def _run_folders(runs_dir: Path) -> list[Path]:
-    return sorted(path.parent for path in runs_dir.glob(f"*/{CONFIG}"))
-
-
 def _plain(value: Any) -> Any:
-    """Convert arrays and tensors to lists, scalars to numbers and non-finite ones to None."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value) if isinstance(value, Path) else value
+    """Convert arrays and tensors to lists, paths to strings and non-finite numbers to None."""
+    return to_jsonable_python(value, inf_nan_mode="null", fallback=lambda array: array.tolist())
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -62,32 +62,23 @@ class PeriodicChecks:
 
     def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int], clean_up: Callable[[], float]) -> None:
         """Take how often each kind of work is checked, and a function that returns the MiB that it gave back."""
-        self.safe_point, self._clean_up = safe_point, clean_up
-        self.counts = dict.fromkeys(every, 0)
+        self.safe_point, self._clean_up, self._every = safe_point, clean_up, every
+        self.counts, self._since = dict.fromkeys(every, 0), dict.fromkeys(every, 0)
         self.freed_mb = dict.fromkeys(every, 0.0)
-        self._every = every
-        self._since = dict.fromkeys(every, 0)
-        self._process = psutil.Process()
 
     def add(self, work: str, units: int) -> None:
         """Count work; if a check is due, make it and clean up."""
         self._since[work] += units
-        if self._since[work] < self._every[work]:
-            return
-        self._since[work] %= self._every[work]
-        self.counts[work] += 1
-        self.safe_point()
-        freed = self._clean_up()
-        self.freed_mb[work] += freed
-        logger.debug("clean-up %d after %s gave back %.1f MB", self.counts[work], work.replace("_", " "), freed)
+        if self._since[work] >= self._every[work]:
+            self._since[work] %= self._every[work]
+            self.counts[work] += 1
+            self.safe_point()
+            self.freed_mb[work] += (freed := self._clean_up())
+            logger.debug("clean-up %d after %s gave back %.1f MB", self.counts[work], work, freed)
 
     def record(self) -> dict[str, Any]:
         """Return the memory in use (MiB), and by work the checks made and what their clean-ups gave back."""
         allocated, reserved = gpu_memory()
-        return {
-            "rss_mb": self._process.memory_info().rss / MB,
-            "gpu_allocated_mb": allocated / MB,
-            "gpu_reserved_mb": reserved / MB,
-            "checks": dict(self.counts),
-            "freed_mb": dict(self.freed_mb),
-        }
+        sizes = {"rss": psutil.Process().memory_info().rss, "gpu_allocated": allocated, "gpu_reserved": reserved}
+        in_use = {f"{name}_mb": size / MB for name, size in sizes.items()}
+        return {**in_use, "checks": dict(self.counts), "freed_mb": dict(self.freed_mb)}
