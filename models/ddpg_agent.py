@@ -31,7 +31,6 @@ from models.responses import Responses
 from models.round_robin import RoundRobinPolicy
 from models.trader import (
     AccountPolicy,
-    Candidates,
     DailyOrders,
     Forecasts,
     Traders,
@@ -344,8 +343,7 @@ class DDPGAgent:
             mixed = partial(policy.mixed, market=market, cash=cash, day=today)
             policy = policy.own
         accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
-        penalty = None if forecasts.penalty is None else forecasts.penalty[:, day]
-        candidates = Candidates(forecasts.expected[:, day], score, forecasts.target[:, day], penalty)
+        candidates = replace(forecasts.at(slice(None), day), score=score)
         none = torch.zeros_like(accounts.cash)
         # Without noise as with it in float64: the same sizes as in rollouts, to the last bit.
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value, none)

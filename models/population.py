@@ -5,35 +5,43 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from models import genome, risk
+from models import risk
 from models.cash_value import FEATURES, CashValue
 from models.ddpg_agent import HISTORY, DDPGAgent, Members
 from models.evidence import Evidence, Trust
-from models.genome import TARGET, VALUE_WEIGHT
+from models.evolution import (
+    TARGET,
+    VALUE_WEIGHT,
+    elite_count,
+    mutate_feature_groups,
+    random_feature_groups,
+    random_genes,
+    ranked,
+)
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
 from models.replay_buffer import Batch
-from models.trader import Blend, Traders
+from models.trader import Blend, Stacked, Traders
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
-NETWORK_STATE = ("feature_groups", "networks", "losses")
-"""Parts of a population's state that belong to networks."""
+_OF_ACCOUNT = (".continuation", ".size")
+"""Ends of the names of the networks that read the account."""
+_STATE = ("genes", "elites", "founders", "examined", "updates", "fittest", "fitness")
 UNKNOWN = Evidence(selection=1.0, timing=1.0)
 """Of an untested agent."""
 ORIGINS = ("founders", "elites", "children")
 """Origin of an agent: drawn for the first generation, kept from the one before, or bred from it."""
-_GROUP_MUTATION = 0.1
-"""Share of a child's feature groups that are toggled."""
 
 
 @dataclass(frozen=True)
-class RidgeRegressions:
+class RidgeRegressions(Stacked):
     """The ridge regressions of A agents, on the CPU."""
 
     weights: Tensor
@@ -58,14 +66,6 @@ class RidgeRegressions:
         """Return regressions that forecast nothing."""
         shapes = (inputs,), (folds, inputs), (), (), (inputs,), (folds, inputs), (risk.NUMBERS,), (folds, risk.NUMBERS)
         return cls(*(torch.zeros(agents, *shape, dtype=torch.float64) for shape in shapes))
-
-    def rows(self, rows: slice | Tensor | Sequence[int]) -> RidgeRegressions:
-        """Return those of some agents."""
-        return RidgeRegressions(**{name: value[rows] for name, value in vars(self).items()})
-
-    def mean(self) -> RidgeRegressions:
-        """Return the mean agent's."""
-        return RidgeRegressions(**{name: value.mean(0, keepdim=True) for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class Population:
         """Draw genes and networks; agents without gradient steps are closed forms only."""
         size = evolution.population_size
         self.evolution, self.inputs, self.learn, self.has_risk = evolution, inputs, learn, learning.risk_aversion > 0
-        self.genes = genome.random_genes(size, generators["evolution"])
+        self.genes = random_genes(size, generators["evolution"])
         """(P, genes)"""
-        self.feature_groups = genome.random_feature_groups(size, generators["networks"])
+        self.feature_groups = random_feature_groups(size, generators["networks"])
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
         self.networks, self.outcomes = None, None
         if learning.has_networks:
@@ -165,10 +165,10 @@ class Population:
             agent.noise_scale = learning.exploration_noise
             if self.networks is not None:
                 agent.networks = self.networks.rows(slice(row, row + 1))
-                agent.learner = self._learner(row)
+                agent.learner = partial(self._learn_alone, row)
 
-    def _learner(self, row: int) -> Callable[[Batch, int], Mapping[str, Tensor]]:
-        return lambda batch, accumulate: self.learn(self.learners(slice(row, row + 1)), batch, accumulate)
+    def _learn_alone(self, row: int, batch: Batch, accumulate: int) -> Mapping[str, Tensor]:
+        return self.learn(self.learners(slice(row, row + 1)), batch, accumulate)
 
     def __len__(self) -> int:
         return len(self.genes)
@@ -239,8 +239,8 @@ class Population:
         self.examined += len(self) if is_first else len(self) - len(self.elites)
         self.fitness = fitness.cpu().double()
         best = ranked(self.fitness)[: len(self.elites)].tolist()
-        self.fittest["founders" if is_first else "elites" if best[0] in self.elites else "children"] += 1
-        self.elites = best
+        origin = "founders" if is_first else "elites" if best[0] in self.elites else "children"
+        self.fittest, self.elites = self.fittest | {origin: self.fittest[origin] + 1}, best
         if self.networks is not None:
             self.networks.base.copy_(torch.stack((blend.ridge, blend.network, blend.unit), dim=1))
             self._refresh()
@@ -289,9 +289,7 @@ class Population:
         self.genes = genes
         self.founders = [self.founders[parent] for parent in parents.tolist()]
         is_child = parents != torch.arange(len(parents))
-        self.feature_groups = genome.mutate_feature_groups(
-            self.feature_groups[parents], is_child, _GROUP_MUTATION, generators["sight"]
-        )
+        self.feature_groups = mutate_feature_groups(self.feature_groups[parents], is_child, generators["sight"])
         if self.networks is None:
             return
         networks, rows = self.networks, {True: others.to(self.device), False: parents.to(self.device)}
@@ -313,8 +311,7 @@ class Population:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the closed forms, which are fitted to the genes anew."""
-        names = ("elites", "founders", "examined", "updates", "fittest", "fitness")
-        state = {"genes": self.genes, **{name: getattr(self, name) for name in names}}
+        state = {name: getattr(self, name) for name in _STATE}
         if self.networks is not None:
             losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
             state |= {"feature_groups": self.feature_groups, "networks": self.networks.tensors, "losses": losses}
@@ -322,10 +319,7 @@ class Population:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; the closed forms are given by `stand_on`."""
-        self.genes = state["genes"].cpu()
-        self.examined, self.updates, self.fittest = state["examined"], state["updates"], dict(state["fittest"])
-        self.elites, self.founders = list(state["elites"]), list(state["founders"])
-        self.fitness = state.get("fitness", self.fitness).cpu()
+        vars(self).update({name: state[name] for name in _STATE})
         if self.networks is not None:
             self.load_networks(state)
 
@@ -336,20 +330,6 @@ class Population:
         self.networks.assign(state["networks"])
         for agent, losses in zip(self.agents, state["losses"], strict=True):
             agent.losses = {name: deque(own, maxlen=HISTORY) for name, own in losses.items()}
-
-
-_OF_ACCOUNT = (".continuation", ".size")
-
-
-def ranked(fitness: Tensor) -> Tensor:
-    """Rank the agents by (P,) fitness, the fittest first; those without a finite fitness come last."""
-    known = torch.where(fitness.isfinite(), fitness, -torch.inf)
-    return known.argsort(descending=True, stable=True)
-
-
-def elite_count(config: EvolutionConfig) -> int:
-    """Return the number of elites, at least one."""
-    return min(config.population_size, max(1, round(config.elite_fraction * config.population_size)))
 
 
 def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Traders:

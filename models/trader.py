@@ -6,8 +6,11 @@ takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,7 +29,28 @@ _STEP_DOWN = 1e-6
 
 
 @dataclass(frozen=True)
-class Traders:
+class Stacked:
+    """Tensors whose first dimension is the agent."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return it with all tensors changed."""
+        return replace(self, **{name: change(part) for name, part in vars(self).items()})
+
+    def rows(self, rows: Tensor | slice | Sequence[int]) -> Self:
+        """Return that of some agents."""
+        return self.map(itemgetter(rows))
+
+    def mean(self) -> Self:
+        """Return that of the mean agent: the average of linear forecasts is a linear forecast."""
+        return self.map(partial(torch.mean, dim=0, keepdim=True))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return it on a device."""
+        return self.map(lambda part: part.to(device))
+
+
+@dataclass(frozen=True)
+class Traders(Stacked):
     """The closed-form parts of A agents."""
 
     weights: Tensor
@@ -48,14 +72,6 @@ class Traders:
         numbers = torch.column_stack((self.weights, self.target_percent, self.value_weight, self.size)).to(device)
         return Traders(*(part.clone() for part in (numbers[:, :-3], *numbers[:, -3:].unbind(1))))
 
-    def rows(self, rows: Tensor | slice) -> Traders:
-        """Return some of the agents."""
-        return Traders(**{name: value[rows] for name, value in vars(self).items()})
-
-    def mean(self) -> Traders:
-        """Return the mean agent: the average of linear forecasts is a linear forecast."""
-        return Traders(**{name: value.mean(0, keepdim=True) for name, value in vars(self).items()})
-
 
 def total_of_day(values: Tensor, tradable: Tensor) -> Tensor:
     """Return the (..., days, 1) sum of (..., days, n) values over the stocks with a bar, (days, n)."""
@@ -75,12 +91,12 @@ def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Forecasts:
     """What A agents think of the orders of each day, of all n stocks or of the best k: the part of Q and of the actor
-    that depends on the day alone."""
+    that depends on the day alone. Of L accounts on their day: (L, k) in place of (A, days, k)."""
 
     expected: Tensor
     """(A, days, k) float32 results of the largest orders, percent of the initial capital; minus infinity: none."""
     score: Tensor
-    """(A, days, k) float32: the actor buys the stocks with the largest; minus infinity: none."""
+    """(A, days, k) float32: the actor buys the stocks with the largest; minus infinity: it may not be bought."""
     target: Tensor
     """(A, days, k) float32 sale targets in percent."""
     opportunity: Tensor
@@ -142,6 +158,11 @@ class Forecasts:
         expected, score, target = (part.gather(2, stock) for part in (self.expected, self.score, self.target))
         return Forecasts(expected, score, target, self.opportunity, stock, penalty)
 
+    def at(self, agent: Tensor | slice, day: Tensor | int) -> Forecasts:
+        """Return those of agents on a day each."""
+        held = {name: part for name, part in vars(self).items() if part is not None}
+        return Forecasts(**{name: part[agent, day] for name, part in held.items()})
+
     @classmethod
     def none(cls, tradable: Tensor) -> Forecasts:
         """Return zero forecasts for every tradable stock, (days, n)."""
@@ -160,7 +181,7 @@ def opportunity_of(expected: Tensor, score: Tensor, penalty: Tensor | None = Non
 
 
 @dataclass(frozen=True)
-class Blend:
+class Blend(Stacked):
     """What A agents expect of orders, made of ridge regression and critic, both relative to the day's mean."""
 
     ridge: Tensor
@@ -192,14 +213,6 @@ class Blend:
         """Return the blend of agents without networks."""
         one = torch.ones(agents, dtype=torch.float64)
         return cls(one, 0 * one, torch.zeros(agents, 2, dtype=torch.float64), one)
-
-    def rows(self, rows: Sequence[int]) -> Blend:
-        """Return that of some agents."""
-        return Blend(**{name: part[rows] for name, part in vars(self).items()})
-
-    def to(self, device: torch.device | str) -> Blend:
-        """Return it on a device."""
-        return Blend(**{name: part.to(device) for name, part in vars(self).items()})
 
 
 def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
@@ -258,16 +271,6 @@ class AccountPolicy:
         size, continuation = (part.map(lambda flat: flat.unsqueeze(dim)) for part in networks)
         return cls(size, continuation, agents.calibration.unsqueeze(dim))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name."""
-        flats = {f"network {name}": getattr(self, name).flat for name in ("size", "continuation")}
-        return {**flats, "calibration": self.calibration}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> AccountPolicy:
-        """Return it with what `tensors` gave, among others."""
-        size, continuation = (replace(getattr(self, n), flat=tensors[f"network {n}"]) for n in ("size", "continuation"))
-        return AccountPolicy(size, continuation, tensors["calibration"])
-
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:
         """Return the share of the largest order by which the actors depart from the greedy rule in these accounts, plus
         (L,) exploration noise."""
@@ -314,17 +317,6 @@ class DailyOrders:
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """What agents think of the stocks of today in L accounts, see `Forecasts`: (L, n) each, minus infinity for those
-    that may not be bought."""
-
-    expected: Tensor
-    score: Tensor
-    target: Tensor
-    penalty: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class GreedyOrders(DailyOrders):
     """Orders by forecasts."""
 
@@ -334,14 +326,14 @@ class GreedyOrders(DailyOrders):
 def daily_orders(
     traders: Traders,
     cash_value: CashValue,
-    candidates: Candidates,
+    forecasts: Forecasts,
     accounts: Accounts,
     exploration_threshold: Tensor,
     orders: int,
     slopes: Tensor | None = None,
     adjustment: Adjustment | None = None,
 ) -> GreedyOrders:
-    """Choose the orders of L accounts, one row of traders each.
+    """Choose the orders of L accounts by the forecasts of their day, one row of traders each.
 
     Args:
         exploration_threshold: (L,) percent of an order's value that it must earn beyond the value of the cash it
@@ -350,9 +342,8 @@ def daily_orders(
         slopes: of the value of cash, where they are known.
         adjustment: of an actor; default: none.
     """
-    score, stock = rank_stocks(candidates.score, orders)
-    best = candidates.expected.gather(1, stock).masked_fill(score == -torch.inf, -torch.inf)
-    penalty = candidates.penalty
+    score, stock = rank_stocks(forecasts.score, orders)
+    best = forecasts.expected.gather(1, stock).masked_fill(score == -torch.inf, -torch.inf)
     decision = cash_value.greedy(
         best.double(),
         accounts,
@@ -361,9 +352,9 @@ def daily_orders(
         largest=traders.size,
         slopes=slopes,
         adjustment=adjustment,
-        penalty=None if penalty is None else penalty.gather(1, stock).double(),
+        penalty=None if forecasts.penalty is None else forecasts.penalty.gather(1, stock).double(),
     )
-    return GreedyOrders(stock, coefficients(decision.size), candidates.target.gather(1, stock), decision)
+    return GreedyOrders(stock, coefficients(decision.size), forecasts.target.gather(1, stock), decision)
 
 
 def coefficients(size: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from data.splits import random_windows, spaced_windows
 from environment.trading_env import Days, TradingEnvironment, windows_from
 from models.cash_value import CashValue, improve
 from models.ddpg_agent import LOSSES, DDPGAgent
+from models.evolution import next_generation
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from models.trader import Blend, Forecasts
 from training.ddpg import Updates, update
-from training.evolution import next_generation
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.samples import Float32Array
 from training.generation_log import HISTORY, GenerationLog

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
-from training.population_rollouts import COUNTS, PopulationResults
+from training.population_rollouts import PopulationResults
 from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
@@ -114,7 +114,7 @@ class GenerationLog:
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
         fitness, starts = played.fitness, {"training_starts": replay.training_starts} if has_networks else {}
-        counts = dict(zip(COUNTS, played.counts.sum(0).tolist(), strict=True))
+        trading = played.trading
         return {
             "generation": self.generation,
             "generations": self.generations,
@@ -125,11 +125,7 @@ class GenerationLog:
                 "agents": len(fitness),
             },
             "profit_percent": float(played.profit_percent.nanmean()),
-            "trading": {
-                **counts,
-                **{name: float(getattr(played, name).flatten().sum()) for name in ("penalties", "costs")},
-                "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0,
-            },
+            "trading": {**trading, "win_rate": trading["wins"] / max(trading["trades"], 1)},
             "validation": validation,
             "learning": learning,
             "seconds": self._timing(),

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from data.splits import Span
 from environment.trading_env import TradingEnvironment
+from models.evolution import ranked
 from models.networks import ActorCritic
-from models.population import Population, ranked
+from models.population import Population
 from models.trader import AccountPolicy, Blend, Forecasts
 from training.cuda_graph import CudaGraph
 from training.forecasts.ridge import TrainingDays
@@ -47,11 +48,8 @@ class PopulationResults:
     """(A,) share of orders on these windows that differ from those of the closed form in stock or size."""
     blend: Blend
     """How ridge regression and critic are blended; of ridge regressions alone without networks."""
-    counts: Tensor
-    """(A, COUNTS) int64 sums over all windows."""
-    penalties: Tensor
-    """(A, W) on all windows."""
-    costs: Tensor
+    trading: dict[str, float]
+    """Sums over all agents and windows of counts, penalties and costs."""
 
 
 def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
@@ -104,7 +102,8 @@ class PopulationRollouts:
         rollout = plain = self._rollout(population, windows, forecasts, networks)
         if networks is not None:
             plain = self._rollout(population, windows, self.days.forecasts(*closed, most=most)[0], None)
-        agents, summary = len(population), rollout.summary
+        counts = torch.stack([getattr(rollout.summary, name).sum() for name in COUNTS]).tolist()
+        paid = {name: float(getattr(rollout.summary, name).cpu().sum()) for name in ("penalties", "costs")}
         results = PopulationResults(
             rollout.fitness.cpu(),
             rollout.profit_percent.cpu(),
@@ -113,8 +112,7 @@ class PopulationRollouts:
             plain.by_window.cpu(),
             rollout.departed(plain).double().cpu(),
             blend.to("cpu"),
-            torch.stack([getattr(summary, name).view(agents, -1).sum(1) for name in COUNTS], dim=1).cpu(),
-            *(money.view(agents, -1).cpu() for money in (summary.penalties, summary.costs)),
+            dict(zip(COUNTS, counts, strict=True)) | paid,
         )
         elites = ranked(results.fitness)[: len(population.elites)]
         return results, self._transitions(rollout, elites, most_transitions // len(elites))

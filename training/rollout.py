@@ -15,7 +15,7 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
 from models.round_robin import RoundRobinPolicy
-from models.trader import AccountPolicy, Candidates, DailyOrders, Forecasts, Traders, daily_orders
+from models.trader import AccountPolicy, DailyOrders, Forecasts, Traders, daily_orders
 from training.cuda_graph import CudaGraph, Tensors
 from utils.progress import progress
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -82,7 +82,7 @@ def roll_out(
             spends its cash would never learn what cash is worth.
         records: record transitions for a replay buffer.
         safe_point: is called before every day, and may raise to stop; a launched CUDA graph plays all days at once.
-        graph: of the rollouts of this environment, if they all have the same shapes.
+        graph: of the rollouts of this environment, if they all have the same shapes and the networks stay in place.
         policy: the agents' networks; or round robin with a share of the days.
         noise: (A, E, trading days) exploration noise on the last E windows, see `AccountPolicy.adjusting`.
         risk_aversion: fitness is less half of this times the squared surprises of recorded orders.
@@ -102,7 +102,6 @@ def roll_out(
     inputs |= vars(traders.rows(agent))
     market, networks = (policy, policy.own) if isinstance(policy, RoundRobinPolicy) else (None, policy)
     if networks is not None:
-        inputs |= networks.tensors()
         inputs["noise"] = torch.zeros(agents, windows, trading_days, dtype=torch.float64, device=device)
         if noise is not None:
             inputs["noise"][:, judged:] = noise
@@ -157,7 +156,6 @@ def _play_days(
     # What does not depend on accounts is computed for all days at once.
     later = torch.arange(account.trading_steps, device=account.device)[:, None]
     opportunity, left = forecasts.opportunity[agent, account.day + later], account.trading_steps - 1.0 - later.double()
-    networks = policy and policy.with_tensors(inputs)
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(account.sessions_held, rules), list[dict[str, Tensor]]()
     initial = torch.zeros_like(account.cash)
@@ -176,23 +174,18 @@ def _play_days(
             cash, size = market.own_account(cash, size, account.sessions_held, account.day)
         accounts = accounts_in(cash, size, buckets, left[step], opportunity[step], rules)
         adjustment = None
-        if networks is not None:
-            adjustment = networks.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
+        if policy is not None:
+            adjustment = policy.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
+        today, stock = forecasts.at(agent, account.day), inputs["stock"][agent, account.day]
         # A stock without a bar has no forecast.
-        stock = inputs["stock"][agent, account.day]
-        expected, score, target = (inputs[name][agent, account.day] for name in ("expected", "score", "target"))
-        score = score.masked_fill(account.held().gather(1, stock) | account.is_locked[:, None], -torch.inf)
-        penalty = None if forecasts.penalty is None else forecasts.penalty[agent, account.day]
-        candidates, orders = Candidates(expected, score, target, penalty), account.orders_per_day
-        choice = daily_orders(
-            traders, cash_value, candidates, accounts, inputs["least"], orders, slopes[step], adjustment
-        )
+        is_out = account.held().gather(1, stock) | account.is_locked[:, None]
+        today, orders = replace(today, score=today.score.masked_fill(is_out, -torch.inf)), account.orders_per_day
+        choice = daily_orders(traders, cash_value, today, accounts, inputs["least"], orders, slopes[step], adjustment)
         if step == 0:
-            initial = cash_value.of(accounts) if networks is None else networks.value(choice.decision, cash_value)
+            initial = cash_value.of(accounts) if policy is None else policy.value(choice.decision, cash_value)
         if records:
             days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
-            if choice.decision.penalty is not None:
-                days[-1]["penalty"] = choice.decision.penalty
+            days[-1] |= {} if choice.decision.penalty is None else {"penalty": choice.decision.penalty}
         choice = replace(choice, stock=stock.gather(1, choice.stock))
         env.step(_orders(choice if market is None else market.mixed(choice, held, cash, account.day)))
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from models import genome
+from models import evolution
 from models.ddpg_agent import DDPGAgent
 from models.networks import ActorCritic, Networks
 from models.population import RidgeRegressions
@@ -169,7 +169,7 @@ def inherit_from_one(trainer: ERLTrainer, _: torch.Generator) -> None:
         inherit(genes, parents, parents, generators)
 
     def evolve_uncrossed(fitness: Tensor) -> None:
-        with mock.patch.object(genome, "cross", lambda first, *_: first.clone()):
+        with mock.patch.object(evolution, "cross", lambda first, *_: first.clone()):
             evolve(fitness)
 
     trainer.population.inherit = inherit_first  # type: ignore[method-assign, assignment]
@@ -203,7 +203,7 @@ def search_at_random(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     population = trainer.population
 
     def replace_by_founders(fitness: Tensor) -> None:
-        founders = genome.random_genes(len(fitness), drawn)
+        founders = evolution.random_genes(len(fitness), drawn)
         founders[population.elites] = population.genes[population.elites]
         first = 1 + max(population.founders)
         kept = {row: population.founders[row] for row in population.elites}

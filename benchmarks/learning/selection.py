@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.learning.study import Record
 from benchmarks.learning.unseen import UnseenPath
 from data.splits import spaced_windows
-from models import genome
+from models import evolution
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from models.population import Population
@@ -74,7 +74,7 @@ class SelectionStudy:
             self.groups["fitness"] = Agents.of(trainer, trainer.population)
         if genomes:
             drawn = copy.copy(trainer.population)
-            drawn.genes, drawn.networks = genome.random_genes(genomes, named_generator(seed, "random genomes")), None
+            drawn.genes, drawn.networks = evolution.random_genes(genomes, named_generator(seed, "random genomes")), None
             drawn.ridge = trainer.days.fit(drawn.genes)
             self.groups["random"] = Agents.of(trainer, drawn)
 

@@ -21,7 +21,7 @@ from benchmarks.learning.markets import Budget as Limits
 from benchmarks.learning.unseen import UnseenPath
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from data.market import Market
-from models import genome
+from models import evolution
 from training.erl_trainer import ERLTrainer
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -46,9 +46,9 @@ def cma_es(trainer: ERLTrainer, generator: torch.Generator) -> None:
         raise ConfigError(
             "expected the package cmaes for CMA-ES, got none; install it with pip install -r requirements-peers.txt"
         ) from None
-    low, high = (bound.numpy() for bound in genome.bounds())
+    low, high = (bound.numpy() for bound in evolution.bounds())
     steps = np.zeros(len(low))
-    steps[genome.TARGET] = 1 / (len(TARGET_PERCENTS) - 1)
+    steps[evolution.TARGET] = 1 / (len(TARGET_PERCENTS) - 1)
     cube = np.stack((np.zeros(len(low)), np.ones(len(low))), axis=1)
     seed = int(torch.randint(2**31, (), generator=generator))
     search: CMAwM | None = None
@@ -68,7 +68,7 @@ def cma_es(trainer: ERLTrainer, generator: torch.Generator) -> None:
         proposed = {row: told for row, (_, told) in zip(replaced, asked, strict=True)}
         genes = low + np.stack([played for played, _ in asked]) * (high - low)
         population.genes = population.genes.clone()
-        population.genes[replaced] = genome.within_bounds(torch.from_numpy(genes))
+        population.genes[replaced] = evolution.within_bounds(torch.from_numpy(genes))
         trainer.stand_on(population.cash_value)
 
     trainer.evolve_population = replace_by_proposals  # type: ignore[method-assign]

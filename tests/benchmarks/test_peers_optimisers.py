@@ -12,7 +12,7 @@ import torch
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from benchmarks.peers.optimisers import Population, cma_es, optimisers
 from benchmarks.peers.peer import Budget
-from models import genome
+from models import evolution
 from tests.benchmarks.study_cases import tiny_config
 from tests.tiny import seeded, tiny_trainer
 from training.erl_trainer import ERLTrainer
@@ -23,10 +23,10 @@ from utils.errors import ConfigError
 def test_cma_es_finds_the_optimum_of_a_known_fitness() -> None:
     """A quadratic in all genes, whose best target is a whole number."""
     pytest.importorskip("cmaes")
-    low, high = genome.bounds()
+    low, high = evolution.bounds()
     best = low + torch.linspace(0.3, 0.7, len(low), dtype=torch.float64) * (high - low)
-    best[genome.TARGET] = low[genome.TARGET] + 0.75 * (high - low)[genome.TARGET]
-    population = SimpleNamespace(genes=genome.random_genes(16, seeded()), elites=[], cash_value=None)
+    best[evolution.TARGET] = low[evolution.TARGET] + 0.75 * (high - low)[evolution.TARGET]
+    population = SimpleNamespace(genes=evolution.random_genes(16, seeded()), elites=[], cash_value=None)
     trainer: Any = SimpleNamespace(population=population, stand_on=lambda _: None)
     cma_es(trainer, seeded())
     most = []
@@ -38,17 +38,20 @@ def test_cma_es_finds_the_optimum_of_a_known_fitness() -> None:
         trainer.evolve_population(fitness)
         assert torch.equal(population.genes[population.elites], elites)
     assert most[-1] > 0.4 * most[0]
-    assert abs(population.genes[population.elites[0], genome.TARGET] - best[genome.TARGET]) < 0.13 * (high - low).max()
+    assert (
+        abs(population.genes[population.elites[0], evolution.TARGET] - best[evolution.TARGET])
+        < 0.13 * (high - low).max()
+    )
 
 
 def test_a_trainer_evaluates_what_was_proposed() -> None:
     pytest.importorskip("cmaes")
-    evolution = EvolutionConfig(population_size=8, elite_fraction=0.25)
-    trainer = tiny_trainer(learning=LearningConfig(gradient_steps=0), evolution=evolution)
+    settings = EvolutionConfig(population_size=8, elite_fraction=0.25)
+    trainer = tiny_trainer(learning=LearningConfig(gradient_steps=0), evolution=settings)
     cma_es(trainer, seeded())
     for _ in range(3):
         trainer.run_generation()
-        low, high = genome.bounds()
+        low, high = evolution.bounds()
         assert ((trainer.population.genes >= low) & (trainer.population.genes <= high)).all()
     assert trainer.population.examined == 8 + 6 + 6
 

@@ -13,7 +13,7 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
-from models.genome import TARGET, random_genes
+from models.evolution import TARGET, random_genes
 from models.inputs import GROUP_OF_INPUT
 from models.population import target_percents
 from models.responses import Responses

@@ -11,7 +11,7 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from environment.portfolio import Portfolio
 from models.evidence import Trust
-from models.genome import random_genes
+from models.evolution import random_genes
 from models.inputs import INPUTS
 from models.population import target_percents
 from models.trader import day_mean

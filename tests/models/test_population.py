@@ -12,8 +12,8 @@ from torch import Tensor
 
 from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
-from models.genome import TARGET, random_genes
-from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of, ranked
+from models.evolution import TARGET, random_genes, ranked
+from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of
 from models.replay_buffer import Batch
 from models.trader import Blend
 from tests.small_market import TINY_RULES, small_market

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
 from models.networks import Networks, NetworkSizes
-from models.trader import AccountPolicy, Candidates, Traders, daily_orders
+from models.trader import AccountPolicy, Forecasts, Traders, daily_orders
 from tests.tiny import seeded, shake
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -44,16 +44,17 @@ def random_accounts(count: int, seed: int) -> Accounts:
     return Accounts(cash, pending, (left * DAYS).floor(), 2 * opportunity - 0.5)
 
 
-def random_candidates(count: int, stocks: int, seed: int) -> Candidates:
+def random_candidates(count: int, stocks: int, seed: int) -> Forecasts:
     """Minus infinity where there is no candidate; scores rank stocks otherwise than expected results do."""
     generator = seeded(seed)
     expected, score, target = torch.randn(3, count, stocks, generator=generator)
     is_none = torch.rand(count, stocks, generator=generator) < 0.3
     target = (30 + 20 * target).clamp(10, 50)
-    return Candidates(expected.masked_fill(is_none, -torch.inf), score.masked_fill(is_none, -torch.inf), target)
+    expected, score = (part.masked_fill(is_none, -torch.inf) for part in (expected, score))
+    return Forecasts(expected, score, target, score[:, 0])
 
 
-def best_of(candidates: Candidates) -> Tensor:
+def best_of(candidates: Forecasts) -> Tensor:
     """Expected results in the order of the scores."""
     return candidates.expected.gather(1, candidates.score.argsort(dim=1, descending=True, stable=True)).double()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashValue, Decision, accounts_of
-from models.trader import Candidates, Forecasts, Traders, daily_orders
+from models.trader import Forecasts, Traders, daily_orders
 from tests.tiny import World, random_world, seeded, tiny_rules
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -77,10 +77,10 @@ def test_forecasts_of_the_best_stocks_are_those_of_the_best_scores(seed: int, mo
             assert torch.equal(getattr(best, name), getattr(whole, name).gather(2, best.stock)), name
 
 
-def candidates_of(expected: Tensor, target: Tensor, score: Tensor | None = None) -> Candidates:
+def candidates_of(expected: Tensor, target: Tensor, score: Tensor | None = None) -> Forecasts:
     """Candidates with (L,) sale targets; stocks are ranked by what is expected of them if not by another score."""
     score = expected if score is None else torch.where(expected.isfinite(), score, -torch.inf)
-    return Candidates(expected, score, target.to(expected.dtype)[:, None].expand(expected.shape))
+    return Forecasts(expected, score, target.to(expected.dtype)[:, None].expand(expected.shape), expected[:, 0])
 
 
 def decided(

@@ -18,7 +18,7 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.record import pin_market, read_record, record_market, sealed
 from main import main
-from models.genome import VALUE_WEIGHT
+from models.evolution import VALUE_WEIGHT
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged

@@ -16,8 +16,7 @@ from torch import Tensor
 from data.market import Market
 from data.splits import Span
 from data.synthetic.built_in import built_in_market
-from models.genome import GENES
-from models.population import elite_count
+from models.evolution import GENES, elite_count
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training import erl_trainer, population_rollouts

@@ -1,6 +1,6 @@
 """Rollouts: many accounts at once are what each would be alone, and transitions tell what happened to them."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
-from models.trader import Candidates, Forecasts, Traders, daily_orders
+from models.trader import Forecasts, Traders, daily_orders
 from tests.tiny import World, random_world, seeded, tiny_rules, trending_panel, world_of
 from training.rollout import play, purchases, roll_out
 from utils.config.trader import EnvironmentConfig
@@ -57,10 +57,8 @@ def alone(
             continue
         day = start + step
         state = accounts_of(env.positions().features, env.account(), forecasts.opportunity[agent, day][None], env.rules)
-        expected, score, target = (
-            getattr(forecasts, name)[agent, day][None] for name in ("expected", "score", "target")
-        )
-        candidates = Candidates(expected, torch.where(env.candidates(), score, -torch.inf), target)
+        today = forecasts.at(slice(agent, agent + 1), day)
+        candidates = replace(today, score=torch.where(env.candidates(), today.score, -torch.inf))
         least = torch.tensor([exploration_threshold], dtype=torch.float64)
         choice = daily_orders(trader, cash_value, candidates, state, least, env.orders_per_day)
         if before is not None:
@@ -72,7 +70,7 @@ def alone(
             for name, value in parts.items():
                 rows[name].append(value)
         before = choice.decision
-        env.step(choice.action(target))
+        env.step(choice.action(today.target))
     rows["reward"] = list(env.entry_credited_rewards()[: len(rows["action"])])
     return env.equity_curve[: env.steps + 1, 0].clone(), rows
 

@@ -20,7 +20,7 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models import risk
 from models.evidence import Evidence
-from models.genome import TARGET
+from models.evolution import TARGET
 from models.input_rows import InputRows
 from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
 from models.networks import ActorCritic

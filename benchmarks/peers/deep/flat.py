@@ -15,7 +15,7 @@ from benchmarks.peers.deep.lanes import Lanes
 from data.features import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.trading_env import TradingEnvironment
-from models.genome import random_genes
+from models.evolution import random_genes
 from models.inputs import TradeInputs
 from models.population import target_percents
 from training.forecasts.ridge import TrainingDays, expectations
