@@ -69,7 +69,7 @@ class EvaluateArguments(SavedRunArguments):
 
 @checked_dataclass
 class SignalsArguments(SavedRunArguments):
-    """Show the orders of a run's champion for the next session, and what each depends on most."""
+    """Show the orders of a run's champion for the next session."""
 
     date: str | None = None
     """Session at whose close the orders are decided, as 2014-11-10; default: the last one of the data."""
@@ -91,8 +91,6 @@ class SignalsArguments(SavedRunArguments):
     """CSV file to write orders to as a basket of Interactive Brokers' Trader Workstation; nothing is sent."""
     alpaca: kinds.OutputFile = None
     """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
-    whole_shares: bool = False
-    """Round the quantities in files for brokers down to whole shares."""
     device: kinds.Device = "cpu"
 
 

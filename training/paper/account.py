@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -232,14 +231,13 @@ class Account:
         shares = {order.ticker: order.value / float(self._prices(order.ticker, day)[-1]) for order in orders}
         known = {order.id: order for order in orders}
         holdings = [position.holding for position in self.book.positions(day)]
-        forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, whole_shares=True)
-        requests = json.loads(alpaca_requests(forms))
+        forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules)
         return [
             dataclasses.replace(
                 known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False),
                 request=request,
             )
-            for form, request in zip(forms, requests, strict=True)
+            for form, request in zip(forms, alpaca_requests(forms), strict=True)
         ]
 
     def _purchases(self, day: int, start: int, left: int) -> list[Order]:
@@ -247,20 +245,12 @@ class Account:
         book, session = self.book, self.journal.of("session")[self.book.date(day)].body
         cash = float(session["equity"] if day == start else session["cash"])
         holdings = [] if day == start else [position.holding for position in book.positions(day)]
-        decision = decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
-        orders = decision.orders
-        decision.portfolio.step_orders(orders)
-        values = decision.portfolio.ledger().value[:, 0].tolist()
-        is_own, stocks = self.agent.decides_on(day), list(book.stocks)
-        parts = zip(*(part[:, 0].tolist() for part in vars(orders).values()), values, strict=True)
-        return [
-            Order(
-                order_id(self.name, book.date(day), stocks[stock], "buy"),
-                *(stocks[stock], "buy", value, coefficient, target, is_own),
-            )
-            for stock, coefficient, target, value in parts
-            if coefficient > 0
-        ]
+        is_own, stocks, orders = self.agent.decides_on(day), list(book.stocks), list[Order]()
+        for one in decide(self.agent, self.market, day, book.rules(start), cash, holdings, left):
+            ticker = stocks[one.stock]
+            known = order_id(self.name, book.date(day), ticker, "buy")
+            orders.append(Order(known, ticker, "buy", one.value, one.coefficient, one.target_percent, is_own))
+        return orders
 
     def _send(self, day: int) -> None:
         """Send the newest close's orders that have no answer."""

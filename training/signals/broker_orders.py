@@ -1,11 +1,10 @@
 """Orders in the forms that brokers read: a basket of Interactive Brokers' Trader Workstation, and requests to Alpaca.
 
 Purchases are market orders at the next open. A position is sold at a limit on its sale target, or at the market at the
-close of its last session. All orders are for the next session only, so none of an earlier file is open when a new one
-is sent. Market-on-open and market-on-close orders take whole shares only: a fractional quantity is a day order, which
-at the market fills after the open. Nothing is attached to a purchase: its target depends on its fill, and an order for
-the open cannot have others attached. With stops, a position of whole shares is one order at Alpaca, the limit and the
-stop, of which one cancels the other (OCO).
+close of its last session. Orders for the open and the close take whole shares only. All orders are for the next session
+only, so none of an earlier file is open when a new one is sent. Nothing is attached to a purchase: its target depends
+on its fill, and an order for the open cannot have others attached. With stops, a sale at Alpaca is one order, the limit
+and the stop, of which one cancels the other (OCO).
 
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
@@ -13,12 +12,12 @@ Column and field names: the users' guides of BasketTrader and of Alpaca's orders
 import csv
 import hashlib
 import io
-import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_DOWN, ROUND_FLOOR, ROUND_UP, Decimal
-from typing import Literal
+from decimal import ROUND_DOWN, ROUND_UP, Decimal
+from typing import Any, Literal
 
 from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
@@ -28,31 +27,17 @@ IB_COLUMNS = (
     *("Action", "Quantity", "Symbol", "SecType", "Exchange", "Currency"),
     *("TimeInForce", "OrderType", "LmtPrice", "BasketTag"),
 )
-BROKER_NOTES = (
-    "the orders are for the next session alone: write and send new files for each",
-    "quantities refer to the last close, a higher open costs more; sale targets of purchases depend on their fills and "
-    "are written once they are held (--positions)",
-)
-FRACTIONS_NOTE = (
-    "%d of %d quantities have fractions of a share (%s), which orders for the open or the close (MOO, OPG, MOC) do not "
-    "take: these are day orders, which at the market fill after the open; --whole-shares rounds down"
-)
-"""Takes the number of such orders, of all, and the tickers."""
-STOPS_NOTE = (
-    "Alpaca's file has the stops of positions of whole shares; set all others at the broker: those of new positions, "
-    "of fractions of shares and of Interactive Brokers' basket"
-)
+Side = Literal["buy", "sell"]
 When = Literal["open", "target", "close"]
 _FORMS: dict[When, tuple[str, str, str]] = {
     "open": ("OPG", "MKT", "opg"),
     "target": ("DAY", "LMT", "day"),
     "close": ("DAY", "MOC", "cls"),
 }
-"""Time in force and type of an order of whole shares at Interactive Brokers, time in force at Alpaca."""
+"""Time in force and type of an order at Interactive Brokers, time in force at Alpaca."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
 _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
-_SHARE_STEP = Decimal("0.0001")
 
 
 @dataclass(frozen=True)
@@ -60,31 +45,22 @@ class BrokerOrder:
     """An order for the next session."""
 
     ticker: str
-    quantity: Decimal
+    shares: int
     when: When
     """A purchase at the open, a sale at the target, or a sale at the close."""
-    limit_price: Decimal | None
-    """Of a sale at the target: rounded up to a price that exchanges take."""
     order_id: str
     """Determined by the name of run or account, date, ticker and side."""
+    limit_price: Decimal | None = None
+    """Of a sale at the target: rounded up to a price that exchanges take."""
     stop_price: Decimal | None = None
     """Of a sale at the target: rounded down to such a price; None without stops."""
 
     @property
-    def side(self) -> Literal["buy", "sell"]:
+    def side(self) -> Side:
         return "buy" if self.when == "open" else "sell"
 
-    @property
-    def is_whole(self) -> bool:
-        return self.quantity == self.quantity.to_integral_value()
 
-    @property
-    def digits(self) -> str:
-        """The quantity without zeros at its end."""
-        return f"{self.quantity.normalize():f}"
-
-
-def order_id(name: str, date: str, ticker: str, side: Literal["buy", "sell"]) -> str:
+def order_id(name: str, date: str, ticker: str, side: Side) -> str:
     """Return the id of an order of a run or an account; a long or odd name is hashed, so that ids are short and plain.
 
     The same order has the same id whenever it is asked for.
@@ -95,46 +71,34 @@ def order_id(name: str, date: str, ticker: str, side: Literal["buy", "sell"]) ->
 
 
 def broker_orders(
-    name: str,
-    date: str,
-    purchases: Mapping[str, float],
-    holdings: Sequence[Holding],
-    rules: EnvironmentConfig,
-    whole_shares: bool,
+    name: str, date: str, purchases: Mapping[str, float], holdings: Sequence[Holding], rules: EnvironmentConfig
 ) -> list[BrokerOrder]:
-    """Return the sales of the holdings, then the purchases; orders of no share are left out.
+    """Return the sales of the holdings, then the purchases, in whole shares; orders of no share are left out.
 
     Args:
         name: of the run or the account.
         date: session at whose close they are decided.
         purchases: shares by ticker.
-        whole_shares: quantities are rounded down to whole shares, else to ten-thousandths.
 
     Raises:
         DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
-    step = Decimal(1) if whole_shares else _SHARE_STEP
-
-    def order(
-        ticker: str, shares: float, when: When, target: float | None = None, stop: float | None = None
-    ) -> BrokerOrder:
-        if not _TICKER.fullmatch(ticker):
+    orders = []
+    for held in holdings:
+        is_due, known = held.is_due(rules), order_id(name, date, held.ticker, "sell")
+        limit = None if is_due else _tick(held.target_price, ROUND_UP)
+        stop = None if is_due else _tick(held.stop_price(rules), ROUND_DOWN)
+        shares = math.floor(held.shares)
+        orders.append(BrokerOrder(held.ticker, shares, "close" if is_due else "target", known, limit, stop))
+    for ticker, size in purchases.items():
+        orders.append(BrokerOrder(ticker, math.floor(size), "open", order_id(name, date, ticker, "buy")))
+    for order in orders:
+        if not _TICKER.fullmatch(order.ticker):
             raise DataError(
-                f"expected tickers of letters, digits and . ^ / - in files for brokers, got {ticker!r}; rename it in "
-                "the data, or leave out --ib and --alpaca"
+                f"expected tickers of letters, digits and . ^ / - in files for brokers, got {order.ticker!r}; rename "
+                "it in the data, or leave out --ib and --alpaca"
             )
-        side: Literal["buy", "sell"] = "buy" if when == "open" else "sell"
-        quantity, known = Decimal(shares).quantize(step, ROUND_FLOOR), order_id(name, date, ticker, side)
-        return BrokerOrder(ticker, quantity, when, _tick(target, ROUND_UP), known, _tick(stop, ROUND_DOWN))
-
-    sales = [
-        order(held.ticker, held.shares, "close")
-        if held.is_due(rules)
-        else order(held.ticker, held.shares, "target", held.target_price, held.stop_price(rules))
-        for held in holdings
-    ]
-    bought = [order(ticker, shares, "open") for ticker, shares in purchases.items()]
-    return [one for one in (*sales, *bought) if one.quantity > 0]
+    return [order for order in orders if order.shares > 0]
 
 
 def ib_basket(orders: Sequence[BrokerOrder]) -> str:
@@ -143,38 +107,34 @@ def ib_basket(orders: Sequence[BrokerOrder]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(IB_COLUMNS)
     for order in orders:
-        form = _FORMS[order.when][:2] if order.is_whole else ("DAY", "LMT" if order.limit_price else "MKT")
-        symbol = _CLASS_SHARE.sub(r"\1 \2", order.ticker)
-        places = (order.digits, symbol, "STK", "SMART", "USD", *form, order.limit_price, order.order_id)
+        symbol, form = _CLASS_SHARE.sub(r"\1 \2", order.ticker), _FORMS[order.when][:2]
+        places = (order.shares, symbol, "STK", "SMART", "USD", *form, order.limit_price, order.order_id)
         writer.writerow([order.side.upper(), *places])
     return text.getvalue()
 
 
-def alpaca_requests(orders: Sequence[BrokerOrder]) -> str:
-    """Return a JSON list of the bodies of requests to Alpaca's orders endpoint, numbers as text."""
-    requests = [
+def alpaca_requests(orders: Sequence[BrokerOrder]) -> list[dict[str, Any]]:
+    """Return the bodies of requests to Alpaca's orders endpoint, numbers as text."""
+    return [
         {
             "symbol": _CLASS_SHARE.sub(r"\1.\2", order.ticker),
-            "qty": order.digits,
+            "qty": str(order.shares),
             "side": order.side,
             "type": "limit" if order.limit_price else "market",
-            "time_in_force": _FORMS[order.when][2] if order.is_whole else "day",
+            "time_in_force": _FORMS[order.when][2],
             "client_order_id": order.order_id,
             **_prices(order),
         }
         for order in orders
     ]
-    return json.dumps(requests, indent=2) + "\n"
 
 
 def _prices(order: BrokerOrder) -> dict[str, object]:
-    """Return the limit of a sale at the target, with its stop where Alpaca takes both: for whole shares."""
     if order.limit_price is None:
         return {}
-    if order.stop_price is None or not order.is_whole:
-        return {"limit_price": str(order.limit_price)}
-    target, stop = {"limit_price": str(order.limit_price)}, {"stop_price": str(order.stop_price)}
-    return {"order_class": "oco", "take_profit": target, "stop_loss": stop}
+    limit: dict[str, object] = {"limit_price": str(order.limit_price)}
+    stop = {"stop_price": str(order.stop_price)}
+    return {"order_class": "oco", "take_profit": limit, "stop_loss": stop} if order.stop_price else limit
 
 
 def _tick(price: float | None, rounding: str) -> Decimal | None:

@@ -85,68 +85,45 @@ def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
     Raises:
         DataError: the file cannot be read, or a row is no position of this market at that day.
     """
+    where, held = str(path), dict[str, Holding]()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise DataError(
-                    f"expected the header {','.join(COLUMNS)} on line 1 of {path}, got no {missing[0]}; add it"
-                )
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"expected a CSV file of positions, got {path} ({error}); check the path") from None
-    holdings = [_holding(row, f"line {line} of {path}", market, day) for line, row in enumerate(rows, start=2)]
-    tickers = [holding.ticker for holding in holdings]
-    for ticker in tickers:
-        if tickers.count(ticker) > 1:
-            raise DataError(f"expected one position a ticker in {path}, got {tickers.count(ticker)} in {ticker!r}")
-    return holdings
+            if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+                raise ValueError(f"no {missing[0]} in its header")
+            for row in reader:
+                where = f"line {reader.line_num} of {path}"
+                holding = _holding(row, market, day)
+                if holding.ticker in held:
+                    raise ValueError(f"{holding.ticker} a second time")
+                held[holding.ticker] = holding
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
+    return list(held.values())
 
 
-def _holding(row: Mapping[str, str | None], where: str, market: Market, day: int) -> Holding:
-    missing = [name for name in COLUMNS if not row.get(name)]
-    if missing:
-        raise DataError(f"expected {','.join(COLUMNS)} on {where}, got no {missing[0]}; add it")
-    ticker = str(row["ticker"]).strip()
-    tickers = [market.tickers[column] for column in market.investable_columns]
-    if ticker not in tickers:
-        raise DataError(
-            f"expected an investable ticker on {where}, got {ticker!r}; leave out positions the agent cannot buy"
-        )
-    price, target, shares = (_positive(row[name], f"{name} on {where}") for name in COLUMNS[2:])
-    column = int(market.investable_columns[tickers.index(ticker)])
-    entry = session(str(row["entry_date"]).strip(), market, f"the entry date on {where}")
+def _holding(row: Mapping[str, str | None], market: Market, day: int) -> Holding:
+    """Raise ValueError where a row is no position."""
+    ticker, entry_date, *numbers = ((row[name] or "").strip() for name in COLUMNS)
+    columns = {market.tickers[column]: column for column in market.investable_columns.tolist()}
+    if ticker not in columns:
+        raise ValueError(f"{ticker!r}, which the agent cannot buy")
+    price, target, shares = map(float, numbers)
+    if not all(0 < number < np.inf for number in (price, target, shares)):
+        raise ValueError(f"{', '.join(numbers)} in place of numbers above 0")
+    entry = session(entry_date, market, f"the entry of {ticker}")
     if entry > day:
-        raise DataError(
-            f"expected an entry up to {market.dates[day]} on {where}, got {market.dates[entry]}; choose a later --date"
-        )
-    return Holding(ticker, column, entry, price, target, shares, market.data_array[entry : day + 1, column])
+        raise ValueError(f"an entry after {market.dates[day]}")
+    bars = market.data_array[entry : day + 1, columns[ticker]]
+    return Holding(ticker, columns[ticker], entry, price, target, shares, bars)
 
 
-def _positive(text: str | None, name: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = np.nan
-    if not (np.isfinite(value) and value > 0):
-        raise DataError(f"expected a number above 0 for {name}, got {text!r}; mend it")
-    return value
-
-
-def session(text: str, market: Market, name: str) -> int:
-    """Return the index of the session with an ISO date; DataError, naming the nearest earlier one, if there is none."""
-    try:
-        date = np.datetime64(text, "D")
-    except ValueError:
-        raise DataError(f"expected a date like 2014-11-10 for {name}, got {text!r}") from None
-    place = int(np.searchsorted(market.dates, date, side="right")) - 1
-    if np.isnat(date) or place < 0 or market.dates[place] != date:
-        near = f"; the session before it is {market.dates[place]}" if place >= 0 and not np.isnat(date) else ""
-        raise DataError(
-            f"expected a session from {market.dates[0]} to {market.dates[-1]} for {name}, got {text!r}{near}"
-        )
-    return place
+def session(date: str, market: Market, name: str) -> int:
+    """Return the index of the session with an ISO date; DataError if there is none."""
+    days = market.dates.astype("datetime64[D]").astype(str).tolist()
+    if date not in days:
+        raise DataError(f"expected a session from {days[0]} to {days[-1]} for {name}, got {date!r}")
+    return int(days.index(date))
 
 
 def position_features(holdings: Sequence[Holding], rules: EnvironmentConfig) -> Tensor:
