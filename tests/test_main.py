@@ -40,7 +40,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert 0 < summary["replay_size"] <= 80 and summary["replay_bytes_per_transition"] <= 256
     assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
     policies = {*POLICIES, "ridge", "LightGBM", "planted rule", "oracle"}
-    assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
+    assert set(json.loads((folder / "results.json").read_text())["policies"]) == policies
     shown, log = capsys.readouterr().err, (folder / "run.log").read_text()
     for text in (
         f"Run {folder}: 2 generations of 4 agents, quick profile, seed 0, on cpu\n",
@@ -53,7 +53,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         "planted rule",
     ):
         assert text in shown, text
-    for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'", "oracle"):
+    for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'"):
         assert text in log and text not in shown.partition("Result of")[0], text
     for record in (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()):
         seconds = record["seconds"]
@@ -99,7 +99,7 @@ def test_a_resumed_run_ends_in_the_same_judgement(tiny: Path) -> None:
         assert [r | {"generations": 2} for r in records(tiny, name)] == records(tiny, "whole")
         assert parameters(tiny, name, 2) == parameters(tiny, "whole", 2)
     for name in ("whole", "first", "last"):
-        ends.append(json.loads((tiny.parent / "runs" / name / "summary.json").read_text())["champion"])
+        ends.append(json.loads((tiny.parent / "runs" / name / "results.json").read_text()) | {"run": ""})
     assert ends[0] == ends[1] == ends[2]
 
 
@@ -111,7 +111,7 @@ def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
     assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed), *rules) == 0
     summary = json.loads((tiny.parent / "runs" / "own" / "summary.json").read_text())
     assert (summary["columns"], summary["investable"], summary["synthetic"]) == (6, 4, False)
-    assert set(summary["champion"]["validation"]) == POLICIES and "holdout" not in summary["champion"]
+    assert set(json.loads((tiny.parent / "runs" / "own" / "results.json").read_text())["policies"]) == POLICIES
 
 
 def spoil(folder: Path, kind: str) -> list[str]:

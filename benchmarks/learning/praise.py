@@ -77,13 +77,7 @@ class Judge:
             for draw in (play_random, play_shifted)
         )
         known = known_share(orders, self.setup.env.rules)
-        found = verdict(
-            profit,
-            same_day,
-            self.equal_weight,
-            shifted=Shifted(shifted, known),
-            baselines=self.baselines,
-        )
+        found = verdict(profit, same_day, Shifted(shifted, known), self.equal_weight, baselines=self.baselines)
         values = {name: getattr(found, name) for name in dir(found) if not name.startswith("_")}
         claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
         if found.best_baseline is not None:

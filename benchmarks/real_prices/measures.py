@@ -89,8 +89,8 @@ class Field:
         return verdict(
             account.profit,
             known.each(slice(0, account.windows), account.steps),
+            shifted,
             self.equal.profit,
-            shifted=shifted,
             baselines={name: self.accounts[name].profit for name in self.rivals},
         )
 

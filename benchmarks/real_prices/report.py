@@ -225,7 +225,7 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
             policy: {
                 "sentence": judgement.sentence,
                 "parts": [
-                    {"name": part, "chance": p_value, **test_values(test)} for part, test, p_value in judgement.rows
+                    {"name": part, "chance": p_value, **test_values(test)} for _, part, test, p_value in judgement.parts
                 ],
             }
             for policy, judgement in report.judgements[name].items()

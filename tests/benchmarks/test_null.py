@@ -28,7 +28,7 @@ from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.play import EvaluationSetup
-from training.evaluation.verdict import verdict
+from training.evaluation.verdict import Shifted, verdict
 from training.rollout import play
 
 Array = npt.NDArray[np.float64]
@@ -49,7 +49,8 @@ def test_claims_are_those_of_the_report() -> None:
     rule, baseline = some_rule(setup), some_rule(setup, seed=1)
     played = play_policy(setup, score_policy(setup.env, rule))
     claims = Judge.on(setup, {"other": baseline}, 20, seed=0).praise(played)
-    judgement = verdict(played[0], np.zeros((2, len(played[0]))), played[0])
+    none = np.zeros((2, len(played[0])))
+    judgement = verdict(played[0], none, Shifted(none, none[0]), played[0])
     of_verdict = {name for name in dir(judgement) if name.startswith(("is_", "has_"))}
     assert set(claims) == of_verdict | {"is_better than the best baseline", "is_worse than the best baseline"}
 

@@ -103,7 +103,7 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     assert [fold["return_percent"] for fold in folds] == pytest.approx(returns, abs=1e-9)
     total = results["policies"]["champion"]["return"]["value"]
     assert total == pytest.approx(100 * (champion[-1] / champion[0] - 1), abs=1e-9)
-    assert results["verdict"]["trials"] == 1 and "sentence" in results["verdict"]
+    assert results["verdict"]["trials"] == 1
     trades = pd.read_parquet(path / "trades.parquet")
     assert set(trades["window"]) == set(range(4))
     assert trades["order_date"].min() >= equity["date"][0] and trades["exit_date"].max() <= equity["date"][64]

@@ -64,11 +64,9 @@ def write_results(folder: Path, percent: float, seed: int) -> None:
     dates = np.datetime64("2020-01-01") + np.arange(DAYS + 1)
     frame = pd.DataFrame({"date": dates, "champion": champion, "equal weight": np.linspace(100, 101, DAYS + 1)})
     write_atomically(folder / "equity.csv", frame.to_csv(index=False))
-    found = {
-        "validation": {"champion": {"return %": percent}},
-        "verdict": {"validation": {"sentence": f"Seed {seed}."}},
-    }
-    write_json(folder / SUMMARY, {"champion": found})
+    found = {"policies": {"champion": {"return": {"value": percent}}}, "verdict": {"sentence": f"Seed {seed}."}}
+    write_json(folder / "results.json", found)
+    write_json(folder / SUMMARY, {})
 
 
 command.train_of_study = learn  # type: ignore[assignment]

@@ -202,7 +202,7 @@ def test_without_optuna_it_says_how_to_install_it(
 
 def test_the_page_shows_every_trial(folder: Path) -> None:
     page, whole = (folder / "runs" / "whole" / "sweep.html").read_text(), found(folder, "whole")
-    assert page.count('<svg class="chart"') == 1 + len(whole["space"])
+    assert page.count("<img src=") == 2
     assert sum(f'<tr><th scope="row">{number}</th>' in page for number in range(TRIALS)) == TRIALS
     for name in ("mutation strength", "policy iterations", "expected a smaller stake", whole["sentence"]):
         assert name in page
@@ -226,10 +226,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_every_trial_counts_in_the_verdict_of_each(real: Path) -> None:
     for number in range(2):
-        summary = json.loads((real / "runs" / "real" / f"trial-{number:03d}-seed-0" / "summary.json").read_text())
-        verdict = summary["champion"]["verdict"]
-        assert (verdict["validation"]["trials"], verdict["holdout"]["trials"]) == (2, 1)
-        assert "of 2 trials" in verdict["validation"]["sentence"]
+        results = json.loads((real / "runs" / "real" / f"trial-{number:03d}-seed-0" / "results.json").read_text())
+        assert results["verdict"]["trials"] == 2 and "of 2 trials" in results["verdict"]["sentence"]
     page = (real / "runs" / "real" / "trial-000-seed-0" / "report.html").read_text()
     assert "the verdict allows for all of its trials, 2." in page and "Nothing was chosen" not in page
 

@@ -127,10 +127,8 @@ def judge_training(
     path: Path,
     scores: PlantedScores | None,
     results: Float32Array | None = None,
-) -> dict[Split, Evaluation]:
-    """Judge the champion of a finished training run on its validation days, on the built-in market on both splits.
-
-    The built-in market can be generated anew, so a look at its holdout costs nothing.
+) -> Evaluation:
+    """Judge the champion of a finished training run on its validation days.
 
     Args:
         results: of orders of the training days, see `baseline_rules`.
@@ -139,12 +137,8 @@ def judge_training(
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     rules = baseline_rules(run, trainer.val_env.account, config.evaluation, results)
     command = _command(EvaluateArguments(run=path.name, runs_dir=path.parent))
-    splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
-    evaluations: dict[Split, Evaluation] = {}
-    for split in splits:
-        trainer.safe_point()
-        evaluations[split] = evaluate(run, split, trainer.val_env.account, rules, config.evaluation, command=command)
-    return evaluations
+    trainer.safe_point()
+    return evaluate(run, "validation", trainer.val_env.account, rules, config.evaluation, command=command)
 
 
 def baseline_rules(

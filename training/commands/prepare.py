@@ -43,7 +43,7 @@ def render(summary: PrepareSummary, source: Path) -> str:
         "Files": f"{number(summary.files_read, 0)} read, {number(len(summary.skipped), 0)} skipped",
     }
     traded = {"tickers": survey.traded.astype(float)}
-    coverage = Chart("Tickers that trade, by session", survey.dates, traded, lambda values: number(values[-1], 0))
+    coverage = Chart("Tickers that trade, by session", survey.dates, traded, "{:,.0f}")
     return document(
         "data.html",
         f"Data: {summary.target.name}",

@@ -15,6 +15,7 @@ from data.splits import Splits
 from training.commands.table import SweepArguments
 from training.commands.train import train_of_study
 from training.evaluation.export import EQUITY
+from training.evaluation.export import RESULTS as JUDGED
 from training.evaluation.page.document import write_document
 from training.run.market import load_market, remember_market
 from training.run.study_folder import Study, fetch_files
@@ -137,7 +138,7 @@ def _has_results(folder: Path, store: ObjectStore | None) -> bool:
     if (folder / SUMMARY).is_file():
         return True
     # The summary comes last: it marks the end of the run.
-    return store is not None and fetch_files(store, folder, (EQUITY, SUMMARY))
+    return store is not None and fetch_files(store, folder, (EQUITY, JUDGED, SUMMARY))
 
 
 def _publish(path: Path, plan: SweepPlan, config: Config, study: optuna.Study) -> None:

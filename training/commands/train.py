@@ -16,8 +16,8 @@ from training.commands.evaluate import judge_training
 from training.commands.table import TrainArguments
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
-from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity, write_page
-from training.evaluation.judge import Evaluation, Split
+from training.evaluation.export import FILES as EVALUATION
+from training.evaluation.export import write_evaluation
 from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
 from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
@@ -38,7 +38,7 @@ from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import CHECKPOINTS, CONFIG, REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
-RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
+RESULTS = (SUMMARY, *EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png")
 FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
@@ -165,27 +165,19 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
     results = trainer.end_training()
-    evaluations = judge_training(trainer, config, run.path, scores, results)
-    for split, evaluation in evaluations.items():
-        logger.debug("%s\n%s", split, short_table(evaluation))
+    evaluation = judge_training(trainer, config, run.path, scores, results)
     trainer.safe_point()
-    validation = evaluations["validation"]
-    draw_charts([equity_chart(validation)], run.path / "equity.png", _note(config))
+    draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
     get_profiler().log_memory("end", census=config.census_every > 0)
     logger.debug("%s", get_profiler().final_summary())
-    write_equity(validation, run.path)
-    score = run.records()[-1]["validation"]["champion"]
-    summary = _summary(trainer, config, evaluations, score)
+    write_evaluation(evaluation, run.path)
+    summary = _summary(trainer, config)
     run.write_summary(summary)
-    trainer.safe_point()
-    write_page(validation, run.path / REPORT)
-    logger.info("%s", result_block(validation, _note(config), run.path, generation_name(trainer.generation)))
+    logger.info("%s", result_block(evaluation, _note(config), run.path, generation_name(trainer.generation)))
     return summary
 
 
-def _summary(
-    trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Evaluation], score: float
-) -> dict[str, Any]:
+def _summary(trainer: ERLTrainer, config: Config) -> dict[str, Any]:
     market = trainer.market
     ends = get_profiler().visits(GENERATION)
     return {
@@ -209,10 +201,4 @@ def _summary(
         "seconds": {phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in PHASES},
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),
-        "champion": {
-            "generation": trainer.generation,
-            "validation_return_percent": score,
-            **{split: short_values(evaluation) for split, evaluation in evaluations.items()},
-            "verdict": {split: verdict_values(evaluation) for split, evaluation in evaluations.items()},
-        },
     }

@@ -16,8 +16,7 @@ from training.commands.evaluate import baseline_rules, entered, play_run
 from training.commands.table import WalkForwardArguments
 from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
-from training.evaluation.export import EQUITY, log_evaluation, write_evaluation
-from training.evaluation.export import RESULTS as FOUND
+from training.evaluation.export import FILES, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.play import join
 from training.run.market import load_market, remember_market
@@ -28,12 +27,11 @@ from utils.jobs.job import Job, require_all
 from utils.jobs.table import JobTable
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_log import REPORT, SUMMARY, RunLog
+from utils.runs.run_log import SUMMARY, RunLog
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
 KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*")
-RESULTS = (FOUND, REPORT, EQUITY, "trades.csv", "trades.parquet")
 
 
 def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:
@@ -61,7 +59,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         evaluation = entered(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
-        study.keep(KIND.plan, MARKET, *RESULTS)
+        study.keep(KIND.plan, MARKET, *FILES)
     return evaluation
 
 

@@ -33,7 +33,7 @@ from utils.spaces import (
 logger = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 Scores = NDArray[np.float32] | Array
-CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random selection", "equal weight", "buy and hold"
+CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
 EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
 RULE, ORACLE = "planted rule", "oracle"
 BEST_AGENT, CLOSED_FORM = "best agent", "closed form"

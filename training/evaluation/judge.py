@@ -80,12 +80,18 @@ class Overfitting:
     note: str
 
     @property
-    def track_record(self) -> str:
-        """Return the minimum track record as a sentence."""
+    def lines(self) -> list[str]:
+        """Return the estimates as sentences."""
         judged, needed = f"on the {self.days:,} days judged", self.minimum_track_record_days
-        if needed is None:
-            return f"The Sharpe ratio is not above zero {judged}."
-        return f"A Sharpe ratio like that {judged} is above zero at 95% after {needed:,} days."
+        deflated = "-" if self.deflated_information_ratio is None else f"{100 * self.deflated_information_ratio:.1f} %"
+        return [
+            f"Deflated information ratio: {deflated}, the probability that the true ratio over equal weight is above "
+            f"{self.expected_best_ratio:.2f} a year, expected of the best of {self.trials:,} without skill.",
+            f"The Sharpe ratio is not above zero {judged}."
+            if needed is None
+            else f"Minimum track record: a Sharpe ratio like that {judged} is above zero at 95% after {needed:,} days.",
+            self.note,
+        ]
 
 
 @dataclass(frozen=True)
@@ -137,14 +143,14 @@ class Evaluation:
         # The best baseline is sought among policies that do not know what is planted.
         no_baselines = (CHAMPION, BEST_AGENT, CLOSED_FORM, RANDOM, EQUAL, HOLD, RULE, ORACLE)
         others = [name for name in profit if name not in no_baselines]
-        exposure = {name: float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL)}
+        champion, equal = (float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL))
         return verdict(
             profit[CHAMPION][0],
             profit[RANDOM],
+            Shifted(played.shifted.daily_profit, played.known_share),
             profit[EQUAL][0],
             trials=self.trials,
-            exposure_ratio=exposure[EQUAL] / exposure[CHAMPION] if exposure[CHAMPION] else math.inf,
-            shifted=Shifted(played.shifted.daily_profit, played.known_share),
+            exposure_ratio=equal / champion if champion else math.inf,
             baselines={name: profit[name][0] for name in others},
         )
 
@@ -179,8 +185,7 @@ class Evaluation:
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:
         """Return the information coefficient and the rank information coefficient of all scores, by policy."""
-        holding = self.config.env.max_holding_days
-        found = {}
+        holding, found = self.config.env.max_holding_days, {}
         for name, scores in self.played.scores.items():
             plain, ranked = information_coefficients(scores, self.played.results)
             found[name] = (summed_up(plain, holding), summed_up(ranked, holding))
@@ -208,20 +213,16 @@ class Evaluation:
         champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (CHAMPION, EQUAL))
         best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
         deflated, days = deflated_ratio(champion - equal, best), len(champion)
-        needed = minimum_track_record(champion)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, days, needed, self._note)
-
-    @property
-    def _note(self) -> str:
-        is_of_sweep = self.split == "validation" and self.trials > 1
-        return CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
+        needed, is_of_sweep = minimum_track_record(champion), self.split == "validation" and self.trials > 1
+        note = CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, days, needed, note)
 
     @cached_property
-    def cost_returns(self) -> dict[str, dict[float, float]]:
+    def cost_returns(self) -> dict[str, dict[str, float]]:
         """Return the mean return in percent by policy, then by basis points per leg."""
         levels = self.played.at_cost
         return {
-            name: {bps: curves[name].mean_return_percent for bps, curves in levels.items()}
+            name: {f"{bps:g}": curves[name].mean_return_percent for bps, curves in levels.items()}
             for name in levels[COSTS_BPS[0]]
         }
 
@@ -266,7 +267,7 @@ class Evaluation:
     def caveats(self) -> list[str]:
         """Return what a reader must know before believing the verdict."""
         if self.split == "validation":
-            return [f"{self._note} Settings that are picked by validation results are fitted to these days."]
+            return [f"{self.overfitting.note} Settings that are picked by validation results are fitted to these days."]
         text = (
             f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks or ())}, of "
             f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."

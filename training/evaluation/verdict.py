@@ -40,6 +40,17 @@ class BestBaseline(NamedTuple):
         return outcome(self.test)
 
 
+class Part(NamedTuple):
+    """A part of the champion's profit or a difference from another, in percent of the initial capital a year."""
+
+    key: str
+    """Name in files."""
+    label: str
+    test: MeanTest
+    p_value: float | None
+    """The largest of its tests; None where nothing is claimed."""
+
+
 def outcome(difference: MeanTest) -> str:
     """Return "better than", "worse than" or "not significantly different from", as the interval says."""
     low, high = difference.interval
@@ -57,11 +68,11 @@ class Verdict:
     rank_p_value_below: float
     """The same from below, that it is worse than they are."""
     share_of_random_beaten: float
-    timing: MeanTest | None
-    """Mean of the same-day random selections less that of the shifted ones; None where timing is not judged."""
-    timing_known: MeanTest | None
+    timing: MeanTest
+    """Mean of the same-day random selections less that of the shifted ones."""
+    timing_known: MeanTest
     """Second test of timing, which uses only the exposure that was known beforehand."""
-    exposure: MeanTest | None
+    exposure: MeanTest
     """The shifted random selections' mean profits: what the market paid for being invested that much."""
     over_equal_weight: MeanTest
     scaled: Mapping[str, MeanTest]
@@ -70,23 +81,12 @@ class Verdict:
     trials: int
 
     @property
-    def selection_p_value(self) -> float:
-        """Return the larger p-value of both tests of selection."""
-        return max(self.selection.p_value, self.rank_p_value)
-
-    @property
-    def timing_p_value(self) -> float:
-        """Return the larger p-value of both tests of timing; 1 where timing is not judged."""
-        tests = [test.p_value for test in (self.timing, self.timing_known) if test is not None]
-        return max(tests, default=1.0)
-
-    @property
     def has_selection(self) -> bool:
-        return self.selection_p_value <= TAIL
+        return max(self.selection.p_value, self.rank_p_value) <= TAIL
 
     @property
     def has_timing(self) -> bool:
-        return self.timing_p_value <= TAIL
+        return max(self.timing.p_value, self.timing_known.p_value) <= TAIL
 
     @property
     def has_skill(self) -> bool:
@@ -98,23 +98,19 @@ class Verdict:
         return self.over_equal_weight.p_value <= TAIL
 
     @property
-    def is_better(self) -> bool:
-        """Tell whether the champion has skill and is better than equal weight."""
-        return self.has_skill and self.is_better_than_equal_weight
-
-    @property
     def _skill(self) -> str:
         """Return in words which parts of the profit are significant, and which way."""
-        is_worse = self.selection.interval[1] < 0 and self.rank_p_value_below <= TAIL
-        parts = [("selection", self.selection, self.has_selection, is_worse)]
-        if self.timing is not None and self.timing_known is not None:
-            is_worse = max(self.timing.interval[1], self.timing_known.interval[1]) < 0
-            parts.append(("timing", self.timing, self.has_timing, is_worse))
+        lost_selection = self.selection.interval[1] < 0 and self.rank_p_value_below <= TAIL
+        lost_timing = max(self.timing.interval[1], self.timing_known.interval[1]) < 0
+        parts = [
+            ("selection", self.selection, self.has_selection, lost_selection),
+            ("timing", self.timing, self.has_timing, lost_timing),
+        ]
         gains = " and ".join(f"{name} ({test.mean:+.1f})" for name, test, is_gain, _ in parts if is_gain)
         losses = " and ".join(f"{name} ({test.mean:+.1f})" for name, test, _, is_loss in parts if is_loss)
         missing = " or ".join(name for name, _, is_gain, is_loss in parts if not is_gain and not is_loss)
         said = [f"skill in {gains}"] * bool(gains) + [f"worse than random in {losses}"] * bool(losses)
-        said += [("not in " if said == [f"skill in {gains}"] else "no significant skill in ") + missing] * bool(missing)
+        said += [("not in " if gains and not losses else "no significant skill in ") + missing] * bool(missing)
         return ", ".join(said).capitalize()
 
     @property
@@ -123,39 +119,37 @@ class Verdict:
         said = [self._skill, f"{outcome(self.over_equal_weight)} equal weight ({self.over_equal_weight.mean:+.1f})"]
         if self.best_baseline is not None:
             name, test, among = self.best_baseline
-            which = f"best of {among} baselines" if among > 1 else "its baseline"
             low, high = test.interval
             interval = f"{test.mean:+.1f}, interval {low:+.1f} to {high:+.1f}"
-            said.append(f"{self.best_baseline.outcome} {name} ({interval}), {which}")
+            said.append(f"{outcome(test)} {name} ({interval}), best of {among} baselines")
         allowed = f"; of {self.trials:,} trials" if self.trials > 1 else ""
         return f"{'; '.join(said)} (% a year{allowed})."
 
     @property
-    def rows(self) -> list[tuple[str, MeanTest, float | None]]:
-        """Return the parts of the champion's profit and its differences from others, each with its p-value."""
-        rows: list[tuple[str, MeanTest, float | None]] = [
-            ("selection: over same-day random", self.selection, self.selection_p_value)
+    def parts(self) -> list[Part]:
+        """Return the parts of the champion's profit, which sum to it, and its differences from others."""
+        p_values = [max(self.selection.p_value, self.rank_p_value), max(self.timing.p_value, self.timing_known.p_value)]
+        parts = [
+            Part("over_random_picker", "selection: over same-day random", self.selection, p_values[0]),
+            Part("timing", "timing: same-day over shifted random", self.timing, p_values[1]),
+            Part("exposure", "exposure: shifted random", self.exposure, None),
         ]
-        if self.timing is not None:
-            rows.append(("timing: same-day over shifted random", self.timing, self.timing_p_value))
-        if self.exposure is not None:
-            rows.append(("exposure: shifted random", self.exposure, None))
-        rows.append(("over equal weight", self.over_equal_weight, self.over_equal_weight.p_value))
-        rows += [(f"over equal weight, at its {name}", test, test.p_value) for name, test in self.scaled.items()]
+        differences = {("over_equal_weight", "over equal weight"): self.over_equal_weight}
+        for name, test in self.scaled.items():
+            differences[f"over_equal_weight_at_its_{name}", f"over equal weight, at its {name}"] = test
         if self.best_baseline is not None:
-            name, test, _ = self.best_baseline
-            rows.append((f"over {name}", test, test.p_value))
-        return rows
+            differences["over_best_rival", f"over {self.best_baseline.name}"] = self.best_baseline.test
+        return parts + [Part(key, label, test, test.p_value) for (key, label), test in differences.items()]
 
 
 def verdict(
     champion: Array,
     random: Array,
+    shifted: Shifted,
     equal_weight: Array,
     *,
     trials: int = 1,
     exposure_ratio: float = math.inf,
-    shifted: Shifted | None = None,
     baselines: Mapping[str, Array] | None = None,
 ) -> Verdict:
     """Judge a champion by daily profits on the same days.
@@ -163,8 +157,7 @@ def verdict(
     The champion's profit is the sum of three parts. Selection: the champion less the same-day random selections, which
     give its orders on its days and in its sizes for stocks drawn at random. Timing: the same-day random selections less
     the shifted ones, whose orders are moved in time. Exposure: the shifted random selections. Skill is claimed if
-    selection or timing is significant at 2.5% (the upper tail of a 95% interval), each at half of it where both are
-    tested (Bonferroni).
+    selection or timing is significant at 2.5% (the upper tail of a 95% interval), each at half of it (Bonferroni).
 
     Selection needs two tests that agree. In time: without skill the daily differences from the random mean are
     martingale differences, whatever the champion's exposure and its stocks' volatility; their mean is tested against
@@ -189,13 +182,10 @@ def verdict(
         exposure_ratio: equal weight's exposure over the champion's; infinite where it has none.
         baselines: (days,) profits by name; the one that earned most is named.
     """
-    totals, earned, same_day = random.sum(axis=1), float(champion.sum()), random.mean(axis=0)
-    looks = trials if shifted is None else 2 * trials
-    timing = timing_known = exposure = None
-    if shifted is not None:
-        moved = shifted.profits.mean(axis=0)
-        timing, exposure = (yearly(mean_test(daily, looks)) for daily in (same_day - moved, moved))
-        timing_known = mean_test(same_day - shifted.known_share * moved, looks)
+    totals, earned, looks = random.sum(axis=1), float(champion.sum()), 2 * trials
+    same_day, moved = random.mean(axis=0), shifted.profits.mean(axis=0)
+    volatility = float(champion.std())
+    ratios = {"exposure": exposure_ratio, "volatility": equal_weight.std() / volatility if volatility else math.inf}
     best = None
     if baselines:
         name = max(baselines, key=lambda name: float(baselines[name].sum()))
@@ -206,26 +196,18 @@ def verdict(
         rank_p_value=rank_p_value(earned, totals, looks),
         rank_p_value_below=rank_p_value(-earned, -totals, looks),
         share_of_random_beaten=float((totals < earned).mean()),
-        timing=timing,
-        timing_known=timing_known,
-        exposure=exposure,
+        timing=yearly(mean_test(same_day - moved, looks)),
+        timing_known=mean_test(same_day - shifted.known_share * moved, looks),
+        exposure=yearly(mean_test(moved, looks)),
         over_equal_weight=yearly(mean_test(champion - equal_weight, trials)),
-        scaled=_scaled(champion, equal_weight, exposure_ratio, trials),
+        scaled={
+            name: yearly(mean_test(ratio * champion - equal_weight, trials))
+            for name, ratio in ratios.items()
+            if math.isfinite(ratio)
+        },
         best_baseline=best,
         trials=trials,
     )
-
-
-def _scaled(champion: Array, equal_weight: Array, exposure_ratio: float, trials: int) -> dict[str, MeanTest]:
-    """Test the champion's profit scaled to equal weight's exposure and volatility; left out where it has none."""
-    deviation = float(champion.std())
-    volatility_ratio = float(equal_weight.std()) / deviation if deviation else math.inf
-    ratios = {"exposure": exposure_ratio, "volatility": volatility_ratio}
-    return {
-        name: yearly(mean_test(ratio * champion - equal_weight, trials))
-        for name, ratio in ratios.items()
-        if math.isfinite(ratio)
-    }
 
 
 def yearly(test: MeanTest) -> MeanTest:

@@ -15,7 +15,7 @@ from PIL import Image
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.fires import BoolArray, Hazard
-from utils.charts import Chart, percent
+from utils.charts import Chart
 from utils.pictures import GREY, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file
 
@@ -51,8 +51,7 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
     returns = [None, *(record["return_percent"] for record in records)]  # None: NaN
     curves["exploring, on training tiles"] = np.array(returns, dtype=np.float64)
     episodes = np.array([0, *(record["episodes"] for record in records)])
-    title, end = "Reduction of the burned area, %, by episodes played", lambda values: f"{values[-1]:.1f} %"
-    chart = Chart(title, episodes, curves, end, has_zero=False)
+    chart = Chart("Reduction of the burned area, %, by episodes played", episodes, curves, "{:.1f} %", has_zero=False)
     draw_charts([chart], path, note, "Learning to place fuel breaks")
 
 
@@ -67,7 +66,7 @@ def draw_breaks(
         axes = figure.add_subplot(rows, columns, place)
         contours = _ground(axes, landscape)
         _breaks(axes, cleared.reshape(landscape.shape))
-        _map_title(axes, name, f"burned area {percent(-reduction)}")
+        _map_title(axes, name, f"burned area {-reduction:+.1f} %")
     covers = [list(_COVERS.values())[number] for number in np.unique(_cover(landscape))]
     handles: list[Any] = [
         Patch(facecolor=colour, edgecolor=GREY, linewidth=0.5, label=label) for label, colour in covers

@@ -46,7 +46,7 @@ def _render(account: Account, played: Backtest) -> str:
         "Capital of a bet on the champion, powers of ten",
         x,
         {"capital": power, "skill is shown at": np.full(len(x), np.log10(LINE))},
-        lambda powers: f"{10 ** powers[-1]:.3g}",
+        "{:.2f}",
     )
     return document(
         "report.html",

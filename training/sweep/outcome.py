@@ -13,14 +13,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from training.evaluation.baselines import CHAMPION, EQUAL
-from training.evaluation.export import EQUITY
+from training.evaluation.export import EQUITY, RESULTS
 from training.sweep.space import SweepPlan, run_name
 from training.sweep.study import values_of
 from utils.config.settings import flatten, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.metrics import YEAR_ROOT, daily_returns
-from utils.runs.run_log import SUMMARY
 from utils.statistics import deflated_ratio, expected_best_sharpe, overfitting_probability
 
 if TYPE_CHECKING:
@@ -31,14 +30,14 @@ _OWN = ("run", "resume", "runs_dir", "seed", "device", "threads", "memory_limit_
 """Settings that are left out of a file of the best ones: they are those of one run or machine."""
 
 
-def champion_of(run: Path) -> dict[str, Any]:
-    """Return what the summary of a finished run says of its champion."""
-    return dict(json.loads((run / SUMMARY).read_text(encoding="utf-8"))["champion"])
+def results_of(run: Path) -> dict[str, Any]:
+    """Return the results of a finished run's champion on validation days."""
+    return dict(json.loads((run / RESULTS).read_text(encoding="utf-8")))
 
 
 def profit_of(run: Path) -> float:
     """Return the profit of a finished run's champion on validation days, percent."""
-    return float(champion_of(run)["validation"][CHAMPION]["return %"])
+    return float(results_of(run)["policies"][CHAMPION]["return"]["value"])
 
 
 def outcome_of(folder: Path, plan: SweepPlan, config: Config, study: Study) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, study: Study) -> d
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
     threshold = expected_best_sharpe(float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0, len(shown))
     median_seed = config.seed + best["profits"].index(statistics.median_low(best["profits"]))
-    verdict = champion_of(folder / run_name(best["number"], median_seed))["verdict"]["validation"]
+    verdict = results_of(folder / run_name(best["number"], median_seed))["verdict"]
     return {
         "sweep": folder.name,
         "trials": plan.trials,

@@ -68,7 +68,7 @@ def _history(shown: Sequence[dict[str, Any]], profits: FloatArray) -> Chart:
         "Profit of the trials on validation days, %",
         np.array([one["number"] for one in shown]),
         {"best so far": np.maximum.accumulate(profits)},
-        dots=profits,
+        points={"trials": (np.array([one["number"] for one in shown]), profits)},
         note="Median over the seeds of each trial, and the best so far.",
     )
 
@@ -80,7 +80,7 @@ def _by_setting(shown: Sequence[dict[str, Any]], profits: FloatArray, name: str)
         choices = sorted(set(values))
         note = ", ".join(f"{place}: {choice}" for place, choice in enumerate(choices))
         values = [choices.index(value) for value in values]
-    return Chart(name, np.array(values), dots=profits, note=note, height=200)
+    return Chart(name, np.unique(values), points={"trials": (np.array(values), profits)}, note=note)
 
 
 def _word(value: Any) -> str:
