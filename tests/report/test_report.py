@@ -72,7 +72,7 @@ def test_the_command_shows_a_table_and_writes_the_page(runs: Path, capsys: pytes
     assert report(runs, "one", "two", "one") == 0
     shown = capsys.readouterr().err
     head, _, *rows = shown[shown.index("run ") :].splitlines()
-    assert head.split()[:3] == ["run", "return", "%"] and [row.split()[0] for row in rows[:2]] == ["one", "two"]
+    assert head.split()[:2] == ["run", "Return"] and [row.split()[0] for row in rows[:2]] == ["one", "two"]
     assert "results can be compared" in shown and f"written to {runs / 'report.html'}" in shown
     page = Page((runs / "report.html").read_text())
     assert page.all("h1")[0][1] == "2 runs side by side"
