@@ -28,7 +28,7 @@ _FEW = 30
 _LEGEND_CHARS = 22
 _CELL = (7.0, 4.4)
 """Inches of a chart with its legend, title and note."""
-_RC: dict[str, Any] = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "charts"}
+_RC: Any = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "charts"}
 
 
 def draw_charts(charts: Sequence[Chart], path: Path, note: str | None = None, title: str | None = None) -> None:

@@ -89,7 +89,7 @@ def short_table(evaluation: Evaluation) -> str:
     for name, found in evaluation.policies.items():
         low, high = found["return"][1:]
         _, rank = evaluation.coefficients.get(name, (None, None))
-        row = {"policy": name, "return %": found["return"].value}
+        row: dict[str, Any] = {"policy": name, "return %": found["return"].value}
         row |= {"return 95%": None if low is None else f"{low:+.2f} to {high:+.2f}", "Sharpe": found["sharpe"].value}
         row |= {"beta": found["beta"].value, "alpha %": found["alpha"].value, "rank IC": rank and rank.mean}
         rows.append(row)
@@ -149,7 +149,7 @@ def render(evaluation: Evaluation) -> str:
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
     """Say what was judged, and on what."""
     config, market, played = evaluation.config, evaluation.market, evaluation.played
-    facts = {
+    facts: dict[str, Any] = {
         "Run": evaluation.name,
         "Split": evaluation.split,
         "Days": f"{evaluation.dates[0]} to {evaluation.dates[-1]}",
