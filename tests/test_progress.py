@@ -8,8 +8,6 @@ import time
 import pytest
 
 from utils import progress as module
-from utils.jobs.job import Finished
-from utils.jobs.table import JobTable
 from utils.progress import LINE_SECONDS, Progress, Reporter, progress
 from utils.runs.console import ConsoleHandler
 
@@ -99,23 +97,6 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
         clock.now += 100
         assert said(caplog) == [], "a bar says it"
     assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
-
-
-def test_the_bar_of_jobs_says_what_they_do(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    screen.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", screen)
-    with JobTable(2, lambda name: f"generation 3 of {len(name)}") as jobs:
-        jobs.update("fold-1", "running")
-        module.REPORTER.check()
-        assert "fold-1 0:00 generation 3 of 6" in screen.getvalue()
-        jobs.update("fold-1", "lost: exit code 1")
-        jobs.update("fold-1", "running")
-        jobs.add(Finished("fold-1", result=1))
-        jobs.update("fold-2", "running")
-        screen.truncate(0)
-        module.REPORTER.check()
-        assert "1/2" in screen.getvalue() and "fold-2" in screen.getvalue() and "fold-1" not in screen.getvalue()
 
 
 def test_sizes_and_details_are_shown(clock: Clock) -> None:

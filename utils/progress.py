@@ -38,21 +38,12 @@ class Progress:
             detail: says more about what is being done.
         """
         self.label, self.unit, self.total, self.done = label, unit, total, done
-        self._scales, self._detail = scales, detail
+        self._before, self._scales, self._detail = done, scales, detail
 
     def __enter__(self) -> Progress:
         self._begun = self._updated = REPORTER.clock()
-        self._before = self.done
-        self.bar: tqdm[Any] = tqdm(
-            desc=self.label,
-            unit=self.unit,
-            total=self.total,
-            initial=self.done,
-            unit_scale=self._scales,
-            leave=False,
-            disable=None,
-            delay=DELAY_SECONDS,
-        )
+        names: dict[str, Any] = {"desc": self.label, "unit": self.unit, "unit_scale": self._scales}
+        self.bar = tqdm(total=self.total, initial=self.done, leave=False, disable=None, delay=DELAY_SECONDS, **names)
         REPORTER.begin(self)
         return self
 
@@ -63,8 +54,7 @@ class Progress:
     def update(self, units: int = 1, total: int | None = None) -> None:
         """Count finished units; a `total` replaces the one before."""
         self.done, self._updated = self.done + units, REPORTER.clock()
-        if total is not None:
-            self.bar.total = self.total = total
+        self.bar.total = self.total = self.total if total is None else total
         self.bar.update(units)
 
     def refresh(self) -> None:
@@ -75,10 +65,9 @@ class Progress:
     def __str__(self) -> str:
         """Return the work, the units done and an estimate of the time left."""
         count = tqdm.format_sizeof if self._scales else "{:,}".format
-        text = f"{self.label}: {count(self.done)}"
         if self.total is None:
-            return f"{text} {self.unit}s"
-        text += f" of {count(self.total)} {self.unit}s"
+            return f"{self.label}: {count(self.done)} {self.unit}s"
+        text = f"{self.label}: {count(self.done)} of {count(self.total)} {self.unit}s"
         if self._before < self.done < self.total:
             seconds = (self._updated - self._begun) / (self.done - self._before) * (self.total - self.done)
             text += f", {tqdm.format_interval(max(0.0, seconds - (REPORTER.clock() - self._updated)))} left"
@@ -117,8 +106,7 @@ class Reporter:
 
     def end(self, work: Progress) -> None:
         """Report on it no longer."""
-        if work in self._open:
-            self._open.remove(work)
+        self._open = [one for one in self._open if one is not work]
 
     def quiet(self) -> None:
         """Note that something was logged."""

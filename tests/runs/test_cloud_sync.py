@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ import google_crc32c
 import pytest
 import torch
 
-from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
+from benchmarks.faults.proxy import FaultProxy, Request, emulator, running
 from utils.cloud.restore import newest_run, restore_latest, restore_run
 from utils.cloud.settings import open_cloud
-from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, safe_name
+from utils.cloud.store import TEMPORARY, LocalStore, ObjectStore, RetryPolicy
 from utils.cloud.sync import CloudSync, list_generations
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import (
@@ -130,34 +130,26 @@ def a_download(request: Request) -> bool:
     return "alt=media" in request.path and request.name.endswith(".safetensors")
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, "NoneType"),
-        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "my-bucket"}, "GcsStore"),
-        ({"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": "/mnt/volume"}, "LocalStore"),
-    ],
-)
-def test_the_store_is_the_one_that_the_environment_names(
-    environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_the_one_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
-    assert type(open_cloud(environ)).__name__ == expected
+    for provider, bucket, expected in (("gcs", "my-bucket", "GcsStore"), ("local", "/mnt/volume", "LocalStore")):
+        assert type(open_cloud({"CLOUD_PROVIDER": provider, "CLOUD_BUCKET": bucket})).__name__ == expected
+    assert open_cloud({}) is None
 
 
 @pytest.mark.parametrize(
-    ("environ", "named"),
+    ("provider", "bucket", "named"),
     [
-        ({"CLOUD_BUCKET": "b-b"}, "CLOUD_PROVIDER"),
-        ({"CLOUD_PROVIDER": "s3", "CLOUD_BUCKET": "b-b"}, "'s3'"),
-        ({"CLOUD_PROVIDER": "gcs"}, "CLOUD_BUCKET"),
-        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "gs://bucket"}, "'gs://bucket'"),
-        ({"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": "relative/path"}, "'relative/path'"),
+        ("", "b-b", "CLOUD_PROVIDER"),
+        ("s3", "b-b", "'s3'"),
+        ("gcs", "", "CLOUD_BUCKET"),
+        ("gcs", "gs://bucket", "'gs://bucket'"),
+        ("local", "relative/path", "'relative/path'"),
     ],
 )
-def test_impossible_settings_are_refused_in_one_line(environ: dict[str, str], named: str) -> None:
+def test_impossible_settings_are_refused_in_one_line(provider: str, bucket: str, named: str) -> None:
     with pytest.raises(ConfigError, match=r"^expected [^\n]*$") as caught:
-        open_cloud(environ)
+        open_cloud({"CLOUD_PROVIDER": provider, "CLOUD_BUCKET": bucket})
     assert named in str(caught.value)
 
 
@@ -198,9 +190,8 @@ def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run
         LocalStore(tmp_path, below="../other")
 
 
-@pytest.mark.parametrize("kind", ["reset", "corrupt", "lost_ack"])
-def test_what_passes_is_recovered_from(proxy: FaultProxy, run: Path, tmp_path: Path, kind: Kind) -> None:
-    fault = proxy.inject(kind, of_tensors, 1)
+def test_bytes_that_change_on_the_way_are_sent_again(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
+    fault = proxy.inject("corrupt", of_tensors, 1)
     assert upload(gcs(), run, 1) == "uploads: 0 pending, 3 done, 0 failed"
     assert fault.seen == 1
     assert_stored(gcs(), run, run / "checkpoints" / "generation-000001", tmp_path)
@@ -247,15 +238,6 @@ def test_a_bucket_out_of_reach_is_logged_and_the_run_starts(
     proxy.inject("status", lambda _: True, float("inf"), 503)
     gcs(HASTY).check()
     assert "503 Service Unavailable" in caplog.text
-
-
-def test_a_folder_that_is_not_mounted_fails_at_once(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "absent", HASTY)
-    with pytest.raises(ConfigError, match="mount it first"):
-        store.check()
-    with pytest.raises(CloudError, match="not mounted"):
-        store.put("a/b", b"bytes")
-    assert not (tmp_path / "absent").exists()
 
 
 class GatedStore(LocalStore):
@@ -317,6 +299,25 @@ def test_a_run_whose_name_no_store_should_hold_is_refused(tmp_path: Path) -> Non
         CloudSync(LocalStore(tmp_path), tmp_path / "a:b")
 
 
+def test_a_name_that_another_run_takes_meanwhile_is_left_to_it(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    store = LocalStore(tmp_path / "volume", FAST)
+    store.put(f"{RUN}/config.json", b"theirs")
+    with pytest.raises(CloudError, match="exists with other content"):
+        upload(store, run)
+    assert set(store.list("")) == {f"{RUN}/config.json"}
+
+
+def test_what_a_killed_upload_left_in_a_volume_goes(tmp_path: Path) -> None:
+    store, left = LocalStore(tmp_path), tmp_path / "run" / f"{TEMPORARY}file-0123456789abcdef"
+    for change in (partial(store.put, "run/file", b"new"), partial(store.delete, "run/file")):
+        store.put("run/file", b"old")
+        left.write_bytes(b"half")
+        change()
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_newest_run_is_the_one_completed_last(store: ObjectStore, run: Path) -> None:
     with pytest.raises(ConfigError, match="got none"):
         newest_run(store)
@@ -336,33 +337,15 @@ def test_a_cloud_out_of_reach_does_not_lose_a_generation(proxy: FaultProxy, run:
     assert not list((tmp_path / "restored").iterdir())
 
 
-def damage(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
-@pytest.mark.parametrize(
-    ("store", "name", "change"),
-    [
-        ("gcs", "population.safetensors", damage),
-        ("local", "population.safetensors", None),
-        ("local", "history.json", lambda data: data[:-1]),
-        ("local", "manifest.json", lambda data: data + b"0"),
-    ],
-    indirect=["store"],
-)
+@pytest.mark.parametrize("name", ["population.safetensors", "manifest.json"])
 def test_a_damaged_generation_gives_way_to_the_one_before(
-    store: ObjectStore, run: Path, tmp_path: Path, name: str, change: Callable[[bytes], bytes] | None
+    store: ObjectStore, run: Path, tmp_path: Path, name: str
 ) -> None:
     upload(store, run, 1, 2)
-    at = f"{RUN}/checkpoints/generation-000002/{name}"
     data = (run / "checkpoints" / "generation-000002" / name).read_bytes()
-    if change is None:
-        store.delete(at)
-    else:
-        store.put(at, change(data))
+    store.put(f"{RUN}/checkpoints/generation-000002/{name}", data[:-1] + bytes([data[-1] ^ 1]))
     path = restore_latest(store, RUN, tmp_path / "restored")
-    assert path is not None and path.name == "generation-000001"
-    assert verify_checkpoint(path).generation == 1
+    assert path is not None and verify_checkpoint(path).generation == 1
     assert [path.name for path in (tmp_path / "restored").iterdir()] == ["generation-000001"]
 
 
@@ -397,17 +380,11 @@ def test_objects_are_bounded_by_their_announced_size(store: ObjectStore, tmp_pat
 
 
 def test_unsafe_names_are_refused_everywhere(store: ObjectStore, tmp_path: Path) -> None:
-    target = tmp_path / "fetched"
     for name in ("../a", "/a", "a/../b", "a\\b", "..", "", "a//b", "a/", "a\0b", "a\nb", "C:/a", "./a"):
-        calls: list[Callable[[], object]] = [
-            partial(safe_name, name),
-            partial(store.put, name, b""),
-            partial(store.get, name, target, 1),
-            partial(store.delete, name),
-        ]
-        for call in calls:
+        calls = (store.put, name, b""), (store.get, name, tmp_path / "fetched", 1), (store.delete, name)
+        for call, *arguments in calls:
             with pytest.raises(DamagedError):
-                call()
+                call(*arguments)
 
 
 def test_unsafe_names_in_a_bucket_are_passed_over(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
@@ -435,10 +412,7 @@ def test_links_in_a_mounted_folder_are_not_followed(tmp_path: Path) -> None:
 MARK = "TOPSECRETMARK"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [f"not JSON {MARK}", json.dumps({"type": "service_account", "private_key": MARK}), json.dumps({"type": MARK})],
-)
+@pytest.mark.parametrize("text", [f"not JSON {MARK}", json.dumps({"type": "service_account", "private_key": MARK})])
 def test_a_broken_key_file_is_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     (tmp_path / "key.json").write_text(text)

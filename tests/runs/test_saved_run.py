@@ -57,19 +57,16 @@ def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days
     assert (after.dates[:DAYS] == before.dates).all()
 
 
-@pytest.mark.parametrize("knows_idle_days", [True, False])
-def test_a_day_on_which_only_a_new_ticker_trades_stays_if_the_run_knew_it(knows_idle_days: bool) -> None:
+def test_a_day_on_which_only_a_new_ticker_trades_stays_if_the_run_knew_it() -> None:
     bars = panel(0)[:DAYS]
     bars[[0, 70], :COLUMNS] = np.nan
     bars[70, COLUMNS] = 50.0
     before = market(bars[:, :COLUMNS])
     record = record_market(before)
     assert record.idle_days == [str(before.dates[day]) for day in (0, 70)]
-    if knows_idle_days:
-        np.testing.assert_array_equal(pin_market(market(bars), record).data_array, before.data_array)
-    else:
-        with pytest.raises(DataError, match="got others"):
-            pin_market(market(bars), dataclasses.replace(record, idle_days=[]))
+    np.testing.assert_array_equal(pin_market(market(bars), record).data_array, before.data_array)
+    with pytest.raises(DataError, match="got others"):
+        pin_market(market(bars), dataclasses.replace(record, idle_days=[]))
 
 
 @settings(max_examples=15)
@@ -193,9 +190,13 @@ def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path)
     assert "--resume one" in refusal(tmp_path / "runs", "one")
     shutil.rmtree(tmp_path / "runs" / "one" / "checkpoints")
     assert "a complete generation" in refusal(tmp_path / "runs", "one")
+    (tmp_path / "tiny.toml").write_text(TINY)
+    assert train(tmp_path / "tiny.toml", "--run", "built-in", "--generations", "1") == 0
+    assert open_saved_run(tmp_path / "runs", "built-in").planted_scores is not None
+    assert "built-in market" in refusal(tmp_path / "runs", "built-in", data=folder / "data.parquet")
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_flipped_bit_of_a_market_is_refused_or_changes_nothing(
     folder: Path, tmp_path: Path, data: st.DataObject
@@ -209,14 +210,6 @@ def test_a_flipped_bit_of_a_market_is_refused_or_changes_nothing(
         assert read_market_record(tmp_path) == recorded
     except DataError as error:
         assert "\n" not in str(error)
-
-
-def test_a_built_in_market_takes_no_data_file(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "tiny.toml").write_text(TINY)
-    assert train(tmp_path / "tiny.toml", "--run", "one", "--generations", "1") == 0
-    assert open_saved_run(tmp_path / "runs").planted_scores is not None
-    with pytest.raises(ConfigError, match="built-in market"):
-        open_saved_run(tmp_path / "runs", data=folder / "data.parquet")
 
 
 def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

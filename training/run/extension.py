@@ -25,10 +25,7 @@ def inheritance(path: Path) -> Checkpoint | None:
     """
     found = load_latest(path / INHERITED)
     if found is None and list_checkpoints(path / INHERITED):
-        raise ConfigError(
-            f"expected what a run inherited in {path / INHERITED}, got a damaged checkpoint; restore it from a copy of "
-            "the run, or extend anew"
-        )
+        raise ConfigError(f"expected what a run inherited in {path / INHERITED}, got a damaged checkpoint; extend anew")
     return found
 
 
@@ -41,21 +38,18 @@ def bequeath(inherited: Checkpoint, trainer: ERLTrainer) -> None:
     Raises ConfigError for a population or networks of another size.
     """
     population, state = trainer.population, inherited.state["population"]
-    if len(state["genes"]) != len(population):
-        raise ConfigError(
-            f"expected a population of {len(state['genes'])}, as that of {inherited.run_id}, got {len(population)}; "
-            "leave --population-size out"
-        )
-    if "networks" in state and population.networks is not None:
-        try:
+    try:
+        if len(state["genes"]) != len(population):
+            raise ValueError(f"{len(state['genes'])} agents")
+        if "networks" in state and population.networks is not None:
             population.load_networks(state)
-        except (KeyError, ValueError) as error:
-            raise ConfigError(
-                f"expected networks of the size of those of {inherited.run_id}, got others: {error}; leave "
-                "--learning.hidden out"
-            ) from None
-        population.networks.renew_folds(trainer.generators["networks"])
-        population.updates = state["updates"]
+            population.networks.renew_folds(trainer.generators["networks"])
+            population.updates = state["updates"]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"expected a population and networks of the size of those of {inherited.run_id}, got others: {error}; "
+            "leave --population-size and --learning.hidden out"
+        ) from None
     population.genes, population.elites, population.examined = state["genes"], state["elites"], state["examined"]
     values = {name: value.to(trainer.device) for name, value in inherited.state["cash_value"].items()}
     trainer.stand_on(population.cash_value.with_values(**values))
@@ -71,10 +65,8 @@ def run_to_extend(name: str, config: Config) -> RunLog:
 
 def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) -> Config:
     """Return the settings of a new run: those of its parent, updated by those the user gave."""
-    own = explicit | {"run", "resume", "runs_dir"}
-    return with_settings(
-        parent.settings(Config), {name: value for name, value in flatten(to_dict(config)).items() if name in own}
-    )
+    given, names = flatten(to_dict(config)), explicit | {"run", "resume", "runs_dir"}
+    return with_settings(parent.settings(Config), {name: given[name] for name in given.keys() & names})
 
 
 def inherit(parent: RunLog, path: Path, market: Market) -> None:
@@ -86,12 +78,11 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
     checkpoint = parent.newest_generation(settings_hash(parent.settings(Config)), lambda checkpoint: checkpoint)
     record = read_market_record(parent.path)
     last = np.datetime64(record.splits["holdout"][1], "D")
-    is_same = is_recorded_market(market, record)
-    if not is_same or market.dates[-1] <= last:
+    if not is_recorded_market(market, record) or market.dates[-1] <= last:
         raise DataError(
-            f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
-            f"{'the same' if is_same else 'other'} data; give its file as it has grown"
+            f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "
+            "give its file as it has grown"
         )
     state = encode_state({name: checkpoint.state[name] for name in ("population", "cash_value")})
-    named = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
-    save_checkpoint(path / INHERITED, checkpoint.generation, state, **named)
+    given = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
+    save_checkpoint(path / INHERITED, checkpoint.generation, state, **given)

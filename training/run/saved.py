@@ -1,10 +1,8 @@
 """A finished or interrupted run, opened for evaluation or use: its settings, market and champion."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -77,32 +75,16 @@ def open_saved_run(
 
     def agents(checkpoint: Checkpoint) -> tuple[int, DDPGAgent, DDPGAgent]:
         champion, best = (checkpoint.state[name] for name in ("champion", "best_agent"))
-        if problem := misfit(_one_of(champion), _one_of(best), "champion") or misfit(best, best, "best_agent"):
-            raise CheckpointError(problem)
+        if problem := misfit(champion, champion, "champion") or misfit(best, best, "best_agent"):
+            raise CheckpointError(problem)  # NaN
         return checkpoint.generation, DDPGAgent.from_state(champion, device), DDPGAgent.from_state(best, device)
 
     generation, champion, best_agent = run.newest_generation(settings_hash(config), agents)
     if data is not None and config.data is None:
-        raise ConfigError(
-            f"expected no --data for {run.path}, which was trained on the built-in market, got {str(data)!r}"
-        )
+        raise ConfigError(f"expected no --data for {run.path}, which was trained on the built-in market, got {data}")
     if not (run.path / MARKET).is_file():
         raise ConfigError(f"expected {MARKET} in {run.path}, got none; continue the run once with --resume {run.name}")
     # The record has the stocks that may be bought, so that their list may be gone.
     market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
-    return SavedRun(
-        path=run.path,
-        config=config,
-        market=pinned(run.path, market),
-        planted_scores=scores,
-        device=torch.device(device),
-        generation=generation,
-        champion=champion,
-        best_agent=best_agent,
-    )
-
-
-def _one_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of an agent with the first row only of what a committee has a row of for each member."""
-    by_member = {name: state[name] for name in ("networks", "members") if name in state}
-    return {**state, **{name: {key: value[:1] for key, value in part.items()} for name, part in by_member.items()}}
+    market = pinned(run.path, market)
+    return SavedRun(run.path, config, market, scores, torch.device(device), generation, champion, best_agent)

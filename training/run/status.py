@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,6 @@ from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
-
-_TEXT_WIDTH = 80 - 14
-"""Columns of a narrow terminal beside a label."""
 
 
 def opening_line(config: Config, device: object, path: Path) -> str:
@@ -51,113 +47,85 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     champion bets on its forecasts, are one line each.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
-    trading, validation, learning = record["trading"], record["validation"], record["learning"]
+    trading, learning = record["trading"], record["learning"]
+    size, starts = replay["size"], replay.get("training_starts", 0)
+    buffer = f"{size:,} / {replay['capacity']:,}{', ready' if starts else ' transitions'}"
+    if size < starts:
+        buffer = f"Buffer not ready: {size:,} / {starts:,}"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
     phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
-    buffer = f"{replay['size']:,} / {replay['capacity']:,}"
-    if (starts := replay.get("training_starts")) is None:
-        buffer += " transitions"
-    elif replay["size"] >= starts:
-        buffer += ", ready"
-    else:
-        buffer = f"Buffer not ready: {replay['size']:,} / {starts:,}"
-    champions = ", ".join(f"{name.replace('_', ' ')} {_percent(value)}" for name, value in validation.items())
+    episodes = max(1, (trading["days_with_positions"] + trading["days_without_positions"]) // rules.episode_steps)
+    costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, "")
+    win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
+    champions = (f"{name.replace('_', ' ')} {_percent(value)}" for name, value in record["validation"].items())
+    explained, best = (_percent(100 * learning[name], "") for name in ("explained", "explained_best"))
+    value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
     lines = {
         "Replay": buffer,
         "Time": f"{total}, average {average}, left {left}, then judging "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
-        "Fitness": f"an episode's profit: {spread}, std {_percent(fitness['std'], signed=False)}, "
-        f"{fitness['above_zero']} of {fitness['agents']} agents above zero",
-        **_trading(trading, rules),
-        "Validation": f"{champions}, mean of single episodes",
+        "Fitness": f"an episode's profit: {spread}, std {_percent(fitness['std'], '')}, {fitness['above_zero']} of "
+        f"{fitness['agents']} agents above zero",
+        "Trades": f"{trading['trades'] / episodes:.1f} an episode ({trading['trades']:,} in {episodes:,} episodes): "
+        f"{trading['wins']:,} wins, {trading['losses']:,} losses, win rate {_percent(win_rate, '')}; an episode costs "
+        f"{costs} of the capital",
+        "Validation": f"{', '.join(champions)}, mean of single episodes",
         "Trust": f"on training days {bet}",
-        "Learning": _learning(learning),
+        "Learning": f"ridge regressions explain {explained} of results out of fold, the best {best}; Q(s0) {value}, "
+        f"elites earned {profit}; {learning['founders']:.0f} founders left",
         **({"Networks": _networks(learning)} if "noise_scale" in learning else {}),
         "Memory": memory,
     }
-    head = f"Generation {record['generation']} of {record['generations']}"
-    return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
+    return _block(f"Generation {record['generation']} of {record['generations']}", lines)
 
 
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
     """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
     run = shlex.join(["--run", path.name, *([] if path.parent == RUNS else ["--runs-dir", str(path.parent)])])
     windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
-    returns = (
-        f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, {evaluation.dates[0]} to "
-        f"{evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the mean of single episodes "
-        "that overlap, each from the initial capital."
-    )
     lines = {
-        "Returns": _wrapped(returns),
-        "Verdict": _wrapped(evaluation.sentence),
-        "Note": _wrapped(note),
+        "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
+        f"{evaluation.dates[0]} to {evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the "
+        "mean of single episodes that overlap, each from the initial capital.",
+        "Verdict": evaluation.sentence,
+        "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
         "Next": f"python main.py evaluate {run} --split holdout",
         "": f"python main.py signals {run}",
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
-    return "\n".join([head, short_table(evaluation), *(f"  {name:<11} {line}" for name, line in lines.items())])
+    return _block(f"{head}\n{short_table(evaluation)}", lines)
 
 
-def _wrapped(text: str) -> str:
-    """Wrap a text after its label for a narrow terminal."""
-    return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
-
-
-def _trading(trading: Mapping[str, Any], rules: EnvironmentConfig) -> dict[str, str]:
-    """Return the trades and the days of the mean episode of all agents."""
-    days = trading["days_with_positions"] + trading["days_without_positions"]
-    episodes = max(1, days // rules.episode_steps)
-    win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
-    costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, signed=False)
-    return {
-        "Trades": f"{trading['trades'] / episodes:.1f} an episode ({trading['trades']:,} in {episodes:,} episodes): "
-        f"{trading['wins']:,} wins, {trading['losses']:,} losses, win rate {_percent(win_rate, signed=False)}",
-        "Days": f"{100 * trading['days_with_positions'] / max(1, days):.1f} % with positions; an episode costs {costs} "
-        f"of the capital, penalties {_percent(trading['penalties'] / episodes, signed=False)}",
-    }
-
-
-def _learning(learning: Mapping[str, Any]) -> str:
-    """Return the out-of-fold accuracy of forecasts, the value of elites, and the survival of lineages."""
-    explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
-    value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
-    return (
-        f"ridge regressions explain {explained:.2f} % of results out of fold, the best {best:.2f} %; Q(s0) {value}, "
-        f"elites earned {profit}; {learning['founders']:.0f} founders left"
-    )
+def _block(head: str, lines: Mapping[str, object]) -> str:
+    return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
 
 
 def _networks(learning: Mapping[str, Any]) -> str:
     """Return the losses of the networks, and what the elites' actors do."""
-    names = ("reward", "temporal", "actor")
-    losses = "not trained yet"
-    if "reward_loss" in learning:
-        losses = "losses: " + ", ".join(f"{name} {learning[f'{name}_loss']:.3f}" for name in names)
-    actors = ""
+    losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in ("reward", "temporal", "actor"))
+    parts = [f"losses: {', '.join(losses)}" if "reward_loss" in learning else "not trained yet"]
     if "departed" in learning:
-        actors = (
-            f"; {100 * learning['departed']:.0f} % of the elites' orders differ from their closed forms' and added "
+        parts.append(
+            f"{100 * learning['departed']:.0f} % of the elites' orders differ from their closed forms' and added "
             f"{_percent(learning['added'])} (standard error {learning['added_error']:.2f}) an episode"
         )
-    skipped = learning.get("skipped_updates", 0)
-    end = f"; {skipped:,.0f} updates skipped" if skipped else ""
-    return f"{losses}{actors}; exploration noise {learning['noise_scale']:.2f}{end}"
+    parts.append(f"exploration noise {learning['noise_scale']:.2f}")
+    if skipped := learning.get("skipped_updates", 0):
+        parts.append(f"{skipped:,.0f} updates skipped")
+    return "; ".join(parts)
 
 
-def _percent(value: float | None, signed: bool = True) -> str:
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{value:+.2f} %" if signed else f"{value:.2f} %"
+def _percent(value: float | None, sign: str = "+") -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:{sign}.2f} %"
 
 
 def _duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if seconds >= 60 else f"{seconds:.1f} s"
