@@ -34,7 +34,7 @@ FIRST_WAIT, LONGEST_WAIT = 10.0, 300.0
 KINDS = (
     ("", CONFIG, SUMMARY, ()),
     ("", "walk_forward.json", "report.html", ("walk-forward",)),
-    ("", "sweep_plan.json", "sweep.html", ("sweep",)),
+    ("", "sweep_plan.json", "sweep.json", ("sweep",)),
     ("fuel-breaks/", CONFIG, SUMMARY, ("fuel-breaks", "train")),
 )
 """Kinds of runs: their folder, the file with which one begins, the one that ends it, and the command."""

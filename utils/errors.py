@@ -72,12 +72,6 @@ class ConflictError(CloudError):
     """An object that exists already, with other content."""
 
 
-class ClusterError(ProgramError):
-    """Work that machines repeatedly failed to do."""
-
-    is_resumable = True
-
-
 class JobsFailed(ProgramError):
     """Jobs some of which failed; it has the worst of their exit codes."""
 

@@ -25,9 +25,8 @@ from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import as_program_error
-from utils.jobs.executor import Executor, open_executor
-from utils.jobs.job import InProcess, Job, require_all
-from utils.jobs.table import JobTable
+from utils.jobs.executor import Executor, InProcess, open_executor
+from utils.jobs.job import Finished, Job, require_all
 from utils.runs.console import setup_logging
 
 Record = dict[str, Any]
@@ -103,7 +102,7 @@ def study_executor(
     """
     read = [file for file in files if file is not None]
     with open_executor(arguments.jobs, arguments.cluster, logs=folder, files=read) as executor:
-        if executor.is_apart:
+        if not isinstance(executor, InProcess):
             setup_logging()
         yield executor
 
@@ -182,15 +181,15 @@ def run_study(
         else:
             yield found
     work = [Job(name, partial(_alone, job.task)) for name, job in todo.items()]
-    with JobTable(len(work)) as table:
-        for end in executor.run(work, table.update):
-            table.add(end)
-            if end.error is None:
-                record = {**todo[end.name].key, **end.result}
-                if path is not None:
-                    append_result(path, record)
-                yield record
-    require_all(table.ends)
+    ends = list[Finished]()
+    for end in executor.run(work):
+        ends.append(end)
+        if end.error is None:
+            record = {**todo[end.name].key, **end.result}
+            if path is not None:
+                append_result(path, record)
+            yield record
+    require_all(ends)
 
 
 def _alone(task: Callable[[], Record]) -> Record:

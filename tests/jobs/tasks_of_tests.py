@@ -1,10 +1,8 @@
 """Work of jobs in the tests: picklable, because it runs in other processes."""
 
-import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from utils.errors import DataError, JobsFailed, StopRequested
@@ -45,38 +43,17 @@ def die_until(log: Path, times: int) -> int:
     return begun
 
 
-@contextlib.contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """Note signals as `SafePoint` does; to import it, and torch with it, would take longer than all this work."""
+def count_until_stopped(folder: Path) -> None:
+    """A miniature run: counts, and stops at safe points."""
     noted: list[int] = []
-    earlier = {
-        number: signal.signal(number, lambda number, _: noted.append(number))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield noted
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-
-
-def count_until_stopped(folder: Path) -> int:
-    """A miniature run: resumes counting where it was stopped, and stops at safe points."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # as by `SafePoint`, whose import takes longer than all this work
+        signal.signal(number, lambda number, _: noted.append(number))
     state = folder / f"{os.getpid()}.began"
-    count = folder / "count"
-    with noted_signals() as noted:
-        while True:
-            done = int(count.read_text()) if count.exists() else 0
-            if noted:
-                state.with_suffix(".stopped").touch()
-                raise StopRequested(noted[0], time.monotonic())
-            if done >= 1000:
-                return done
-            temporary = folder / f".{os.getpid()}"
-            temporary.write_text(str(done + 1))
-            temporary.replace(count)
-            state.touch()
-            time.sleep(0.05)
+    while not noted:
+        state.touch()
+        time.sleep(0.05)
+    state.with_suffix(".stopped").touch()
+    raise StopRequested(noted[0], time.monotonic())
 
 
 def never_stop(folder: Path) -> None:

@@ -63,12 +63,16 @@ def assert_alike(found: Path, whole: Path) -> None:
         assert tensors(found / fold / last) == tensors(whole / fold / last)
 
 
-def test_folds_side_by_side_that_are_stopped_go_on(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A signal in the middle of both folds: exit code 143, no process left, and the same results in the end."""
+def test_folds_side_by_side_that_are_stopped_go_on_elsewhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal once a generation is stored: exit code 143, no process left, and equal results without the disk."""
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path))
     command = [sys.executable, str(ROOT / "main.py"), *begin(folder, "cut", "--jobs", "2")]
     path = folder / "runs" / "cut"
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not any(path.glob("fold-*/market.json")):
+        while process.poll() is None and not any(tmp_path.glob("cut/fold-*/checkpoints/*/manifest.json")):
             time.sleep(0.02)
         left = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
@@ -76,23 +80,11 @@ def test_folds_side_by_side_that_are_stopped_go_on(folder: Path, capfd: pytest.C
     assert process.returncode == 143
     assert left and not psutil.wait_procs(left, timeout=60)[1]
     assert "stopped by SIGTERM" in shown and "walk-forward --resume" in shown and "Traceback" not in shown
-    assert main(words(folder, "--resume", "cut", "--jobs", "2")) == 0
+    assert shown.count("running") == 2 and (path / "jobs" / "fold-1.log").is_file()
+    shutil.rmtree(path)
+    assert main(words(folder, "--resume", "cut")) == 0
     assert_alike(path, folder / "runs" / "whole")
-    shown = capfd.readouterr().err
-    assert "Generation 1 of 2" not in shown and shown.count("running") == 2 and "2 of 2" in shown
-    assert "Generation 2 of 2" in (path / "jobs" / "fold-1.log").read_text()
-
-
-def test_a_test_whose_disk_is_lost_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cloud has only the first generation of its second fold."""
-    shutil.copytree(folder / "volume", tmp_path / "volume")
-    shutil.rmtree(tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002")
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "volume"))
-    data = ("--data", str(folder / "data.parquet"))
-    assert main(words(tmp_path, "--resume", *data)) == 0
-    assert_alike(tmp_path / "runs" / "whole", folder / "runs" / "whole")
-    assert (tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002").is_dir()
+    assert (tmp_path / "cut" / "fold-2" / "checkpoints" / "generation-000002").is_dir()
 
 
 def test_a_fold_that_another_machine_trained_is_fetched(

@@ -18,7 +18,6 @@ from training.sweep.study import (
     quiet,
     values_of,
 )
-from utils.errors import ConfigError
 from utils.jobs.job import Finished
 
 SPACE = space_of(
@@ -27,7 +26,6 @@ SPACE = space_of(
         "learning.policy_iterations": {"choices": [1, 2, 4]},
         "generations": {"low": 2, "high": 10, "step": 4},
     },
-    "space.toml",
 )
 
 
@@ -59,7 +57,7 @@ def trials_of(*, seed: int = 5, is_reversed: bool = False) -> list[dict[str, Any
         for run, params in sorted(runs.items(), reverse=is_reversed):
             found[run] = Finished(str(run), worth(params, run))
             if run.number % ROUND == 2:
-                found[run] = Finished(str(run), exception=ConfigError("expected less, got too much"))
+                found[run] = Finished(str(run), error="expected less, got too much", exit_code=2)
         return found
 
     study = new_study()
@@ -71,10 +69,10 @@ def trials_of(*, seed: int = 5, is_reversed: bool = False) -> list[dict[str, Any
 def test_the_trials_are_the_same_whoever_finishes_first() -> None:
     whole = trials_of()
     assert str(whole) == str(trials_of(is_reversed=True)) and [one["number"] for one in whole] == list(range(3 * ROUND))
-    assert [(one["state"], one["error"]) for one in whole[2::ROUND]] == [("failed", "expected less, got too much")] * 3
+    assert [(one["state"], one["error"]) for one in whole[2::ROUND]] == [("fail", "expected less, got too much")] * 3
     losing = [one["state"] for one in whole[1::ROUND]]
-    assert losing == ["complete", "given up", "given up"], "the first round has nobody to lose to"
-    assert all(len(one["profits"]) == FIRST_LOOK for one in whole if one["state"] == "given up")
+    assert losing == ["complete", "pruned", "pruned"], "the first round has nobody to lose to"
+    assert all(len(one["profits"]) == FIRST_LOOK for one in whole if one["state"] == "pruned")
     strengths = [abs(one["settings"]["evolution.mutation_strength"] - 0.3) for one in whole]
     assert sum(strengths[-ROUND:]) < sum(strengths[:ROUND]), "later rounds come nearer to the best"
     settings = [str(one["settings"]) for one in whole]

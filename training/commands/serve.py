@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 logger = logging.getLogger(__name__)
-SWEEP = "sweep.html"
+SWEEP = "sweep.json"
 SHOWN = (REPORT, SWEEP, SUMMARY, LOG, "*.png")
 DEPTHS = ("", "*/", "*/*/")
 """The folder of all runs, runs, and runs of a study or of the second experiment."""

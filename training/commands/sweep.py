@@ -1,46 +1,41 @@
 """`python main.py sweep`: try settings on validation days, and report how overfit the selection of the best is."""
 
-from __future__ import annotations
-
-import dataclasses
+import json
 import logging
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data.record import MARKET
 from data.splits import Splits
 from training.commands.table import SweepArguments
 from training.commands.train import train_of_study
+from training.evaluation.baselines import CHAMPION
 from training.evaluation.export import EQUITY
 from training.evaluation.export import RESULTS as JUDGED
-from training.evaluation.page.document import write_document
 from training.run.market import load_market, remember_market
 from training.run.study_folder import Study, fetch_files
-from training.sweep.outcome import outcome_of, profit_of, toml_of
-from training.sweep.page import render, short_table
+from training.sweep.outcome import outcome_of, report, results_of
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
-from training.sweep.study import Run, new_study, play_round, require_optuna
+from training.sweep.study import Run, new_study, play_round
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.kinds import RUNS
-from utils.config.settings import with_settings
+from utils.config.settings import flatten, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
-from utils.jobs.executor import Executor
+from utils.jobs.executor import LOGS, Executor
 from utils.jobs.job import Finished, Job, output_to
-from utils.jobs.table import LOGS, JobTable
-from utils.runs.console import setup_logging
-from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CONFIG, SUMMARY, write_atomically, write_json
-
-if TYPE_CHECKING:
-    import optuna
+from utils.runs.run_lock import require_free
+from utils.runs.run_log import SUMMARY, write_atomically, write_json
 
 logger = logging.getLogger(__name__)
-BEST, RESULTS, PAGE = "best.toml", "sweep.json", "sweep.html"
+BEST, RESULTS = "best.toml", "sweep.json"
+_OWN = ("run", "resume", "runs_dir", "seed", "device", "threads", "memory_limit_mb", "verbose")
+"""Settings of one run or machine, which the file of the best ones leaves out."""
 
 
 def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
@@ -54,7 +49,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
             than before, or somebody else works on one of its runs.
         StopRequested, JobsFailed: runs that ended stay so, the others go on from their checkpoints.
     """
-    require_optuna()
+    study = new_study()
     if arguments.settings.resume is None and arguments.space is None:
         raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else {})
@@ -66,29 +61,16 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
                 "out: only trials trained for as many generations compare"
             )
         splits = remember_market(path, load_market(config)[0]).splits
-        _introduce(path, plan, config)
-        with (
-            sweep.executor(arguments.jobs, arguments.cluster) as executor,
-            JobTable(None) as table,
-        ):
-            study, space = new_study(), plan.distributions
-            train = partial(_train_all, sweep, explicit, splits, executor, table)
+        if sweep.is_reached:
+            sweep.keep(KIND.plan, MARKET)
+        logger.info("sweep %s: %d trials on %d seeds from %d on", path, plan.trials, plan.seeds, config.seed)
+        with sweep.executor(arguments.jobs, arguments.cluster) as executor:
+            train = partial(_train_all, sweep, explicit, splits, executor)
             while len(study.trials) < plan.trials:
-                play_round(study, space, plan.trials, plan.seeds, config.seed, train)
-                complete = [trial.values[0] for trial in study.trials if trial.state.name == "COMPLETE"]
-                so_far = f"; best so far {max(complete):+.2f} %" if complete else ""
-                logger.info("%d of %d trials have ended%s", len(study.trials), plan.trials, so_far)
-                if sweep.is_reached:
-                    sweep.keep(KIND.plan, MARKET)
-            _publish(path, plan, config, study)
-        sweep.keep(KIND.plan, MARKET, RESULTS, BEST, PAGE)
-
-
-def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:
-    last = config.seed + plan.seeds - 1
-    logger.info("sweep %s: %d trials on seeds %d to %d", path, plan.trials, config.seed, last)
-    for name, table in plan.space.items():
-        logger.info("  %s: %s", name, " ".join(f"{key} {value}" for key, value in table.items()))
+                play_round(study, plan.distributions, plan.trials, plan.seeds, config.seed, train)
+                logger.info("%d of %d trials have ended", len(study.trials), plan.trials)
+        _publish(path, config, outcome_of(path, plan, config.seed, study))
+        sweep.keep(KIND.plan, MARKET, RESULTS, BEST)
 
 
 def _train_all(
@@ -96,35 +78,29 @@ def _train_all(
     explicit: frozenset[str],
     splits: Splits,
     executor: Executor,
-    table: JobTable,
     asked: Mapping[Run, Mapping[str, Any]],
 ) -> dict[Run, Finished]:
     """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
-    path, config, ended, jobs = sweep.path, sweep.config, dict[Run, Finished](), dict[str, tuple[Run, Job]]()
-    store = open_cloud(below=path.name)
+    path, config, ended, runs = sweep.path, sweep.config, dict[Run, Finished](), dict[str, Run]()
+    jobs, store = list[Job](), open_cloud(below=path.name)
     for run in sorted(asked):
         name = run_name(run.number, config.seed + run.place)
         if _has_results(path / name, store):
             ended[run] = Finished(name, profit_of(path / name))
             continue
-        if (path / name / CONFIG).is_file():
-            # A process that outlived the driver of a killed sweep may still train it.
-            with RunLock(path / name):
-                pass
+        require_free(path / name)  # a process that outlived the driver of a killed sweep may still train it
         place = {"runs_dir": path, "run": name, "resume": None, "seed": config.seed + run.place}
-        one = with_settings(config, {**asked[run], **place})
-        jobs[name] = run, Job(name, partial(_train, one, explicit, splits))
-    for end in executor.run([job for _, job in jobs.values()], table.update):
-        setup_logging(path, verbose=config.verbose)
-        table.add(end)
+        jobs.append(Job(name, partial(_train, with_settings(config, {**asked[run], **place}), explicit, splits)))
+        runs[name] = run
+    for end in sweep.run(executor, jobs):
         if end.error is None:
             if not _has_results(path / end.name, store):
                 raise ConfigError(
                     f"expected the results of {path / end.name}, which was trained, got none; restore it from a copy, "
                     "use a --runs-dir that all machines share, or CLOUD_PROVIDER"
                 )
-            end = dataclasses.replace(end, result=profit_of(path / end.name))
-        ended[jobs[end.name][0]] = end
+            end = replace(end, result=profit_of(path / end.name))
+        ended[runs[end.name]] = end
     return ended
 
 
@@ -135,26 +111,29 @@ def _train(config: Config, explicit: frozenset[str], splits: Splits) -> None:
 
 def _has_results(folder: Path, store: ObjectStore | None) -> bool:
     """Return whether a run has ended; results that only the store has are fetched."""
-    if (folder / SUMMARY).is_file():
-        return True
     # The summary comes last: it marks the end of the run.
-    return store is not None and fetch_files(store, folder, (EQUITY, JUDGED, SUMMARY))
+    return (folder / SUMMARY).is_file() or (store is not None and fetch_files(store, folder, (EQUITY, JUDGED, SUMMARY)))
 
 
-def _publish(path: Path, plan: SweepPlan, config: Config, study: optuna.Study) -> None:
-    """Write the results and log a summary."""
-    outcome = outcome_of(path, plan, config, study)
-    best, name = with_settings(config, outcome["best"]["settings"]), path.name
+def profit_of(run: Path) -> float:
+    """Return the profit of a finished run's champion on validation days, percent."""
+    return float(results_of(run)["policies"][CHAMPION]["return"]["value"])
+
+
+def _publish(path: Path, config: Config, outcome: dict[str, Any]) -> None:
+    """Write the results and log a summary, and the commands that judge the best settings."""
     write_json(path / RESULTS, outcome)
-    tried = f"trial {outcome['best']['number']}, the best of {len(study.trials)} of sweep {name} on validation days"
-    write_atomically(path / BEST, toml_of(best, tried))
-    write_document(render(outcome, best), path / PAGE)
-    logger.info("%s", short_table(outcome))
-    runs = ["--run", f"{name}-best"]
-    if config.runs_dir != RUNS:
-        runs += ["--runs-dir", str(config.runs_dir)]
+    best = flatten(to_dict(with_settings(config, outcome["best"]["settings"])))
+    # Numbers, strings and truth values are written alike in JSON and TOML.
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in best.items()
+        if value is not None and name not in _OWN
+    ]
+    write_atomically(path / BEST, "\n".join(lines) + "\n")
+    logger.info("%s\nwritten to %s", report(outcome), path)
+    runs = ["--run", f"{path.name}-best", *(() if config.runs_dir == RUNS else ("--runs-dir", str(config.runs_dir)))]
     # Unseen seeds on unseen days give an unbiased estimate.
-    train = ["--config", str(path / BEST), "--seed", str(config.seed + plan.seeds), *runs]
+    train = ["--config", str(path / BEST), "--seed", str(outcome["seeds"][-1] + 1), *runs]
     for words in (train, ["evaluate", *runs, "--split", "holdout"]):
         logger.info("next: %s", shlex.join(["python", "main.py", *words]))
-    logger.info("written to %s", path / PAGE)

@@ -24,10 +24,8 @@ from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
 from utils.config.trader import Config
 from utils.jobs.job import Job, require_all
-from utils.jobs.table import JobTable
-from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_log import SUMMARY, RunLog
+from utils.runs.run_log import SUMMARY
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
@@ -96,18 +94,10 @@ def _train_folds(
     folds = {f"fold-{number}": fold for number, fold in enumerate(splits, start=1)}
     jobs = [job(name, fold) for name, fold in folds.items() if not (path / name / SUMMARY).is_file()]
 
-    def progress(name: str) -> str:
-        return f"generation {len(RunLog(path / name).records())} of {config.generations}"
-
-    with (
-        study.executor(arguments.jobs, arguments.cluster) as executor,
-        JobTable(len(jobs), progress) as table,
-    ):
-        for end in executor.run(jobs, table.update):
-            setup_logging(path, verbose=config.verbose)
-            table.add(end)
-    require_all(table.ends)
-    for end in table.ends:
+    with study.executor(arguments.jobs, arguments.cluster) as executor:
+        ends = list(study.run(executor, jobs))
+    require_all(ends)
+    for end in ends:
         if not (path / end.name / SUMMARY).is_file():
             fetch_fold(path / end.name, end.result)
 

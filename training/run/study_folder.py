@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,8 +19,8 @@ from utils.config.settings import LATEST, from_dict, hint, settings_to_resume, t
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs.cluster import import_ray
-from utils.jobs.executor import Executor, open_executor
-from utils.jobs.table import LOGS
+from utils.jobs.executor import LOGS, Executor, open_executor
+from utils.jobs.job import Finished, Job
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory
@@ -55,8 +55,13 @@ class Study(Generic[Plan]):
     def executor(self, jobs: int | None, cluster: str | None) -> AbstractContextManager[Executor]:
         """Open the executor of its runs; the nodes of a cluster must share its folder if no store keeps the runs."""
         files = [file for file in (self.config.data, self.config.investable) if file is not None]
-        folder, gpus = self.path if self.store is None else None, int(self.config.device != "cpu")
-        return open_executor(jobs, cluster, logs=self.path / LOGS, files=files, folder=folder, gpus=gpus)
+        shared = [] if self.store else self.path.glob("*.json")
+        gpus = int(self.config.device != "cpu")
+        return open_executor(jobs, cluster, logs=self.path / LOGS, files=[*files, *shared], gpus=gpus)
+
+    def run(self, executor: Executor, jobs: Sequence[Job]) -> Iterator[Finished]:
+        """Run its jobs and yield their outcomes; they are logged to its folder."""
+        return executor.run(jobs, partial(setup_logging, self.path, verbose=self.config.verbose))
 
 
 @dataclass(frozen=True)

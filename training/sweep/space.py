@@ -41,7 +41,7 @@ class SweepPlan:
     @property
     def distributions(self) -> Space:
         """Return the space as Optuna's distributions. Raises ConfigError where this version cannot use it."""
-        return space_of(self.space, KIND.plan)
+        return space_of(self.space)
 
 
 def run_name(number: int, seed: int) -> str:
@@ -64,46 +64,44 @@ def read_space(path: Path) -> dict[str, dict[str, Any]]:
     for name, value in flatten(read_toml(path)).items():
         setting, _, key = name.rpartition(".")
         tables.setdefault(setting.replace("-", "_"), {})[key] = value
-    space_of(tables, path.name)
+    space_of(tables)
     return tables
 
 
-def space_of(tables: Mapping[str, Mapping[str, Any]], source: str) -> Space:
-    """Return the distributions that tables describe; `source` is named in messages. ConfigError as `read_space`."""
-    require(tables, f"a table for each setting that varies in {source}", "none")
-    return {name: _distribution(name, table, source) for name, table in tables.items()}
+def space_of(tables: Mapping[str, Mapping[str, Any]]) -> Space:
+    """Return the distributions that tables describe. Raises ConfigError as `read_space`."""
+    require(tables, "a table for each setting that varies in --space", "none")
+    return {name: _distribution(name, table) for name, table in tables.items()}
 
 
-def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistribution:
+def _distribution(name: str, table: Mapping[str, Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if name not in VARIABLE:
-        what = "a setting that a sweep may vary (see --help)" if name in settings_of(Config) else "a known setting"
-        shown = name or next(iter(table))
-        raise ConfigError(f"expected {what} in {source}, got {shown!r}{hint(shown, VARIABLE, '; see sweep --help')}")
+        advice = hint(name, VARIABLE, "; see sweep --help")
+        raise ConfigError(
+            f"expected settings that a sweep may vary in --space, got {name or next(iter(table))!r}{advice}"
+        )
 
     def checked(value: Any) -> Any:
         """Return a value that the setting may have, as its type. Raises ConfigError."""
         return flatten(to_dict(from_dict({name: value}, Config)))[name]
 
+    reason: object = "one value"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # such as that about a step that does not divide the range
-            found: BaseDistribution
-            if isinstance(table.get("choices"), list):
-                found = CategoricalDistribution(
-                    **{**table, "choices": tuple(dict.fromkeys(map(checked, table["choices"])))}
-                )
+            if "choices" in table:
+                choices = tuple(dict.fromkeys(map(checked, table["choices"])))
+                found: BaseDistribution = CategoricalDistribution(**{**table, "choices": choices})
             else:
                 ends = {end: checked(table[end]) for end in ("low", "high")}
-                kind = IntDistribution if isinstance(ends["low"], int) else FloatDistribution
-                found = kind(**{**table, **ends})
+                found = (IntDistribution if isinstance(ends["low"], int) else FloatDistribution)(**{**table, **ends})
             if not found.single():
                 return found
-            reason = "that is one value"
     except (ArithmeticError, LookupError, TypeError, ValueError, Warning) as error:
         reason = first_line(error)
     raise ConfigError(
-        f"expected low and high, with log = true or a step, or two or more choices, for {name} in {source}, "
+        f"expected low and high, with log = true or a step, or two or more choices, for {name} in --space, "
         f"got {dict(table)}: {reason}"
     )

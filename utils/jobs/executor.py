@@ -1,18 +1,178 @@
-"""The executor that the flags --jobs and --cluster ask for."""
+"""Executors of jobs: in this process, in several processes, or on a cluster, as --jobs and --cluster ask for."""
 
 import contextlib
+import logging
+import os
+import pickle
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Self
 
 from utils.errors import ConfigError
-from utils.jobs.cluster import ClusterTasks, connect
-from utils.jobs.job import InProcess
-from utils.jobs.pool import Pool, Processes
-from utils.memory.guard import MemoryGuard
-from utils.runs.stopping import SafePoint
+from utils.jobs.job import Finished, Job, begin_worker, perform, perform_pickled
+from utils.progress import Progress
 
-Executor = InProcess | Pool
-"""Runs jobs: in this process, in several processes, or on a cluster."""
+logger = logging.getLogger(__name__)
+LOGS = "jobs"
+"""The folder of the jobs' log files."""
+MOST_LOSSES = 3
+"""How often a job is resubmitted after its process was lost."""
+STOP_SECONDS = 8.0
+"""Time for running jobs to reach a safe point after a stop signal; then their processes are killed."""
+_POLL_SECONDS = 0.2
+
+
+class Executor(ABC):
+    """Runs jobs, wherever that may be."""
+
+    def run(self, jobs: Sequence[Job], prepare_log: Callable[[], object] = lambda: None) -> Iterator[Finished]:
+        """Run jobs; log and yield their outcomes in the order in which they finish.
+
+        Args:
+            prepare_log: called before each outcome is logged: a job of this process may have set up logging for itself.
+
+        Raises:
+            StopRequested: a signal asks this program to stop; no job is running any more.
+        """
+        with Progress("jobs", "job", len(jobs)) as bar:
+            for end in self._outcomes(jobs):
+                bar.update()
+                prepare_log()
+                if end.error is None:
+                    logger.info("%s: done in %.1f s, %d of %d", end.name, end.seconds, bar.done, len(jobs))
+                else:
+                    logger.error("%s: %s (exit code %d)", end.name, end.error, end.exit_code)
+                yield end
+
+    @abstractmethod
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]: ...
+
+
+class InProcess(Executor):
+    """Runs jobs one after the other in this process; they handle signals themselves."""
+
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+        for job in jobs:
+            logger.info("%s: running", job.name)
+            yield perform(job)
+
+
+class Pool(Executor):
+    """Runs jobs in other processes; use it in a `with` block, which ends them.
+
+    If a process or its machine is gone, its job is resubmitted, at most `MOST_LOSSES` times; other jobs go on.
+    """
+
+    def __init__(self, safe_point: Callable[[], None]) -> None:
+        """Take a function that is called several times a second and may raise to stop."""
+        self._safe_point = safe_point
+        self._running: dict[Future[bytes], Job] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ask all jobs to stop at a safe point, and end their processes if they do not in time."""
+        if self._running:
+            self.stop()
+            wait(self._running, STOP_SECONDS)
+        self.kill()
+        self._running.clear()
+
+    @abstractmethod
+    def capacity(self) -> int:
+        """Return how many jobs may run at once."""
+
+    @abstractmethod
+    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
+        """Start a pickled job, see `perform_pickled`."""
+
+    @abstractmethod
+    def is_lost(self, error: Exception) -> bool:
+        """Return whether a call ended with its process. Raises ConfigError where no process can take the job."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask all running jobs to stop at a safe point."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End all processes at once."""
+
+    def _outcomes(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+        waiting, losses = list(reversed(jobs)), Counter[str]()
+        while waiting or self._running:
+            while waiting and len(self._running) < self.capacity():
+                job = waiting.pop()
+                logger.info("%s: running", job.name)
+                self._running[self.submit(job.name, pickle.dumps(job))] = job
+            self._safe_point()
+            for call in wait(self._running, _POLL_SECONDS, FIRST_COMPLETED).done:
+                job = self._running.pop(call)
+                try:
+                    end: Finished = pickle.loads(call.result())
+                except Exception as error:
+                    losses[job.name] += (is_lost := self.is_lost(error))
+                    if is_lost and losses[job.name] <= MOST_LOSSES:
+                        text = "%s: its process was lost, %d of at most %d times"
+                        logger.warning(text, job.name, losses[job.name], MOST_LOSSES)
+                        waiting.append(job)
+                        continue
+                    reason = "a process that was lost" if is_lost else str(error).strip().splitlines()[-1]
+                    end = Finished(job.name, error=f"expected an outcome of the job, got: {reason}", exit_code=1)
+                yield end
+
+
+class Processes(Pool):
+    """Runs jobs in processes of this machine, one thread each."""
+
+    def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
+        """Take the number of processes, and the folder for what jobs print."""
+        super().__init__(safe_point)
+        self._count, self._logs = count, logs
+        self._processes: list[BaseProcess] = []
+        self._calls: dict[ProcessPoolExecutor, Future[bytes]] = {}
+        """The last call of each process, whose executor has no other, because one that is lost breaks its executor."""
+
+    def capacity(self) -> int:
+        return self._count
+
+    def submit(self, name: str, pickled: bytes) -> Future[bytes]:
+        ended = [executor for executor, call in self._calls.items() if call.done()]
+        idle = [executor for executor in ended if not self.is_lost(self._calls[executor].exception())]
+        executor = idle[0] if idle else self._start()
+        call = self._calls[executor] = executor.submit(perform_pickled, name, pickled, self._logs)
+        return call
+
+    def is_lost(self, error: BaseException | None) -> bool:
+        return isinstance(error, BrokenExecutor)
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for executor in self._calls:
+            executor.shutdown()
+
+    def _start(self) -> ProcessPoolExecutor:
+        executor, threads = (
+            ProcessPoolExecutor(1, get_context("spawn"), begin_worker),
+            os.environ.get("OMP_NUM_THREADS"),
+        )
+        os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it when they are loaded
+        executor.submit(int)
+        del os.environ["OMP_NUM_THREADS"]
+        os.environ |= {} if threads is None else {"OMP_NUM_THREADS": threads}
+        self._processes += executor._processes.values()
+        return executor
 
 
 @contextlib.contextmanager
@@ -22,18 +182,16 @@ def open_executor(
     *,
     logs: Path | None = None,
     files: Sequence[Path] = (),
-    folder: Path | None = None,
     gpus: int = 0,
-    safe_point: Callable[[], None] | None = None,
 ) -> Iterator[Executor]:
     """Open an executor: on a cluster if one is named, else in several processes, or in this one for a single job.
 
     Args:
         jobs: largest number of jobs at once; default: 1, on a cluster one per CPU or GPU.
-        cluster: address of a Ray cluster, or `auto`; see `connect`, which also takes `files` and `folder`.
+        cluster: address of a Ray cluster, or `auto`; see `connect`.
         logs: folder for what jobs in other processes print, one file each; None leaves their output where it goes.
+        files: read by jobs; must be equal on all nodes of a cluster.
         gpus: whole GPUs of each job on a cluster that has any.
-        safe_point: called several times a second, and may raise to stop; default: raises after a signal.
 
     Raises:
         ConfigError: the cluster cannot be used, or the number of jobs is below 1.
@@ -43,10 +201,16 @@ def open_executor(
     if cluster is None and jobs in (None, 1):
         yield InProcess()
         return
+    # Imported late: workers, which import this module, begin sooner without them.
+    from utils.jobs.cluster import ClusterTasks, connect
+    from utils.memory.guard import MemoryGuard
+    from utils.runs.stopping import SafePoint
+
     with contextlib.ExitStack() as stack:
-        nodes = None if cluster is None else stack.enter_context(connect(cluster, jobs, files, folder))
-        safe_point = safe_point or stack.enter_context(SafePoint(MemoryGuard()))
-        if nodes is None:
+        if cluster is not None:
+            stack.enter_context(connect(cluster))
+        safe_point = stack.enter_context(SafePoint(MemoryGuard()))
+        if cluster is None:
             yield stack.enter_context(Processes(jobs or 1, logs, safe_point))
         else:
-            yield stack.enter_context(ClusterTasks(nodes, jobs, logs, safe_point, gpus))
+            yield stack.enter_context(ClusterTasks(files, jobs, logs, safe_point, gpus))

@@ -1,17 +1,18 @@
-"""Independent jobs, their outcomes, and the executors that run them."""
+"""Independent jobs and their outcomes."""
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import pickle
-import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from utils.errors import ClusterError, JobsFailed, ProgramError, StopRequested, as_program_error, first_line
+from utils.errors import JobsFailed, StopRequested, as_program_error, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -28,47 +29,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Finished:
-    """The outcome of a job: its result or its exception."""
+    """The outcome of a job: its result, or one line on what went wrong and an exit code."""
 
     name: str
     result: Any = None
-    exception: Exception | None = None
+    error: str | None = None
+    exit_code: int = 0
     seconds: float = 0.0
     """Wall-clock time of the attempt that finished."""
-
-    @property
-    def error(self) -> str | None:
-        """One line on what went wrong; None for a result."""
-        if self.exception is None:
-            return None
-        line = first_line(self.exception)
-        return line if isinstance(self.exception, ProgramError) else f"{type(self.exception).__name__}: {line}"
-
-    @property
-    def exit_code(self) -> int:
-        """0 for a result, else the exit code of its exception."""
-        return 0 if self.exception is None else getattr(self.exception, "exit_code", 1)
-
-
-Notify = Callable[[str, str], None]
-"""Receives a job's name and its new state: `running`, or how its worker was lost."""
-
-
-class InProcess:
-    """An executor that runs jobs one after the other in this process; they handle signals themselves."""
-
-    is_apart = False  # jobs run in other processes, so that this terminal shows none of their output
-
-    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
-        """Run jobs and yield their outcomes in the order in which they finish.
-
-        A job is drawn from `jobs` only once there is room for it, so that a generator can decide by earlier outcomes.
-
-        Raises StopRequested, once no job is running, if a signal asks this program to stop.
-        """
-        for job in jobs:
-            notify(job.name, "running")
-            yield perform(job)
 
 
 def perform(job: Job) -> Finished:
@@ -76,53 +44,49 @@ def perform(job: Job) -> Finished:
 
     Raises StopRequested or KeyboardInterrupt if the job was asked to stop: it is not finished.
     """
-    started, result = time.perf_counter(), None
-    exception: Exception | None = None
+    started = time.perf_counter()
     try:
-        result = job.work()
+        return Finished(job.name, job.work(), seconds=time.perf_counter() - started)
     except StopRequested:
         raise
     except Exception as error:
-        exception = as_program_error(error) or error
-        if exception is error and not isinstance(error, ProgramError):  # a bug fails one job, not the others
-            logger.exception("%s", job.name)
-    return Finished(job.name, result, exception, time.perf_counter() - started)
+        if (known := as_program_error(error)) is not None:
+            return Finished(job.name, error=str(known), exit_code=known.exit_code)
+        logger.exception("%s", job.name)  # a bug fails one job, not the others
+        return Finished(job.name, error=f"{type(error).__name__}: {first_line(error)}", exit_code=1)
+
+
+def begin_worker() -> None:
+    """Take a process away from the signals of its terminal, and end it with the one that started it."""
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    os.setsid()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:
     """Run a pickled job in a worker and return its pickled outcome; ends the worker if the job was asked to stop.
 
-    The job is unpickled as part of its work: if a module is missing here, this job fails. Tensors are pickled by value,
-    not as shared memory that ends with the process.
+    Tensors are pickled by value, not as shared memory that ends with the process.
 
     Args:
         logs: folder for what jobs print, one file each; None leaves the output where it goes.
     """
     try:
         with output_to(logs, name):
-            finished = perform(Job(name, lambda: pickle.loads(pickled).work()))
-            if logs is not None and finished.error is not None:
-                logger.error("%s: %s", name, finished.error)
+            return pickle.dumps(perform(Job(name, lambda: pickle.loads(pickled).work())))
     except StopRequested as stop:
         os._exit(stop.exit_code)
-    try:
-        answer, reason = pickle.dumps(finished), finished.error
-        # An exception that the other process may not know is described; not every other one can be unpickled.
-        if reason is None or (isinstance(finished.exception, ProgramError) and pickle.loads(answer)):
-            return answer
-    except Exception as error:
-        reason = finished.error or f"expected a result that can be pickled, got: {error}"
-    return pickle.dumps(replace(finished, result=None, exception=ClusterError(str(reason))))
 
 
 def require_all(finished: Sequence[Finished]) -> None:
     """Raise JobsFailed, with the highest exit code, if any job failed."""
-    failed = [one for one in finished if one.error is not None]
-    if failed:
-        alike: dict[str, list[str]] = {}
-        for one in failed:
-            alike.setdefault(f"{one.error} (exit code {one.exit_code})", []).append(one.name)
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
+    if failed := [one for one in finished if one.error is not None]:
+        reasons = "; ".join(f"{one.name}: {one.error} (exit code {one.exit_code})" for one in failed)
         raise JobsFailed(
             f"expected {len(finished)} jobs to succeed, got {len(failed)} that failed: {reasons}",
             max(one.exit_code for one in failed),
@@ -136,14 +100,6 @@ def output_to(logs: Path | None, name: str) -> Iterator[None]:
         yield
         return
     logs.mkdir(parents=True, exist_ok=True)
-    with (logs / f"{name.replace('/', '-')}.log").open("ab") as file:
-        kept = [os.dup(number) for number in (1, 2)]
-        try:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-            yield
-        finally:
-            for number, earlier in zip((1, 2), kept, strict=True):
-                (sys.stdout, sys.stderr)[number - 1].flush()
-                os.dup2(earlier, number)
-                os.close(earlier)
+    path = logs / f"{name.replace('/', '-')}.log"
+    with path.open("a", buffering=1) as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        yield
