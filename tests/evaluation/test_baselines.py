@@ -15,14 +15,14 @@ from torch import Tensor
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
-from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
+from tests.tiny import FIRST_DAY, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
     ScoreRule,
     held_equity,
     score_policy,
     tune_rule,
 )
-from training.rollout import Policy, play
+from training.rollout import play
 from utils.config.trader import EnvironmentConfig
 
 CPU = torch.device("cpu")
@@ -73,33 +73,6 @@ def test_equal_weight_is_its_plain_arithmetic(
     assert held_equity(close, open_, start, steps, rules).tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_equal_weight_bears_the_account_s_loss_on_a_delisted_stock() -> None:
-    """All in one stock that stops trading: equal weight ends with the money of an account that bought it."""
-    panel = np.full((20, 1, 4), 50.0, np.float32)
-    panel[10:, 0] = np.nan
-    rules = tiny_rules(trading_days=10, settlement_days=4, delisting_loss=30.0, stake_percent=10.0, max_holding_days=9)
-    world = world_of(panel, rules=rules)
-    summary, equity = play(
-        world.env, lambda env, step: env.select_orders(torch.tensor([[[10.0, 50.0]]])), torch.tensor([3])
-    )
-    held = held_equity(panel[..., 3], panel[..., 0], 3, rules.episode_steps, rules)
-    assert int(summary.trades) == 1
-    assert held[-1] == pytest.approx(float(equity[-1, 0]))
-    assert held[-1] == pytest.approx(1_000_000 / 1.001 * 0.7 * 0.999)
-
-
-def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:
-    """The policy, with the candidates it had and the sizes of its orders, (lanes, stocks) each, noted."""
-
-    def act(env: Portfolio, step: int) -> Orders:
-        candidates = env.candidates().clone()
-        orders = policy(env, step)
-        log.append((candidates, sizes_of(orders, candidates.shape[1])))
-        return orders
-
-    return act
-
-
 def sizes_of(orders: Orders, stocks: int) -> Tensor:
     """The (lanes, stocks) sizes of orders."""
     found = torch.zeros(orders.stock.shape[1], stocks, dtype=torch.float64)
@@ -144,14 +117,9 @@ def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
     world = world_of(trending_panel([0.0] * 3, 30))
     scores = np.full((30, 3), 0.01)
     scores[FIRST_DAY, 1], scores[FIRST_DAY + 4, 2], scores[FIRST_DAY + 5] = 0.02, 0.03, np.nan
-    log: list[tuple[Tensor, Tensor]] = []
-    starts = torch.tensor([FIRST_DAY, FIRST_DAY + 4, FIRST_DAY + 5, FIRST_DAY + 6])
-    play(world.env, watch(score_policy(world.env, ScoreRule(scores, 0.01)), log), starts)
-    assert log[0][1].tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
-
-
-def noisy_world() -> World:
-    return world_of(trending_panel([0.0] * 5, 120, noise=0.02, seed=3), rules=tiny_rules(trading_days=30))
+    world.env.reset(torch.tensor([FIRST_DAY, FIRST_DAY + 4, FIRST_DAY + 5, FIRST_DAY + 6]))
+    orders = score_policy(world.env, ScoreRule(scores, 0.01))(world.env, 0)
+    assert sizes_of(orders, 3).tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
 
 
 def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> None:
@@ -193,7 +161,7 @@ def test_a_rule_is_tuned_to_what_earns_most() -> None:
 
 def test_a_rule_keeps_what_only_chance_would_change() -> None:
     """Scores without a meaning: of dozens of choices none is better by more than chance explains, for most draws."""
-    world = noisy_world()
+    world = world_of(trending_panel([0.0] * 5, 120, noise=0.02, seed=3), rules=tiny_rules(trading_days=30))
     starts = torch.arange(FIRST_DAY, 88, 10)
     kept = 0
     for seed in range(10):

@@ -1,7 +1,6 @@
 """Accounts over consecutive windows against what was played apart, known answers, and plain-Python arithmetic."""
 
 import dataclasses
-import itertools
 import math
 from dataclasses import replace
 
@@ -9,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data.features import OPEN
-from data.splits import Span, consecutive_windows
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
 from tests.tiny import (
@@ -64,7 +60,6 @@ from training.evaluation.play import (
 )
 from training.rollout import play, roll_out
 from utils.config.trader import EnvironmentConfig, Fill
-from utils.errors import DataError
 from utils.metrics import daily_returns
 from utils.statistics import expected_best_sharpe
 
@@ -86,20 +81,6 @@ def quiet_world(stocks: int = 8, fill: Fill = "next_open", **changes: float) -> 
     """No gaps, no drift: every order is filled."""
     rules = tiny_rules(trading_days=10, stake_percent=2.0, fill=fill, **changes)
     return world_of(trending_panel([0.0] * stocks, 80, noise=0.02, seed=5), rules=rules)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 50), st.integers(2, 200), st.integers(1, 30))
-def test_consecutive_windows_follow_one_another_to_the_last_day(first: int, days: int, steps: int) -> None:
-    span = Span(first, first + days - 1)
-    if days <= steps:
-        with pytest.raises(DataError):
-            consecutive_windows(span, steps)
-        return
-    starts = consecutive_windows(span, steps).tolist()
-    assert starts[-1] + steps == span.last
-    assert all(after - before == steps for before, after in itertools.pairwise(starts))
-    assert span.first <= starts[0] < span.first + steps, "no further window fits"
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])

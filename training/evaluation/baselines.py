@@ -76,18 +76,13 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     returns".
     """
     close = pd.DataFrame(np.log(market.close.astype(np.float64)))
-
-    def rise(days: int, before: int = 0) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = close.shift(before).diff(days - before).to_numpy(dtype=np.float32)
-        return found
-
     scores = {
-        MOMENTUM: rise(60),
-        REVERSAL: -rise(5),
-        YEAR_MOMENTUM: rise(_YEAR, _MONTH),
-        LOW_VOLATILITY: inverse_volatility(market.close).astype(np.float32),
+        MOMENTUM: close.diff(60).to_numpy(),
+        REVERSAL: -close.diff(5).to_numpy(),
+        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy(),
+        LOW_VOLATILITY: inverse_volatility(market.close),
     }
-    return {name: ScoreRule(score) for name, score in scores.items()}
+    return {name: ScoreRule(score.astype(np.float32)) for name, score in scores.items()}
 
 
 def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
@@ -95,11 +90,8 @@ def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[
 
     Their scores are the expected returns of a trade; nothing is ordered that would earn less than a round trip costs.
     """
-    round_trip = 2 * env.rules.cost_rate
-    return {
-        name: tune_rule(env, known, round_trip, starts, scores.sizes)
-        for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
-    }
+    planted, round_trip = {RULE: scores.rule, ORACLE: scores.oracle}, 2 * env.rules.cost_rate
+    return {name: tune_rule(env, known, round_trip, starts, scores.sizes) for name, known in planted.items()}
 
 
 def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: slice | None = None) -> Policy:
@@ -246,17 +238,12 @@ def benchmark_close(path: Path | None, market: Market, env: Portfolio, starts: T
     """Return the (days,) closes of the user's benchmark; None, with a warning, if it does not cover all windows."""
     if path is None:
         return None
-    first_day, last_day = int(starts[0]), int(starts[-1]) + env.rules.episode_steps
+    days = slice(int(starts[0]), int(starts[-1]) + env.rules.episode_steps + 1)
     try:
         close = read_benchmark(path, market.dates)
-        if np.isnan(close[first_day : last_day + 1]).any():
-            first, last = market.dates[[first_day, last_day]].astype("datetime64[D]")
-            known = market.dates[np.isfinite(close)].astype("datetime64[D]")
-            got = f"{known[0]} to {known[-1]}" if len(known) else "none on the market's days"
-            raise DataError(
-                f"expected closes from {first} to {last} in {path}, none more than {LONGEST_GAP_DAYS} days after the "
-                f"one before, got {got}"
-            )
+        if np.isnan(close[days]).any():
+            first, *_, last = market.dates[days].astype("datetime64[D]")
+            raise DataError(f"expected closes from {first} to {last} in {path}, at most {LONGEST_GAP_DAYS} days apart")
     except DataError as error:
         logger.warning("the benchmark is left out: %s", error)
         return None

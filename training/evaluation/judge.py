@@ -259,9 +259,8 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        if self.folds:
-            return f"{self.name}: walk-forward test of {len(self.folds)} champions"
-        return f"{self.name}: champion on {self.split}"
+        tested = f"walk-forward test of {len(self.folds)} champions" if self.folds else f"champion on {self.split}"
+        return f"{self.name}: {tested}"
 
     @property
     def caveats(self) -> list[str]:

@@ -35,7 +35,6 @@ from training.evaluation.baselines import (
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import purchases, roll_out, step_by
 from utils import metrics
-from utils.config.trader import EnvironmentConfig
 from utils.progress import progress
 
 Array = npt.NDArray[np.float64]
@@ -172,8 +171,7 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     The shifts are spread evenly over the circle, each drawn within its own part of it. A policy of the curves is one
     shift: the mean account of all its draws of stocks.
     """
-    setup = setup.uncapped
-    shifts = min(count, _SHIFTS)
+    setup, shifts = setup.uncapped, min(count, _SHIFTS)
     draws, windows, trading = count // shifts, len(setup.starts), setup.env.rules.trading_days
     length = windows * trading
     place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
@@ -242,27 +240,30 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
     close = market.close
     hold = partial(held_equity, close, market.data_array[:, market.investable_columns, OPEN], rules=rules)
     steps, capital, each = rules.episode_steps, rules.initial_capital, np.ones((2, len(starts)))
-    parts = hold(starts[0], len(starts) * steps)[days - starts[0]]
     once = np.zeros_like(each)
     once[0, 0] = once[1, -1] = 1
+
+    def held(equity: Array, legs: Array) -> EquityCurves:
+        """Return the curves of one account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
+        traded = legs[0] * equity[:, 0] / rules.purchase_factor + legs[1] * equity[:, -1] / rules.sale_factor
+        none = np.full_like(traded[None], np.nan)
+        costs = rules.cost_rate * traded[None]
+        return EquityCurves(equity[None], np.ones_like(costs), none, none, none, traded[None], costs)
+
+    def anew(path: Array) -> Array:
+        """Return (days,) values as equity of windows that each begin with the capital."""
+        parts = path[days - starts[0]]
+        return np.asarray(capital * parts / parts[:, :1])
+
+    by_risk = [hold(start, steps, weights=equal_risk(close, start)) for start in starts]
     found = {
-        EQUAL: _held(rules, np.stack([hold(start, steps) for start in starts]), each),
-        HOLD: _held(rules, capital * parts / parts[:, :1], once),
-        EQUAL_RISK: _held(
-            rules, np.stack([hold(start, steps, weights=equal_risk(close, start)) for start in starts]), each
-        ),
+        EQUAL: held(np.stack([hold(start, steps) for start in starts]), each),
+        HOLD: held(anew(hold(starts[0], len(starts) * steps)), once),
+        EQUAL_RISK: held(np.stack(by_risk), each),
     }
     if setup.benchmark is not None:
-        level = setup.benchmark[days]
-        found[BENCHMARK] = _held(rules, capital * level / level[:, :1], 0 * each)
+        found[BENCHMARK] = held(anew(setup.benchmark[starts[0] :]), 0 * each)
     return found
-
-
-def _held(rules: EnvironmentConfig, equity: Array, legs: Array) -> EquityCurves:
-    """Return the curves of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
-    traded = (legs[0] * equity[:, 0] / rules.purchase_factor + legs[1] * equity[:, -1] / rules.sale_factor)[None]
-    none = np.full_like(traded, np.nan)
-    return EquityCurves(equity[None], np.ones_like(traded), none, none, none, traded, rules.cost_rate * traded)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
 from utils.errors import DataError
-from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_order
 
@@ -188,42 +187,32 @@ def fit_ridge(samples: Samples) -> Ridge:
 
 
 def fit_trees(samples: Samples, target: int) -> Ranker:
-    """Boost trees, as many as have the least out-of-fold error; raise DataError where they cannot be fitted."""
+    """Boost trees, as many as have the least out-of-fold error."""
     is_used = samples.is_known & samples.train_days[:, None]
     drawn = np.random.default_rng(0).random(is_used.shape, dtype=np.float32) < _MOST_ROWS / max(is_used.sum(), 1)
     is_used &= drawn
 
     def data(days: BoolArray) -> lightgbm.Dataset:
-        known, some = samples.is_known & drawn & days[:, None], np.flatnonzero(days)
-        blocks = samples.x.blocks(slice(int(some[0]), int(some[-1]) + 1))
-        rows = np.empty((known.sum(), samples.x.inputs - 1), dtype=np.float32)
-        end = 0
-        for block in blocks:
-            start, end = end, end + known[block].sum()
-            rows[start:end] = samples.x.dense(block)[known[block]][:, 1:]
+        known = samples.is_known & drawn & days[:, None]
+        blocks = (block for block in samples.x.blocks() if days[block].any())
+        rows = np.concatenate([samples.x.dense(block)[known[block]][:, 1:] for block in blocks])
         return lightgbm.Dataset(rows, samples.results[target][known])
 
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
         def predict(x: Float32Array) -> Float32Array:
             rows = x[..., 1:].reshape(-1, x.shape[-1] - 1)
-            found = np.asarray(booster.predict(rows, num_iteration=rounds, num_threads=threads), dtype=np.float32)
-            return found.reshape(x.shape[:-1])
+            found = booster.predict(rows, num_iteration=rounds, num_threads=settings["num_threads"])
+            return np.asarray(found, dtype=np.float32).reshape(x.shape[:-1])
 
         return predict
 
-    threads = torch.get_num_threads()
-    settings = {**_TREES, "num_threads": threads}
+    settings: dict[str, Any] = {**_TREES, "num_threads": torch.get_num_threads()}
     row = np.cumsum(is_used, dtype=np.int32).reshape(is_used.shape) - 1
     folds = [(row[is_used & learned[:, None]], row[held][is_used[held]]) for learned, held in samples.folds]
-    stop = lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)
-    try:
-        with Progress(f"fit {LIGHTGBM}", "round", _ROUNDS) as shown:
-            calls: list[Callable[..., None]] = [stop, lambda _: shown.update()]
-            found: dict[str, Any] = lightgbm.cv(
-                settings, data(samples.train_days), _ROUNDS, folds=folds, callbacks=calls, return_cvbooster=True
-            )
-    except lightgbm.basic.LightGBMError as error:
-        raise DataError(f"expected results that trees can be fitted to, got: {error}") from None
+    stop: list[Callable[..., Any]] = [lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)]
+    found: dict[str, Any] = lightgbm.cv(
+        settings, data(samples.train_days), _ROUNDS, folds=folds, callbacks=stop, return_cvbooster=True
+    )
     cross = found["cvbooster"]
     for booster in cross.boosters:
         # Written and read again it predicts the same, without the rows that it learned from.
@@ -261,7 +250,7 @@ def fit_supervised(
             days, to all results known by then; 0 fits once.
 
     Returns:
-        The baselines by name. One that cannot be fitted is left out, with a warning that says why.
+        The baselines by name; none, with a warning that says why, where they cannot be fitted.
     """
     try:
         inputs = BankInputs.fit(market)
@@ -271,20 +260,16 @@ def fit_supervised(
         samples = Samples.of(inputs.of(market, bars), env, market.splits.train, last, results)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
-    except DataError as error:
+        starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
+        profits = []
+        for place, percent in enumerate(TARGET_PERCENTS):  # one by one: scores of a large market are large
+            rule = ScoreRule(ridge.ranker(place).out_of_fold(samples), target_percent=percent)
+            profits.append(float(play(env, score_policy(env, rule), starts)[0].profit_percent.mean()))
+        target = int(np.argmax(profits))
+        rankers = {RIDGE: ridge.ranker(target), LIGHTGBM: fit_trees(samples, target)}
+    except (DataError, lightgbm.basic.LightGBMError) as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
-    starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
-    profits = []
-    for place, percent in enumerate(TARGET_PERCENTS):  # one by one: scores of a large market are large
-        rule = ScoreRule(ridge.ranker(place).out_of_fold(samples), target_percent=percent)
-        profits.append(float(play(env, score_policy(env, rule), starts)[0].profit_percent.mean()))
-    target = int(np.argmax(profits))
-    rankers = {RIDGE: ridge.ranker(target)}
-    try:
-        rankers[LIGHTGBM] = fit_trees(samples, target)
-    except DataError as error:
-        logger.warning("the baseline %s is left out: %s", LIGHTGBM, error)
     found = {}
     for name, ranker in rankers.items():
         known = ranker.out_of_fold(samples)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 from PIL import Image
@@ -43,11 +42,11 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
     untrained = validations[0]["untrained"]
     validations = [{**validations[0], "agent": untrained, "best": untrained}, *validations]  # generation 0 first
     names = {
-        "agent": "network",
-        "best": "best network so far",
-        "adaptive_downstream_value": "adaptive downstream value",
+        "network": "agent",
+        "best network so far": "best",
+        "adaptive downstream value": "adaptive_downstream_value",
     }
-    curves = {label: np.array([validation[name] for validation in validations]) for name, label in names.items()}
+    curves = {label: np.array([validation[name] for validation in validations]) for label, name in names.items()}
     returns = [None, *(record["return_percent"] for record in records)]  # None: NaN
     curves["exploring, on training tiles"] = np.array(returns, dtype=np.float64)
     episodes = np.array([0, *(record["episodes"] for record in records)])
@@ -64,16 +63,11 @@ def draw_breaks(
     figure = new_figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
     for place, (name, (cleared, reduction)) in enumerate(placements.items(), start=1):
         axes = figure.add_subplot(rows, columns, place)
-        contours = _ground(axes, landscape)
+        _ground(axes, landscape)
         _breaks(axes, cleared.reshape(landscape.shape))
         _map_title(axes, name, f"burned area {-reduction:+.1f} %")
     covers = [list(_COVERS.values())[number] for number in np.unique(_cover(landscape))]
-    handles: list[Any] = [
-        Patch(facecolor=colour, edgecolor=GREY, linewidth=0.5, label=label) for label, colour in covers
-    ]
-    if len(contours) > 1:
-        label = f"contours, every {contours[1] - contours[0]:g} m"
-        handles.append(Line2D([], [], color=_CONTOUR, linewidth=0.8, label=label))
+    handles = [Patch(facecolor=colour, edgecolor=GREY, linewidth=0.5, label=label) for label, colour in covers]
     handles.append(Patch(facecolor=_BREAK, edgecolor="white", label="cleared cell"))
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9, title=_scale(landscape))
     save_figure(figure, path)
@@ -114,21 +108,20 @@ def draw_fire(
     without, with_breaks = (arrival[fire].reshape(landscape.shape) for arrival in arrivals)
     figure, sides = new_figure(9.6, 5.2, title, note, dpi=80), []
     left, right = figure.subplots(1, 2)
-    star: dict[str, Any] = {"marker": "*", "color": ORANGE, "markeredgecolor": INK}
     for axes, name, arrival in ((left, "without breaks", without), (right, "with the network's breaks", with_breaks)):
         _ground(axes, landscape)
         row, column = np.unravel_index(int(arrival.argmin()), arrival.shape)
-        axes.plot(column, row, markersize=13, markeredgewidth=0.8, zorder=6, **star)
+        axes.plot(column, row, "*", color=ORANGE, markeredgecolor=INK, markersize=13, zorder=6)
         sides.append((axes, name, arrival, axes.imshow(np.zeros((*arrival.shape, 4)), interpolation="nearest")))
     _breaks(right, cleared.reshape(landscape.shape))
     left.set_xlabel(_scale(landscape), fontsize=9)
     wind = judging.winds[judging.wind_of_fire[fire]]
     right.set_xlabel(f"wind of {wind.speed_km_h:.0f} km/h from {wind.from_degrees:.0f} degrees", fontsize=9)
-    handles: list[Any] = [
-        Line2D([], [], linestyle="", markersize=11, label="ignition", **star),
+    handles = [
+        Patch(color=ORANGE, label="ignition (star)"),
         Patch(color=VERMILION, label=f"reached in the last {_FRONT_MINUTES:.0f} min"),
         Patch(color=_BURNED, label="burned"),
-        Patch(facecolor=_BREAK, edgecolor="white", label="cleared cell"),
+        Patch(color=_BREAK, label="cleared cell"),
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
     images = []
@@ -162,13 +155,12 @@ def _scale(landscape: Landscape) -> str:
     return f"north is up; {columns} x {rows} cells of {landscape.cell_size_m:g} m"
 
 
-def _ground(axes: Axes, landscape: Landscape) -> Sequence[float]:
-    """Draw land cover and contours; return the heights of the contours, none on flat ground."""
+def _ground(axes: Axes, landscape: Landscape) -> None:
+    """Draw land cover, and contours unless the ground is flat."""
     colours = np.array([to_rgb(colour) for _, colour in _COVERS.values()])
     axes.imshow(colours[_cover(landscape)], interpolation="nearest")
-    if np.ptp(landscape.elevation_m) < _MIN_RELIEF_M:
-        return []
-    return list(axes.contour(landscape.elevation_m, levels=10, colors=_CONTOUR, linewidths=0.5, alpha=0.7).levels)
+    if np.ptp(landscape.elevation_m) >= _MIN_RELIEF_M:
+        axes.contour(landscape.elevation_m, levels=10, colors=_CONTOUR, linewidths=0.5, alpha=0.7)
 
 
 def _breaks(axes: Axes, cleared: BoolArray, colour: str = _BREAK) -> None:
