@@ -10,12 +10,10 @@ import numpy as np
 import pandas as pd
 
 from data.raw.layout import PRICES
-from data.raw.text import Float64Array, date_of
+from data.raw.text import Float64Array
 
 _SURE = 1 / 6
 """Largest standard error of a slope, and smallest distance from 1/2, that decide whether it is 0 or 1."""
-_STEP = 0.001
-"""Relative move of adjusted close / close that counts as an event; rounding of prices moves it less."""
 _NORMAL = 1.4826
 """Standard deviation of a normal variable over its median absolute value."""
 _OUTCOMES = {
@@ -34,22 +32,7 @@ def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
         # A price equal to the close stays equal to it.
         scaled = {role: np.where(rows[role] == close, adjusted, rows[role] * (adjusted / close)) for role in PRICES}
         scaled["volume"] = rows["volume"].to_numpy() * (close / adjusted)
-        return rows.drop(columns="adjusted").assign(**scaled, scale=adjusted / close)
-
-
-def scaled_events(rows: pd.DataFrame) -> list[str]:
-    """Describe the changes by the adjusted close; `rows` sorted by ticker and day, `scale` NaN without one."""
-    scale, codes = rows["scale"].to_numpy(), rows["ticker"].cat.codes.to_numpy()
-    if np.isnan(scale).all():
-        return []
-    with np.errstate(all="ignore"):
-        size = np.log(np.where(codes[1:] == codes[:-1], scale[1:] / scale[:-1], np.nan))
-    row = 1 + np.flatnonzero(np.abs(size) > _STEP)
-    if not row.size:
-        return ["Steps of the adjusted close: none: it moves as the close does, so there was nothing to adjust"]
-    events = pd.DataFrame({"ticker": codes[row], "row": row, "size": size[row - 1]})
-    outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
-    return [_line("Steps of the adjusted close", events, rows, outcome)]
+        return rows.drop(columns="adjusted").assign(**scaled)
 
 
 def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -92,23 +75,12 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     last = np.searchsorted(codes, codes, side="right") - 1
     factor = np.exp(passed[last] - passed)
     adjusted = rows.assign(**{role: rows[role] * factor for role in PRICES}, volume=rows["volume"] / factor)
-    splits = found.assign(size=-np.log(split), state=raw_splits[owner])[has_split]
-    dividends = found.assign(size=np.log(by_dividend), state=raw_dividends[owner])[has_dividend]
     return adjusted, [
-        _line(what, of, rows, outcome)
-        for what, events in (("Splits", splits), ("Dividends", dividends))
+        f"{what}: {is_such.sum():,} of {len(np.unique(owner[is_such])):,} tickers: {outcome}"
+        for what, has, raw in (("Splits", has_split, raw_splits), ("Dividends", has_dividend, raw_dividends))
         for state, outcome in _OUTCOMES.items()
-        if len(of := events[events["state"].fillna(-1.0) == state])
+        if (is_such := has & (np.nan_to_num(raw[owner], nan=-1.0) == state)).any()
     ]
-
-
-def _line(what: str, events: pd.DataFrame, rows: pd.DataFrame, outcome: str) -> str:
-    """Describe events, which have a `ticker`, `row` and `size` in logarithms, and what was done about them."""
-    size = events["size"].abs().to_numpy()
-    row, factor = int(events["row"].to_numpy()[size.argmax()]), np.exp(size.max())
-    place = f"{rows['ticker'].iloc[row]}, {date_of(rows['day'].iloc[row])}"
-    count = f"{len(events):,} of {events['ticker'].nunique():,} tickers"
-    return f"{what}: {count}; the largest a factor of {factor:.4g} ({place}): {outcome}"
 
 
 def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
@@ -116,9 +88,10 @@ def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
 
     Events before the first bar or after the last change no price.
     """
-    split = events["split"].where(np.isfinite(events["split"]) & (events["split"] > 0), 1.0)
-    dividend = events["dividend"].where(np.isfinite(events["dividend"]) & (events["dividend"] > 0), 0.0)
-    found = events.assign(split=split, dividend=dividend)
+    found = events.assign(
+        split=events["split"].where(np.isfinite(events["split"]) & (events["split"] > 0), 1.0),
+        dividend=events["dividend"].where(np.isfinite(events["dividend"]) & (events["dividend"] > 0), 0.0),
+    )
     codes = rows["ticker"].cat.codes.to_numpy(dtype=np.int64)
     key = codes * 2**32 + rows["day"].to_numpy()
     place = np.searchsorted(key, found["ticker"].to_numpy(dtype=np.int64) * 2**32 + found["day"].to_numpy())

@@ -1,11 +1,11 @@
 """Rows of one CSV or parquet file: long, wide, or with two header rows."""
 
+import codecs
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import pandas as pd
@@ -19,10 +19,8 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
 """Fields of text in memory at once."""
-_FEW_ROWS, _MOST = 5, 0.9
-"""Rows and share of rows from which on columns are judged by their values."""
-_VOLUME_MOVE, _BAR_RANGE = 0.1, 0.3
-"""Median move that only volume has, and distance from the others that a price of one bar hardly has."""
+_FEW_ROWS = 5
+"""Rows from which on columns are judged by their values."""
 
 
 def read_file(path: Path, file_ticker: str, dropped: Counter[str], notes: list[str]) -> tuple[pd.DataFrame, bool]:
@@ -53,61 +51,49 @@ def _refuse_what_is_no_close(rows: pd.DataFrame) -> None:
     """Raise `UnusableFileError` where columns that would be closes of tickers are the bars of one, or its volume."""
     closes = rows.drop_duplicates(["day", "ticker"]).pivot(index="day", columns="ticker", values="close")
     closes = closes.where(closes > 0)
-    moves = np.log(closes).diff().abs().median()
-    is_volume = (closes.isna() | (closes == closes.round())).all() & (moves > _VOLUME_MOVE)
-    if is_volume.any() and len(closes) >= _FEW_ROWS:
-        name = is_volume.idxmax()
+    is_whole = (closes.isna() | (closes == closes.round())).all()
+    is_volume = is_whole & (np.log(closes).diff().abs().median() > 0.1)  # a median day moves no price by as much
+    bars = closes.dropna()
+    top, bottom = bars.max(axis=1), bars.min(axis=1)
+    highest, lowest = bars.eq(top, axis=0).all(), bars.eq(bottom, axis=0).all()
+    is_bar = 4 <= bars.shape[1] <= 6 and highest.any() and lowest.any() and not (highest & lowest).any()
+    is_bar = is_bar and (top < 1.5 * bottom).mean() > 0.9  # prices of one bar are near one another
+    if len(closes) >= _FEW_ROWS and (is_bar or is_volume.any()):
+        names = ", ".join(closes.columns[is_volume] if is_volume.any() else closes.columns)
         raise UnusableFileError(
-            f"column '{name}' moves by {moves[name]:.0%} on the median day, as volume does; expected closes of "
-            "tickers, or a header open, high, low, close, volume"
-        )
-    if not 4 <= closes.shape[1] <= 6:
-        return
-    level = closes.median(axis=1)
-    near = closes.loc[:, ((closes.T / level).T.sub(1).abs() < _BAR_RANGE).mean() > _MOST].dropna()
-    top, bottom = near.eq(near.max(axis=1), axis=0).all(), near.eq(near.min(axis=1), axis=0).all()
-    is_bar = len(near) >= _FEW_ROWS and near.shape[1] >= 4
-    if is_bar and top.any() and bottom.any() and top.idxmax() != bottom.idxmax():
-        raise UnusableFileError(
-            f"column '{top.idxmax()}' is always the highest and '{bottom.idxmax()}' the lowest of "
-            f"{', '.join(closes.columns)}: these seem to be one ticker's bars; name them open, high, low and close, or "
-            "give one row per ticker and day where they are tickers"
+            f"columns {names} behave as volume or one ticker's bars do; name them open, high, low, close and volume, "
+            "or give one row per ticker and day"
         )
 
 
 def _csv_blocks(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[tuple[Layout, pd.DataFrame]]:
-    """Yield the layout, and blocks of text with a column for each of its fields."""
-    with _lines(path) as file:
+    """Yield the layout, and blocks of text with a column for each of its fields; count lines that cannot be a row."""
+    with path.open("rb") as binary:
+        head_bytes = binary.read(_HEAD_BYTES)
+    try:
+        encoding = "utf-16" if head_bytes[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        codecs.getincrementaldecoder(encoding)().decode(head_bytes)
+    except UnicodeDecodeError:
+        encoding = "cp1252"
+    with path.open(encoding=encoding, errors="replace") as file:
         lines = (line for line in file if line.strip())
         head = list(islice(lines, _HEAD_LINES))
-        before, layout, headers = _find_layout(head)
+        before, layout = _find_layout(head)
         dropped["line before the first bar"] += before
-        if not headers:
+        if not layout.headers:
             notes.append(f"{path.name} has no header: columns taken by position")
-        rows = _fields(chain(head[before + headers :], lines), layout, dropped)
+        rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
         while block := list(islice(rows, max(1, _BLOCK_CELLS // layout.width))):
             yield layout, pd.DataFrame(block, dtype=object)
 
 
-def _lines(path: Path) -> TextIO:
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    try:
-        head.decode(encoding)
-    except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:  # else a letter is cut in two
-            encoding = "cp1252"
-    return path.open(encoding=encoding, errors="replace")
-
-
-def _find_layout(head: list[str]) -> tuple[int, Layout, int]:
+def _find_layout(head: list[str]) -> tuple[int, Layout]:
     """Return the number of lines before the header, or before the first row where there is none, and `layout_of`."""
     for before, line in enumerate(head):
         separator = max("\t;|,", key=line.count)
-        rows = [[text.strip() for text in _split(line, separator)] for line in head[before : before + 3]]
-        if found := layout_of(rows, separator):
-            return before, *found
+        rows = [[text.strip() for text in _split(line, separator)] for line in head[before : before + 2]]
+        if layout := layout_of(rows, separator):
+            return before, layout
     raise UnusableFileError(f"no header and no bar in the first {_HEAD_LINES} lines" if head else "empty file")
 
 
@@ -121,16 +107,14 @@ def _split(line: str, separator: str) -> list[str]:
         return [""]
 
 
-def _fields(lines: Iterable[str], layout: Layout, dropped: Counter[str]) -> Iterator[list[str]]:
-    """Yield the fields of each row, counting lines that cannot be one."""
+def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iterator[list[str]]:
+    """Yield the fields of each row; volume and events may be missing at the end."""
     width, optional = layout.width, {"volume", *EVENTS}
     needed = 1 + max(place for role, place in layout.fields.items() if role not in optional)
     for line in lines:
         fields = _split(line, layout.separator)
-        if len(fields) < needed:
-            dropped["too few fields"] += 1
-        elif any(text.strip() for text in fields[width:]):
-            dropped["too many fields"] += 1
+        if len(fields) < needed or any(text.strip() for text in fields[width:]):
+            dropped["too few or too many fields"] += 1
         else:
             yield fields[:width] + [""] * (width - len(fields))
 
@@ -146,12 +130,11 @@ def _parquet_blocks(path: Path) -> Iterator[tuple[Layout, pd.DataFrame]]:
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
     frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
     titles = [frame.columns.get_level_values(level).map(str).tolist() for level in range(frame.columns.nlevels)]
-    first = [list(map(str, row)) for row in frame[:1].itertuples(index=False)]
-    found = layout_of([*titles, *first])
-    if not found:
+    layout = layout_of([*titles, *(list(map(str, row)) for row in frame[:1].itertuples(index=False))])
+    if layout is None:
         raise UnusableFileError(f"no columns of dates and prices among {', '.join(titles[0][:8])}")
     if len(frame):
-        yield found[0], frame.set_axis(range(frame.shape[1]), axis=1)
+        yield layout, frame.set_axis(range(frame.shape[1]), axis=1)
 
 
 def _rows(layout: Layout, cells: pd.DataFrame, file_ticker: str) -> pd.DataFrame:

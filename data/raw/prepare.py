@@ -13,37 +13,26 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data.bars import (
-    BAD_TICKER,
-    EARLIEST,
-    LARGEST_RATIO,
-    SMALLEST_PRICE,
-    has_wrong_digit,
-    is_bad_ticker,
-    latest_day,
-    most_like,
-)
-from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
+from data.bars import BAD_TICKER, EARLIEST, LARGEST_RATIO, SMALLEST_PRICE, has_wrong_digit, is_bad_ticker, latest_day
+from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
 from data.raw.files import PARQUET_SUFFIXES, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import Survey, survey_of
 from data.raw.text import NO_DAY, date_of
+from utils.config.settings import hint
 from utils.errors import DataError
 from utils.progress import progress
 from utils.runs.durable import make_directory, new_file
 
-CSV_SUFFIXES = (".csv", ".txt", ".tsv")
+SUFFIXES = (".csv", ".txt", ".tsv", *PARQUET_SUFFIXES)
 _LISTED = 20
-_NAMED = 3
-"""Bars that a note names."""
 _FILE = re.compile(
-    r"(?:historicaldata_|daily_(?:adjusted_)?)?(.+?)(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
+    r"(?:historicaldata_|daily_(?:adjusted_)?)?(?:(\^.+)_d|(.+)_us_d|(.+)\.us|(.+?))"
+    r"(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
     re.IGNORECASE,
 )
-"""What Nasdaq, Alpha Vantage, Investing.com and browsers add to a ticker in a file's name."""
-# Stooq calls a stock AAPL.US, its files aapl.us.txt and aapl_us_d.csv.
-_STOOQ_FILE = re.compile(r"(.+)_us_d|(.+)\.us|(\^.+)_d", re.IGNORECASE)
+"""What Nasdaq, Alpha Vantage, Stooq, Investing.com and browsers add to a ticker in a file's name."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
 
@@ -62,10 +51,8 @@ class PrepareSummary:
     first_date: date = date.min
     last_date: date = date.min
     notes: list[str] = field(default_factory=list)
-    """Assumptions made where a file is ambiguous."""
-    adjustments: list[str] = field(default_factory=list)
-    """What was done about splits, dividends and adjusted closes."""
-    closes_only: list[str] = field(default_factory=list)
+    """What was adjusted, and assumptions made where a file is ambiguous."""
+    closes_only: int = 0
     """Files without open, high and low."""
     benchmark: Path | None = None
     """CSV file of the index removed from the data."""
@@ -75,29 +62,20 @@ class PrepareSummary:
 
     def lines(self) -> list[str]:
         """Return the summary as lines to print."""
+        details = [
+            *(f"  dropped {rows}: {reason}" for reason, rows in sorted(self.dropped.items())),
+            *(f"  skipped {name}: {reason}" for name, reason in self.skipped),
+            *(f"Note: {note}" for note in self.notes),
+        ]
         return [
             f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
             *([] if self.appended is None else [f"Appended: {self.appended} bars; all earlier ones are as they were"]),
             *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
             f"Files: {self.files_read} read, {len(self.skipped)} skipped",
-            *_shortened([f"  skipped {name}: {reason}" for name, reason in self.skipped]),
             f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
-            *[f"  dropped {rows}: {reason}" for reason, rows in sorted(self.dropped.items())],
-            *self.adjustment_lines(),
-            *_shortened([f"Note: {note}" for note in self.notes]),
+            *details[:_LISTED],
+            *([f"  and {len(details) - _LISTED} lines more, on the page"] if len(details) > _LISTED else []),
         ]
-
-    def adjustment_lines(self) -> list[str]:
-        """Return what was adjusted, and a warning about files with closes only."""
-        lines = list(self.adjustments)
-        if self.closes_only:
-            count = len(self.closes_only)
-            which = self.closes_only[0] if count == 1 else f"{count} files, the first {self.closes_only[0]}"
-            lines.append(
-                f"Closes only ({which}): open, high and low are the close, so orders fill at closes, a sale target is "
-                "reached at a close only, and results are not those of real fills"
-            )
-        return lines or ["Adjusted: nothing; no adjusted close and no splits or dividends were given"]
 
 
 def prepare(source: Path, target: Path, benchmark: str | None = None, *, append: bool = False) -> PrepareSummary:
@@ -118,8 +96,17 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     read = pd.concat(parts, ignore_index=True)
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
     rows = _merged(pd.concat([old, read], ignore_index=True), spelled, summary.dropped)
-    rows = _adjusted(rows, events, spelled, summary)
-    _require_benchmark(list(rows["ticker"].cat.categories), benchmark)
+    names = rows["ticker"].cat.categories
+    codes = names.get_indexer(events["ticker"].map(spelled))
+    events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
+    if len(events):
+        rows, adjustments = adjust_for_events(rows, events)
+        summary.notes += adjustments
+    if benchmark is not None and (benchmark not in names or len(names) == 1):
+        raise DataError(
+            f"expected --benchmark to be one of several tickers of the data, got {benchmark!r}"
+            f"{hint(benchmark, names)}; check its name, and add the stocks to trade"
+        )
     is_index = rows["ticker"].isin([benchmark])
     rows.loc[is_index, VALUES] = rows.loc[is_index, ["close"] * 4].assign(volume=np.nan).to_numpy()
     if old is not None:
@@ -145,64 +132,61 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
 
 def _read_files(source: Path, target: Path, summary: PrepareSummary) -> tuple[list[pd.DataFrame], pd.DataFrame]:
     """Return the rows of each usable file, and the events of all that are still to be applied."""
-    parts, events = [], []
+    parts, events, is_scaled = [], [], False
     for path in progress(_found(source, target), "read", "file"):
-        name = str(path.relative_to(source)) if source.is_dir() else path.name
         try:
             rows, has_closes_only = read_file(path, _ticker_of(path), summary.dropped, summary.notes)
             own = rows.reindex(columns=["ticker", "day", *EVENTS])
             has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
             if "adjusted" in rows:
-                rows, has_event = scale_to_adjusted(rows), has_event & False
-            parts.append(_usable(rows.drop(columns=EVENTS, errors="ignore"), path.name, summary))
-            events.append(own[has_event & (own["day"] != NO_DAY)])
+                rows, has_event, is_scaled = scale_to_adjusted(rows), has_event & False, True
+            parts.append(_usable(rows.drop(columns=EVENTS, errors="ignore"), summary.dropped))
         except (UnusableFileError, OSError) as reason:
-            summary.skipped.append((name, str(reason)))
+            summary.skipped.append((str(path.relative_to(source)) if source.is_dir() else path.name, str(reason)))
             continue
-        if has_closes_only:
-            summary.closes_only.append(name)
+        events.append(own[has_event & (own["day"] != NO_DAY)])
+        summary.closes_only += has_closes_only
     if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
     summary.files_read = len(parts)
+    if is_scaled:
+        summary.notes.append("prices are scaled to the adjusted close where there is one, volume the other way")
+    if summary.closes_only:
+        summary.notes.append(
+            f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
+            "only, and results are not those of real fills"
+        )
     return parts, pd.concat(events, ignore_index=True)
-
-
-def _shortened(lines: Sequence[str]) -> list[str]:
-    rest = len(lines) - _LISTED
-    return [*lines[:_LISTED], *([f"  and {rest} more"] if rest > 0 else [])]
 
 
 def _found(source: Path, target: Path) -> list[Path]:
     """Return the files to read, without those written by an earlier call."""
-    if not source.exists():
-        raise DataError(f"expected a CSV or parquet file, or a folder, but {source} does not exist; check the path")
-    if source.resolve() == target.resolve():
-        raise DataError(f"expected another file to write than the one to read, got {target} twice; name a new file")
+    written = {target.resolve(), benchmark_file(target).resolve()}
+    if not source.exists() or source.resolve() in written:
+        raise DataError(
+            f"expected a CSV or parquet file, or a folder, other than the file to write, got {source}, which "
+            f"{'does not exist' if not source.exists() else 'is that file'}"
+        )
     if not source.is_dir():
         return [source]
-    suffixes = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
-    written = {target.resolve(), benchmark_file(target).resolve()}
-    files = sorted(path for path in source.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
-    files = [path for path in files if path.resolve() not in written]
-    if not files:
-        raise DataError(f"expected files that end in {', '.join(suffixes)} in the folder {source}, got none")
+    files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not (files := [path for path in files if path.resolve() not in written]):
+        raise DataError(f"expected files that end in {', '.join(SUFFIXES)} in the folder {source}, got none")
     return files
 
 
 def _ticker_of(path: Path) -> str:
-    """Return the ticker that a file's name tells."""
+    """Return the ticker that a file's name tells; Stooq's ^spx_d, aapl_us_d and aapl.us are ^SPX and AAPL."""
     named = _FILE.fullmatch(path.stem)
-    name = named[1].strip() if named else path.stem
-    stooq = _STOOQ_FILE.fullmatch(name)
-    return next(part for part in stooq.groups() if part).upper() if stooq else name
+    *stooq, plain = named.groups() if named else (path.stem,)
+    return plain.strip() if plain else next(filter(None, stooq)).upper()
 
 
-def _usable(rows: pd.DataFrame, name: str, summary: PrepareSummary) -> pd.DataFrame:
+def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
     """Return the rows of a file that the loader can use; the others are counted by their first fault."""
     with np.errstate(over="ignore"):  # as in the loader: beyond float32 is infinite, or zero
         prices = rows[PRICES].to_numpy().astype(np.float32).T
-    large_ratio = f"price {LARGEST_RATIO:g} times another one of its bar"
     faults = {
         "date not understood": rows["day"] == NO_DAY,
         "date before 1900": rows["day"] < EARLIEST,
@@ -211,14 +195,10 @@ def _usable(rows: pd.DataFrame, name: str, summary: PrepareSummary) -> pd.DataFr
         f"ticker {BAD_TICKER}": rows["ticker"].isin([*filter(is_bad_ticker, rows["ticker"].unique())]),
         "price missing or not a number": np.isnan(prices).any(axis=0),
         "price infinite or not positive": ~((prices >= SMALLEST_PRICE) & (prices < np.inf)).all(axis=0),
-        large_ratio: has_wrong_digit(prices),
+        f"price {LARGEST_RATIO:g} times another one of its bar": has_wrong_digit(prices),
     }
     first = np.select(list(faults.values()), range(len(faults)), default=len(faults))
-    summary.dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))
-    if len(wrong := rows[first == len(faults) - 1]):
-        named = [f"{ticker} on {date_of(day)}" for ticker, day in zip(wrong["ticker"], wrong["day"], strict=True)]
-        rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        summary.notes.append(f"{name}: dropped {', '.join(named[:_NAMED])}{rest}: {large_ratio}")
+    dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))
     rows = rows[first == len(faults)]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
@@ -249,36 +229,8 @@ def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str]) 
     rows["ticker"] = rows["ticker"].map(spelled).astype("category")
     rows = rows.sort_values(["ticker", "day"], kind="stable")  # rows of one date stay in the order read
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
-    kept = rows[~is_repeated]
-    identical = len(rows[is_repeated].merge(kept))
-    dropped["duplicate, identical to the row kept"] = identical
-    dropped["duplicate date, a later row was kept"] = int(is_repeated.sum()) - identical
-    return kept.reset_index(drop=True)
-
-
-def _adjusted(
-    rows: pd.DataFrame, events: pd.DataFrame, spelled: dict[str, str], summary: PrepareSummary
-) -> pd.DataFrame:
-    """Return rows adjusted for events; the summary says what was adjusted."""
-    if "scale" in rows:
-        summary.adjustments += scaled_events(rows)
-        rows = rows.drop(columns="scale")
-    codes = rows["ticker"].cat.categories.get_indexer(events["ticker"].map(spelled))
-    events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
-    if len(events):
-        rows, found = adjust_for_events(rows, events)
-        summary.adjustments += found
-    return rows
-
-
-def _require_benchmark(names: list[str], benchmark: str | None) -> None:
-    """Raise `DataError` if the benchmark is missing, or alone."""
-    if benchmark is not None and benchmark not in names:
-        near = most_like(benchmark, names)
-        hint = f"the nearest is {near!r}" if near else f"such as {', '.join(names[:5])}"
-        raise DataError(f"expected --benchmark to be a ticker of the data, got {benchmark!r} ({hint}); check its name")
-    if names == [benchmark]:
-        raise DataError(f"expected other tickers beside --benchmark {benchmark}, got none; add the stocks to trade")
+    dropped["duplicate date, the last row was kept"] = int(is_repeated.sum())
+    return rows[~is_repeated].reset_index(drop=True)
 
 
 def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:

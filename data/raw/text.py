@@ -20,7 +20,6 @@ _SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y", "%b-%d-%Y")
 _MONTH_FIRST, _DAY_FIRST = ("%m-%d-%Y", "%m-%d-%y"), ("%d-%m-%Y", "%d-%m-%y")
 _UNIX = r"^(\d{9,10}|\d{12,13})(?:\.0)?$"
 _UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
-_DAY_SECONDS = 86_400
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 
@@ -43,11 +42,14 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
         found = pd.to_datetime(plain, format=form, errors="coerce")
         number = pd.Series(found.to_numpy().astype("datetime64[D]").astype(np.float64))
         days = days.fillna(number.where(found.notna()))
-    unix = text.str.extract(_UNIX, expand=False, flags=re.ASCII).astype(np.float64)
-    hours = text.str.extract(_UTC, expand=False, flags=re.ASCII).astype(np.float64)
-    instants = unix.where(unix < 1e11, unix // 1000).fillna(_DAY_SECONDS * days + 3600 * hours)
-    is_instant = instants.notna()
-    days[is_instant] = days_of_seconds(instants[is_instant].to_numpy(np.int64))
+    unix, hours = (text.str.extract(form, expand=False, flags=re.ASCII).astype(np.float64) for form in (_UNIX, _UTC))
+    hours = (unix.where(unix < 1e11, unix // 1000) // 3600).fillna(24 * days + hours)
+    # A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well; midnight east
+    # of Greenwich falls late on the day before. Stamps are read so where late ones fall on Sundays, none on a Friday.
+    is_late = hours % 24 >= 12
+    weekdays = (hours[is_late] // 24 + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
+    is_east = (weekdays == 6).any() and not (weekdays == 4).any()
+    days = (hours // 24 + (is_late & is_east)).fillna(days)
     is_numeric = numeric[0].notna()
     unsettled = str(text[is_numeric].iloc[0]) if is_numeric.any() and first == second else None
     return days.fillna(NO_DAY).to_numpy(np.int32), unsettled
@@ -63,20 +65,6 @@ def is_day(text: str) -> bool:
     return bool(resolve_days([text])[0][0] != NO_DAY)
 
 
-def days_of_seconds(seconds: npt.NDArray[np.int64]) -> Int32Array:
-    """Return the exchange's days since 1970-01-01 of daily bars (bars,) stamped with Unix times.
-
-    A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well. Midnight east
-    of Greenwich falls late on the day before; stamps are read so where late ones fall on Sundays and none on a Friday.
-    """
-    days = seconds // _DAY_SECONDS
-    is_late = seconds % _DAY_SECONDS >= _DAY_SECONDS // 2
-    weekdays = (days[is_late] + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
-    if (weekdays == 6).any() and not (weekdays == 4).any():
-        days = days + is_late
-    return days.astype(np.int32)
-
-
 def numbers(texts: Sequence[str], separator: str, is_volume: bool = False) -> Float64Array:
     """Return the values (texts,) of a column in a file with this field separator, NaN for any other text.
 
@@ -85,9 +73,7 @@ def numbers(texts: Sequence[str], separator: str, is_volume: bool = False) -> Fl
     try:
         return np.array([float(text) for text in texts])
     except ValueError:
-        units = [_UNITS.get(text.strip()[-1:].upper(), 1.0) if is_volume else 1.0 for text in texts]
-        plain = [text.strip()[:-1] if unit > 1 else text for text, unit in zip(texts, units, strict=True)]
-        return np.array([unit * _number(text, separator) for text, unit in zip(plain, units, strict=True)])
+        return np.array([_number(text, separator, is_volume) for text in texts])
 
 
 def is_number(text: str, separator: str) -> bool:
@@ -95,13 +81,15 @@ def is_number(text: str, separator: str) -> bool:
     return not np.isnan(_number(text, separator))
 
 
-def _number(text: str, separator: str) -> float:
+def _number(text: str, separator: str, is_volume: bool = False) -> float:
     """Return the value of a number; digits and separator decide whether a comma is decimal or groups thousands."""
     text = text.strip().lstrip("$")
+    unit = _UNITS.get(text[-1:].upper(), 1.0) if is_volume else 1.0
+    text = text[:-1] if unit > 1 else text
     if "," in text:
         thousands = _THOUSANDS.fullmatch(text) and ("." in text or separator != ";")
         text = text.replace(",", "") if thousands else text.replace(".", "").replace(",", ".")
     try:
-        return float(text)
+        return unit * float(text)
     except ValueError:
         return float("nan")

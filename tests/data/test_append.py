@@ -25,7 +25,7 @@ def written(bars: Frame, path: Path) -> Path:
 
 
 @given(seed=st.integers(0, 1000), data=st.data())
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_days_appended_in_steps_make_the_file_of_all_days(
     seed: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -48,7 +48,7 @@ def prepared(folder: Path, name: str, text: str, encoding: str = "utf-8") -> tup
 def test_bars_of_one_ticker_in_many_languages(header: str, encoding: str, tmp_path: Path) -> None:
     rows = "\n2024-01-02;10,5;12;9;11;1000\n2024-01-03;11;13;10;12,25;2000\n"
     summary, bars = prepared(tmp_path, "SAP.csv", header + rows, encoding)
-    assert bars["ticker"].tolist() == ["SAP", "SAP"] and summary.closes_only == []
+    assert bars["ticker"].tolist() == ["SAP", "SAP"] and summary.closes_only == 0
     values = bars[["open", "high", "low", "close", "volume"]].to_numpy().tolist()
     assert values == [[10.5, 12, 9, 11, 1000], [11, 13, 10, 12.25, 2000]]
 
@@ -61,11 +61,11 @@ def test_bars_under_unknown_titles_are_no_closes_of_tickers(columns: list[str], 
     )
     own = own.rename(columns=titles)
     own.to_csv(tmp_path / "EQNR.csv")
-    with pytest.raises(DataError, match=r"one ticker's bars; name them open, high, low and close|as volume does"):
+    with pytest.raises(DataError, match=r"behave as volume or one ticker's bars do; name them open, high, low, close"):
         prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet")
     own.drop(columns=own.columns[:-2]).to_csv(tmp_path / "EQNR.csv")  # two columns may be two tickers, or a volume
     if "volume" in columns:
-        with pytest.raises(DataError, match=r"column 'Mengde' moves by \d+% on the median day, as volume does"):
+        with pytest.raises(DataError, match=r"columns Mengde behave as volume"):
             prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet")
     else:
         assert prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet").tickers == 2
@@ -101,7 +101,7 @@ BAD = st.tuples(st.sampled_from([*',";\n\x1b\t\r\u2028', "=", "+", "@", " "]), s
 
 
 @given(ticker=st.one_of(BAD, BAD.map(lambda text: f"A{text[0]}B").filter(lambda text: text[1] not in "=+@ ")))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_tickers_that_could_act_elsewhere_are_refused(ticker: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, frame = tmp_path_factory.mktemp("hostile"), bars_frame(tickers=("AAA", ticker))
     with pytest.raises(DataError, match="expected no ticker that is not printable") as caught:

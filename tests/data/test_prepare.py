@@ -97,11 +97,6 @@ def test_a_long_file_holds_many_tickers(text: str, tmp_path: Path) -> None:
     assert (summary.tickers, summary.first_date, summary.last_date) == (2, date(2014, 1, 2), date(2014, 1, 3))
 
 
-def test_long_file_without_header_may_have_the_date_first(tmp_path: Path) -> None:
-    _, rows = run(tmp_path, {"all.csv": "2014-01-03,BBB,2,3,1,2,7\n2014-01-03,AAA,1,1,1,1,7\n"}, only="all.csv")
-    assert bars(rows)[0] == ("AAA", "2014-01-03", 1.0, 1.0, 1.0, 1.0)
-
-
 def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
     text = (
         "Date,Open,High,Low,Close,Adj Close,Volume\n"
@@ -145,20 +140,17 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
     ]
     assert summary.dropped == {
         "line before the first bar": 1,
-        "too few fields": 3,
-        "too many fields": 1,
+        "too few or too many fields": 4,
         "date not understood": 2,
         "price missing or not a number": 2,
         "price infinite or not positive": 2,
         "price 5 times another one of its bar": 1,
-        "duplicate, identical to the row kept": 1,
-        "duplicate date, a later row was kept": 1,
+        "duplicate date, the last row was kept": 2,
     }
     assert summary.files_read == 1
     assert dict(summary.skipped) == {"BLANK.txt": "empty file", str(Path("sub/EMPTY.csv")): "empty file"}
     assert "Rows: 3 kept, 14 dropped" in summary.lines()
     assert "  skipped BLANK.txt: empty file" in summary.lines()
-    assert "Note: A.csv: dropped A on 2014-01-15: price 5 times another one of its bar" in summary.lines()
     assert np.isnan(rows["volume"].iloc[-1])
 
 
@@ -167,7 +159,6 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
     [
         ("Date,Open,Close\n2014-01-02,1,1\n", "no column for high, low"),
         ("hello\nworld\n", "no header and no bar"),
-        (bytes(range(256)) * 40, "no header and no bar"),
         (HEADER, "no rows"),
         ("2014-01-08,8,12,8,10,2.5,5\n", "7 fields a line and no header"),
         (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n2014-01-03,1,6,1,1,1\n", "no row with a date"),
@@ -199,16 +190,11 @@ def test_month_comes_first_where_nothing_settles_it(tmp_path: Path) -> None:
     assert summary.notes[0].startswith("A.csv: dates like 02/03/2014 read as month/day/year")
 
 
-def test_files_without_a_header_are_noted(tmp_path: Path) -> None:
-    summary, _ = run(tmp_path, {"A.csv": "2014-01-02,1,1,1,1\n", "B.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"})
-    assert summary.notes == ["A.csv has no header: columns taken by position"]
-
-
 def test_long_lists_are_shortened(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {f"E{number:02}.csv": "" for number in range(30)}
     summary, _ = run(tmp_path, files | {"A.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"})
     assert len(summary.skipped) == 30
-    assert "  and 10 more" in summary.lines()
+    assert "  and 10 lines more, on the page" in summary.lines()
     assert len(summary.lines()) < 30
 
 
@@ -219,7 +205,7 @@ def test_the_same_ticker_in_two_files_is_merged(tmp_path: Path) -> None:
     }
     summary, rows = run(tmp_path, files)
     assert [row[1:3] for row in bars(rows)] == [("2014-01-02", 1.0), ("2014-01-03", 2.0), ("2014-01-06", 2.0)]
-    assert summary.dropped == {"duplicate date, a later row was kept": 1}
+    assert summary.dropped == {"duplicate date, the last row was kept": 1}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,15 +235,15 @@ TITLES = {
 
 
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=4)
 def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("styles")
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    days = [date(2009, 11, 20) + timedelta(days=int(day)) for day in np.sort(rng.choice(400, 30, replace=False))]
+    days = [date(2009, 11, 20) + timedelta(days=int(day)) for day in np.sort(rng.choice(400, 10, replace=False))]
     files: dict[str, str | bytes] = {}
     expected = []
     for ticker in ("AA", "B.B", "C-C"):
-        prices = np.sort(rng.lognormal(3.0, 0.1, (30, 4)), axis=1)[:, [1, 3, 0, 2]]
+        prices = np.sort(rng.lognormal(3.0, 0.1, (10, 4)), axis=1)[:, [1, 3, 0, 2]]
         expected += [(ticker, day.isoformat(), *row) for day, row in zip(days, prices.tolist(), strict=True)]
         separator = data.draw(st.sampled_from(",;\t"))
         form = data.draw(st.sampled_from(DATE_FORMS))
@@ -277,11 +263,12 @@ def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_fac
     assert summary.dropped == {}
     loader = StockDataLoader(summary.target)
     loader.load_and_prepare()
-    assert loader.data_array.shape == (30, 3, 9)
+    assert loader.data_array.shape == (10, 3, 9)
     assert (loader.quality.masked, loader.quality.widened) == (0, 0)
 
 
 @given(text=st.text(max_size=20))
+@settings(max_examples=20)
 def test_any_text_is_a_date_or_none(text: str) -> None:
     days, _ = resolve_days([text, "2014-13-01", "99999999", "32/01/2014", ""])
     assert list(days[1:]) == [NO_DAY] * 4

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.bars import is_bad_ticker
 from data.raw.prepare import prepare
 from main import main
 from tests.evaluation.test_page import HOSTILE, Page
@@ -48,20 +47,14 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     for line in (
         "2019       152        2   294     96.71",
         "Gaps: 1: BBB 10 sessions, 2019-09-06 to 2019-09-23",
-        "(2 beyond 50%, 1 undone the next day, 0 like a split)",
-        "Rows with high or low to be widened: 1: BBB by 100.00% on 2019-08-26",
+        "Suspicious moves (1 undone the next day): 2: BBB +",
         "Survivors only: 2 of 2 tickers trade on the last day",
     ):
         assert line in shown
     page = Page((target.parent / "prices.html").read_text())
     rows = [text for _, text in page.all("tr")]
-    for row in (
-        "BBB2019-09-062019-09-2310",
-        "2019152229496.7",
-        "BBB2019-08-26100.00",
-    ):
-        assert row in rows
-    assert any(row.startswith("BBB2019-08-12+88") and row.endswith("beyond 50%, undone the next day") for row in rows)
+    assert {"BBB2019-09-062019-09-2310", "2019152229496.7"} <= set(rows)
+    assert any(row.startswith("BBB2019-08-12+88") and row.endswith("undone the next day") for row in rows)
     policy = next(meta["content"] for meta, _ in page.all("meta") if meta.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'")
 
@@ -70,10 +63,13 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "words"),
     [
         (["nowhere", "prices.parquet"], "does not exist"),
-        (["source.parquet", "source.parquet"], "expected another file to write"),
+        (["source.parquet", "source.parquet"], "which is that file"),
         (["source.parquet", "prices.html"], "expected a parquet file as TARGET"),
-        (["source.parquet", "prices.parquet", "--benchmark", "CCC"], "expected --benchmark to be a ticker of the data"),
-        (["one.csv", "prices.parquet", "--benchmark", "one"], "expected other tickers beside --benchmark one"),
+        (
+            ["source.parquet", "prices.parquet", "--benchmark", "CCC"],
+            "expected --benchmark to be one of several tickers of the data",
+        ),
+        (["one.csv", "prices.parquet", "--benchmark", "one"], "add the stocks to trade"),
         (["source.parquet", "one.csv/prices.parquet"], "expected to write"),
     ],
 )
@@ -93,12 +89,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if "\x00" not in name])
-def test_names_cannot_act_in_the_page(name: str, tmp_path: Path) -> None:
-    shapes = []
+def test_names_cannot_act_in_the_page(source: Path) -> None:
+    shapes, name = [], " ".join(name for name in HOSTILE if "\x00" not in name)
+    summary = prepare(source, source.with_name("prices.parquet"))
     for ticker in ("plain", name):
-        bars(("AAA", "plain" if is_bad_ticker(ticker) else ticker)).to_parquet(tmp_path / "source.parquet")
-        summary = prepare(tmp_path / "source.parquet", tmp_path / "prices.parquet")
         summary.notes, summary.skipped = [ticker], [(ticker, ticker)]
         page = Page(render(summary, Path(ticker)))
         shapes.append(sorted(map(str, page.shape())))
@@ -106,7 +100,7 @@ def test_names_cannot_act_in_the_page(name: str, tmp_path: Path) -> None:
     assert shapes[0] == shapes[1]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_spoilt_files_are_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "source"

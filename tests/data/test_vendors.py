@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from data.raw.prepare import PrepareSummary, prepare
-from data.raw.text import resolve_days
 from utils.errors import DataError
 
 TICKERS = ("AAPL", "BRK-B", "LOW", "T")
@@ -106,7 +105,6 @@ FORMS: dict[str, Writer] = {
     "yfinance, by ticker": lambda bars, path: panel(bars, by_ticker=True).to_csv(path),
     "yfinance, old": lambda bars, path: panel(bars, names=(None, None, "Date")).to_csv(path),
     "yfinance, parquet": lambda bars, path: panel(bars).tz_localize("America/New_York").to_parquet(path),
-    "yfinance, parquet without index": lambda bars, path: panel(bars).reset_index().to_parquet(path),
     "Stooq, long": lambda bars, path: stooq(bars).to_csv(path, index=False),
     "Stooq, files": lambda bars, path: folder_of(
         titled(bars.assign(ticker=bars["ticker"].str.lower())), path, "{}_us_d.csv"
@@ -143,7 +141,7 @@ def test_every_form_gives_the_same_parquet(write: Writer, closes_only: bool, tmp
     write(bars, tmp_path / "source")
     summary, made = read_back(tmp_path / "source", tmp_path)
     assert_equal(made, bars)
-    assert (summary.dropped.total(), summary.skipped, len(summary.closes_only)) == (0, [], closes_only)
+    assert (summary.dropped.total(), summary.skipped, summary.closes_only) == (0, [], closes_only)
     assert any("orders fill at closes" in line for line in summary.lines()) == closes_only
 
 
@@ -174,45 +172,13 @@ def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     assert summary.notes == ["^SPX looks like an index: --benchmark '^SPX' takes it out of the tickers"]
 
 
-def test_stamps_of_the_close_in_new_york_keep_their_date() -> None:
-    days = pd.bdate_range("2020-10-05", periods=20)
-    closes = (days + pd.Timedelta(hours=16)).tz_localize("America/New_York").tz_convert("UTC")
-    found, _ = resolve_days([stamp.isoformat() for stamp in closes])
-    assert (found.astype("datetime64[D]") == days.to_numpy()).all()
-
-
-def test_an_index_goes_into_its_own_file(tmp_path: Path) -> None:
-    bars = truth()
-    source = tmp_path / "all.csv"
-    bars.replace({"ticker": {"T": "^SPX"}}).to_csv(source, index=False)
-    target = tmp_path / "out" / "bars.parquet"
-    summary = prepare(source, target, "^SPX")
-    assert summary.benchmark == tmp_path / "out" / "bars.benchmark.csv"
-    found = pd.read_csv(summary.benchmark)
-    own = bars[bars["ticker"] == "T"]
-    assert (
-        found["date"].tolist() == own["date"].astype(str).tolist() and found["close"].tolist() == own["close"].tolist()
-    )
-    assert sorted(pd.read_parquet(target)["ticker"].unique()) == ["AAPL", "BRK-B", "LOW"]
-    assert summary.tickers == 3
-    with pytest.raises(DataError, match="got none"):  # what was written is no source
-        prepare(target.parent, target)
-
-
-INTRADAY = "symbol,timestamp,open,high,low,close\n" + "".join(
-    f"A,2020-01-02 10:{m}:00,1,1,1,1\n" for m in range(10, 40)
-)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("PAR1 and no more", "no readable parquet"),
         ({"date": ["2020-01-02"], "city": ["Bonn"]}, "no columns of dates and prices among date, city"),
-        ({"open": [1.0], "close": [1.0]}, "no columns of dates and prices"),
         ({"date": ["2020-01-02"], "close": [1.0], "ticker": ["A"]}, "no column for open, high, low"),
         ("Price,Close,Open\nTicker,A,A\n2020-01-02,1,1\n", "expected open, high, low and close of A"),
-        (INTRADAY, "many rows for one date: expected daily bars"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(content: str | dict[str, list[object]], words: str, tmp_path: Path) -> None:
