@@ -84,34 +84,27 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
                 f"expected data_array (days, columns, {NUM_FEATURES}) and one date a day, got {data_array.shape} and "
                 f"{len(dates)} dates; take both from a prepared StockDataLoader"
             )
-        if volume is not None and volume.shape != data_array.shape[:2]:
-            raise ValueError(f"expected volume of shape {data_array.shape[:2]}, days and columns, got {volume.shape}")
-        columns = _checked_columns(investable_columns, data_array.shape[1])
+        total = data_array.shape[1]
+        columns = np.arange(total) if investable_columns is None else np.asarray(investable_columns)
+        if not 0 < columns.size == len({*columns.tolist()} & {*range(total)}):
+            raise ValueError(f"expected investable_columns to be distinct columns 0..{total - 1}, got {columns}")
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
-        self._is_history_cleared = False
         self.account = account or Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
         self._date_words = dates.astype(str)
         self._set_window(start_idx, end_idx, trading_end_idx)
-        stocks = len(columns)
-        self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
-            {
-                "market": gym.spaces.Box(-input_clip, input_clip, (data_array.shape[1], NUM_FEATURES), np.float32),
-                "portfolio": gym.spaces.Box(-np.inf, np.inf, (stocks, _PORTFOLIO_COLUMNS), np.float32),
-                "exits": gym.spaces.Box(-np.inf, np.inf, (stocks, 2), np.float32),
-                "account": gym.spaces.Box(
-                    -np.inf, np.inf, (ACCOUNT_FEATURES + (self.rules.drawdown_lock > 0),), np.float32
-                ),
-            }
+        stocks, features = len(columns), ACCOUNT_FEATURES + (self.rules.drawdown_lock > 0)
+        shapes = {"portfolio": (stocks, _PORTFOLIO_COLUMNS), "exits": (stocks, 2), "account": (features,)}
+        spaces = {name: gym.spaces.Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
+        market = gym.spaces.Box(-input_clip, input_clip, (total, NUM_FEATURES), np.float32)
+        self.observation_space = gym.spaces.Dict({"market": market, **spaces})  # type: ignore[assignment]
+        low, high = (
+            np.tile(np.array(limits, np.float32), (stocks, 1))
+            for limits in ((0.0, MIN_TARGET_PERCENT), (MAX_COEFFICIENT, MAX_TARGET_PERCENT))
         )
-        low, high = (0.0, MIN_TARGET_PERCENT), (MAX_COEFFICIENT, MAX_TARGET_PERCENT)
-        self.action_space = gym.spaces.Box(
-            np.tile(np.array(low, np.float32), (stocks, 1)),
-            np.tile(np.array(high, np.float32), (stocks, 1)),
-            dtype=np.float32,
-        )
+        self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
 
     @classmethod
     def on(
@@ -121,11 +114,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         device: torch.device | str = "cpu",
         account: Portfolio | None = None,
     ) -> Self:
-        """Trade the investable stocks of a market, from its first training day until it is reset to other windows.
-
-        Args:
-            account: to trade with, if there is one already.
-        """
+        """Trade the investable stocks of a market, with an account if there is one, at first from its training days."""
         first = market.splits.train.first
         return cls(
             market.data_array,
@@ -154,26 +143,18 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return observed_features(self._data_array, self._stats, self._input_clip)[..., :NUM_FEATURES]
 
     def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:
-        days, given = len(self.dates), (start_idx, trading_end_idx, end_idx)
-        start, trading_end, end = (day.cpu().numpy() if isinstance(day, Tensor) else np.asarray(day) for day in given)
-        are_days = all(np.issubdtype(part.dtype, np.integer) and part.ndim <= 1 for part in (start, trading_end, end))
-        in_order = are_days and (start >= 0) & (start < trading_end) & (trading_end <= end) & (end < days)
-        if not (np.size(in_order) and np.all(in_order)):
+        given = (start_idx, trading_end_idx, end_idx)
+        days = [day.cpu().numpy() if isinstance(day, Tensor) else np.asarray(day) for day in given]
+        window = np.stack(np.broadcast_arrays(*days))
+        if not _are_windows(window, len(self.dates)):
             raise ValueError(
-                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start_idx!r}, "
-                f"trading_end_idx={trading_end_idx!r}, end_idx={end_idx!r}"
-            )
-        start, trading_end, end = np.broadcast_arrays(start, trading_end, end)
-        lengths = np.unique(end - start), np.unique(trading_end - start)
-        if any(len(length) > 1 for length in lengths):
-            raise ValueError(
-                f"expected windows of equal length, got {lengths[0].tolist()} days of which {lengths[1].tolist()} for "
-                "trading; reset to windows of each length in turn"
+                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {len(self.dates)} days, equally far apart in "
+                f"all lanes, got start_idx={start_idx!r}, trading_end_idx={trading_end_idx!r}, end_idx={end_idx!r}"
             )
         self.start_idx, self.end_idx, self.trading_end_idx = start_idx, end_idx, trading_end_idx
-        self._start = torch.from_numpy(np.array(np.atleast_1d(start), dtype=np.int64))
-        self._steps, self._trading_steps = int(lengths[0][0]), int(lengths[1][0])
-        self._is_batched = start.ndim == 1
+        self._is_batched = window.ndim == 2
+        self._start, trading_end, end = torch.from_numpy(window.astype(np.int64)).view(3, -1)
+        self._steps, self._trading_steps = (int(last[0] - self._start[0]) for last in (end, trading_end))
 
     def reset(
         self,
@@ -188,7 +169,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         """Begin an episode with cash only, on the given window or on the last one.
 
         Args:
-            options: may carry `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
+            options: may hold `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
             start_idx: Optional first day to observe; one number, or an array of equally long windows, traded as lanes.
             end_idx: last day of the episode, on which every position is closed.
             trading_end_idx: orders are accepted before this day.
@@ -199,7 +180,6 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
-        self._is_history_cleared = False
         return self._observe() if observe else (Observation(), {})
 
     def step(self, action: NDArray[np.float32] | Orders | None) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
@@ -224,10 +204,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         assert self.action_space.shape is not None
         shape = (self.account.lanes, *self.action_space.shape) if self._is_batched else self.action_space.shape
         if action.shape != shape or not np.isfinite(action).all():
-            raise ValueError(
-                f"expected a finite action of shape {shape}, got shape {action.shape}"
-                f"{'' if np.isfinite(action).all() else ' with values that are not finite'}"
-            )
+            is_finite = bool(np.isfinite(action).all())
+            raise ValueError(f"expected a finite action of shape {shape}, got {action.shape}, finite: {is_finite}")
         # No tensor of a step is ever part of a graph of gradients.
         with torch.inference_mode():
             orders = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device)
@@ -263,28 +241,16 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         }
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared."""
+        """Sum up the episode so far, see `EpisodeSummary`."""
         self._require_reset()
         summary = self.account.summary()
         totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
-        if self.account.is_done:
-            self.account.clear_history()
-            self._is_history_cleared = True
         return totals if self._is_batched else {name: value.item() for name, value in totals.items()}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
-        """List the trades of the episode so far, in the order of the decisions; open positions have no exit.
-
-        Raises:
-            RuntimeError: `get_episode_summary` has cleared the trades of the finished episode.
-        """
+        """List the trades of the episode so far, in the order of the decisions; open positions have no exit."""
         self._require_reset()
-        if self._is_history_cleared:
-            raise RuntimeError(
-                "expected the trades of the finished episode, but get_episode_summary has cleared them; call "
-                "get_trades before it"
-            )
         return trade_ledger(self.account, lane)
 
     def _require_reset(self) -> None:
@@ -292,21 +258,19 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             raise RuntimeError("the episode has not begun; call reset first")
 
 
+def _are_windows(window: NDArray[Any], days: int) -> bool:
+    """Tell whether (3,) or (3, lanes) first days, ends of trading and last days are windows of one length."""
+    if not np.issubdtype(window.dtype, np.integer) or window.ndim > 2 or not window.size:
+        return False
+    start, trading_end, end = window
+    in_order = (start >= 0) & (start < trading_end) & (trading_end <= end) & (end < days)
+    return bool(in_order.all() and np.ptp(end - start) == np.ptp(trading_end - start) == 0)
+
+
 def windows_from(starts: Tensor, rules: EnvironmentConfig) -> dict[str, Any]:
     """Return what `reset` takes for windows of the rules' length from these (lanes,) first days."""
     ends = starts + rules.episode_steps, starts + rules.trading_days
     return {"start_idx": starts, "end_idx": ends[0], "trading_end_idx": ends[1]}
-
-
-def _checked_columns(columns: Sequence[int] | NDArray[np.int64] | None, total: int) -> NDArray[np.int64]:
-    """Return the investable columns as an array; all of them if None."""
-    if columns is None:
-        return np.arange(total)
-    chosen = np.asarray(columns)
-    is_index = chosen.ndim == 1 and chosen.size > 0 and np.issubdtype(chosen.dtype, np.integer)
-    if not is_index or chosen.min() < 0 or chosen.max() >= total or len(np.unique(chosen)) != len(chosen):
-        raise ValueError(f"expected investable_columns to be distinct columns 0..{total - 1}, got {list(columns)}")
-    return chosen.astype(np.int64)
 
 
 def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:

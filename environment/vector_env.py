@@ -17,68 +17,46 @@ Step = tuple[Observation, NDArray[np.float64], NDArray[np.bool_], NDArray[np.boo
 class VectorTradingEnvironment(VectorEnv[Observation, NDArray[np.float32], NDArray[Any]]):
     """Lanes that trade windows of the rules' length, drawn anew whenever an episode begins.
 
-    All windows are equally long, so that all lanes end on the same step. In mode `NEXT_STEP`, Gymnasium's default, the
-    step after it ignores its actions, begins new episodes and rewards nothing. In mode `SAME_STEP` the last step
-    returns the first observations of new episodes, and the last of the old ones as `final_obs` and `final_info` of its
-    info. Everything equals a `SyncVectorEnv` of single environments on the same windows, bit for bit.
+    All windows are equally long, so that all lanes end on the same step. It returns the first observations of new
+    episodes (Gymnasium's mode `SAME_STEP`), and the last of the old ones as `final_obs` and `final_info` of its info.
+    Everything equals a `SyncVectorEnv` of single environments on the same windows, bit for bit.
     """
 
-    def __init__(
-        self,
-        env: TradingEnvironment,
-        lanes: int,
-        days: Span,
-        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
-    ) -> None:
+    def __init__(self, env: TradingEnvironment, lanes: int, days: Span) -> None:
         """Trade on the data and by the rules of `env`, which stays as it is.
 
         Args:
-            days: from the first possible day of a window to the last.
-
-        Raises:
-            ValueError: the days hold no window, or lanes are to be reset by the caller, each by itself.
+            days: from the first possible day of a window to the last; ValueError if they hold no window.
         """
-        if autoreset_mode == AutoresetMode.DISABLED:
-            raise ValueError("expected NEXT_STEP or SAME_STEP, got DISABLED: lanes begin and end together")
         if days.days <= env.rules.episode_steps:
             raise ValueError(
                 f"expected days for an episode of {env.rules.episode_steps} steps, got {days.first}..{days.last}"
             )
         self.env, self.num_envs, self.days = env.twin(), lanes, days
-        self.metadata = {**env.metadata, "autoreset_mode": autoreset_mode}
-        self._autoreset_mode, self._is_over = autoreset_mode, False
+        self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(self.single_observation_space, lanes)
         self.action_space = batch_space(self.single_action_space, lanes)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
-        """Begin episodes in all lanes; the option `start_idx`, (lanes,) days, takes the place of random ones."""
+        """Begin episodes in all lanes, on random windows."""
         super().reset(seed=seed)
-        return self._begin((options or {}).get("start_idx"))
-
-    def _begin(self, starts: NDArray[np.int64] | None = None) -> tuple[Observation, Info]:
         rules = self.env.rules
-        if starts is None:
-            latest = self.days.last - rules.episode_steps
-            starts = self.np_random.integers(self.days.first, latest, self.num_envs, endpoint=True)
+        latest = self.days.last - rules.episode_steps
+        starts = self.np_random.integers(self.days.first, latest, self.num_envs, endpoint=True)
         last, trading_end = starts + rules.episode_steps, starts + rules.trading_days
         observation, info = self.env.reset(start_idx=starts, end_idx=last, trading_end_idx=trading_end)
-        self._is_over = False
         return observation, self._info(info)
 
     def step(self, actions: NDArray[np.float32]) -> Step:
-        """Live through a day in all lanes, or begin new episodes; `actions` are (lanes, stocks, 2)."""
-        nothing = np.zeros(self.num_envs, dtype=bool)
-        if self._is_over:
-            observation, info = self._begin()
-            return observation, np.zeros(self.num_envs), nothing, nothing.copy(), info
+        """Live through a day in all lanes; `actions` are (lanes, stocks, 2)."""
         observation, rewards, terminated, truncated, info = self.env.step(actions)
-        info, self._is_over = self._info(info), bool(terminated[0])
-        if self._is_over and self._autoreset_mode == AutoresetMode.SAME_STEP:
+        info = self._info(info)
+        if terminated[0]:
             final = np.empty(self.num_envs, dtype=object)
             final[:] = [{name: value[lane] for name, value in observation.items()} for lane in range(self.num_envs)]
             finals = self._marked({"final_obs": final, "final_info": info})
-            observation, info = self._begin()
+            observation, info = self.reset()
             info |= finals
         return observation, rewards, terminated, truncated, info
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from tests.environment.oracle import Bar
+from tests.environment.oracle import Bar, Result, simulate
 from utils.config.trader import EnvironmentConfig
 
 FloatArray = npt.NDArray[np.float32]
@@ -29,6 +29,19 @@ class MarketCase:
     rules: EnvironmentConfig
     volume: FloatArray | None = None
     """(days, stocks) shares traded, in places unknown: NaN, infinite or negative."""
+
+    @property
+    def expected(self) -> Result:
+        """What the oracle makes of it."""
+        return simulate(
+            to_bars(self.data),
+            to_orders(self.orders),
+            start=self.start,
+            end=self.end,
+            trading_end=self.trading_end,
+            rules=self.rules,
+            volumes=to_volumes(self.volume),
+        )
 
 
 def random_panel(

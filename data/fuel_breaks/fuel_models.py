@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-UNBURNABLE_FUEL_MODELS = (91, 92, 93, 98, 99)  # urban, snow or ice, agriculture, water, bare ground
-WATER_FUEL_MODEL, BARE_GROUND_FUEL_MODEL = 98, 99
+UNBURNABLE = (91, 92, 93, 98, 99)  # urban, snow or ice, agriculture, water, bare ground
+WATER, BARE_GROUND = 98, 99
 
 
 @dataclass(frozen=True)

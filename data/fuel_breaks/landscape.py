@@ -7,19 +7,14 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from data.fuel_breaks.config import TileConfig
-from data.fuel_breaks.fuel_models import (
-    BARE_GROUND_FUEL_MODEL,
-    FUEL_MODELS,
-    UNBURNABLE_FUEL_MODELS,
-    WATER_FUEL_MODEL,
-)
+from data.fuel_breaks.fuel_models import BARE_GROUND, FUEL_MODELS, UNBURNABLE, WATER
 from utils.errors import DataError
 
 Float32Array = NDArray[np.float32]
@@ -67,11 +62,6 @@ class Landscape:
         """Return the arrays by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
-    def window(self, row: int, column: int, rows: int, columns: int) -> Self:
-        """Return the part whose north-west cell is given, as views of the same memory."""
-        part: Any = np.s_[row : row + rows, column : column + columns]
-        return replace(self, **{name: array[part] for name, array in self.arrays().items()})
-
 
 @dataclass(frozen=True)
 class Tile:
@@ -88,78 +78,60 @@ def load_landscape(path: Path) -> Landscape:
     An `.npz` may hold `valid` (bool) and `cell_size_m`; in GeoTIFFs a cell without data in any band is not valid.
     Raises DataError if it cannot be read, or a band is missing, of another shape or out of range.
     """
-    if path.is_dir():
-        return landscape_from_bands(_read_geotiffs(path), str(path))
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return landscape_from_bands(dict(stored), str(path))
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        expected = "a landscape as .npz or a folder of GeoTIFF bands"
+        if path.is_dir():
+            bands = _read_geotiffs(path)
+        else:
+            with np.load(path, allow_pickle=False) as stored:
+                bands = dict(stored)
+    except (OSError, ImportError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        expected = "a landscape as .npz, or a folder of GeoTIFF bands and the package rasterio"
         raise DataError(f"expected {expected}, got {str(path)!r} ({error})") from None
+    return landscape_from_bands(bands, str(path))
 
 
 def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
-    try:
-        import rasterio
-    except ImportError:
-        raise DataError(f"expected rasterio to read {folder}, got no such package; pip install rasterio") from None
+    import rasterio
+
     bands: dict[str, NDArray[Any]] = {}
     for name in RANGES:
-        path = folder / f"{name}.tif"
-        if not path.is_file():
-            raise DataError(
-                f"expected the band {path.name} in {folder}, got {sorted(p.name for p in folder.iterdir())}"
-            )
-        with rasterio.open(path) as source:
+        with rasterio.open(folder / f"{name}.tif") as source:
             bands[name], (width, height) = source.read(1, masked=True), source.res
         if not np.isclose(width, height, rtol=1e-3):
-            raise DataError(f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid")
+            raise ValueError(f"cells of {name} are {width:g} x {height:g}; project it to a metric grid")
         bands["cell_size_m"] = np.array(float(width))
     return bands
 
 
 def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Landscape:
     """Build a landscape from bands, whose masked cells are not valid; DataError, naming `source`, if it cannot."""
-    missing = [name for name in RANGES if name not in stored]
-    if missing:
-        raise DataError(f"expected the bands {', '.join(missing)} in {source}, got {', '.join(sorted(stored))}")
-    shape = stored["fuel_model"].shape
-    valid = np.asarray(stored.get("valid", np.ones(shape)), dtype=np.bool_)
-    for name, array in {"valid": valid, **{name: stored[name] for name in RANGES}}.items():
-        if array.ndim != 2 or array.shape != shape or not array.size:
-            raise DataError(f"expected bands of one shape (rows, columns) in {source}, got {array.shape} for {name}")
+    shapes = {name: stored[name].shape if name in stored else () for name in RANGES}
+    shape = shapes["fuel_model"]
+    valid = np.array(stored.get("valid", np.ones(shape)), dtype=np.bool_)
+    if {*shapes.values(), valid.shape} != {shape} or len(shape) != 2 or not valid.size:
+        raise DataError(f"expected bands of one shape (rows, columns) in {source}, got {shapes}, valid: {valid.shape}")
     cell_size_m = float(stored.get("cell_size_m", DEFAULT_CELL_SIZE_M))
     if not 1 <= cell_size_m <= 1000:
         raise DataError(f"expected cells of 1 to 1000 m in {source}, got {cell_size_m:g}; give a metric grid")
     for name in RANGES:
-        valid = valid & ~np.ma.getmaskarray(stored[name])
-    bands = {name: _checked_band(name, stored[name], valid, source) for name in RANGES}
-    fuel = bands.pop("fuel_model")
-    is_known = np.isin(fuel, [*FUEL_MODELS, *UNBURNABLE_FUEL_MODELS])
-    if not is_known[valid].all():
-        unknown = np.unique(fuel[valid & ~is_known])[:5].tolist()
+        valid &= ~np.ma.getmaskarray(stored[name])
+    bands: dict[str, Float32Array] = {}
+    for name, (low, high) in RANGES.items():
+        bands[name] = band = np.where(valid, np.asarray(stored[name], np.float32), np.float32(0))
+        is_wrong = ~((band >= low) & (band <= high))
+        if is_wrong.any():
+            expected = f"{name} from {low} to {high} in {source}, other cells not valid"
+            raise DataError(f"expected {expected}, got {band[is_wrong][0]:g}")
+    fuel = np.where(valid, bands.pop("fuel_model"), BARE_GROUND)
+    if unknown := np.setdiff1d(fuel, [*FUEL_MODELS, *UNBURNABLE])[:5].tolist():
         raise DataError(f"expected fuel models of Scott and Burgan (91-99, 101-204) in {source}, got {unknown}")
-    codes = np.where(valid, fuel, BARE_GROUND_FUEL_MODEL).astype(np.uint8)
-    burnable = valid & np.isin(codes, list(FUEL_MODELS))
     # LANDFIRE gives gentle slopes no aspect; the fire model needs one wherever there is a slope.
-    is_unknown = valid & (bands["aspect_degrees"] < 0) & (bands["slope_percent"] > 0)
+    is_unknown = (bands["aspect_degrees"] < 0) & (bands["slope_percent"] > 0)
     if is_unknown.any():
         _, computed = slope_and_aspect(np.where(valid, bands["elevation_m"], np.float32(np.nan)), cell_size_m)
         bands["aspect_degrees"] = np.where(is_unknown, computed, bands["aspect_degrees"])
-    return Landscape(**bands, fuel_model=codes, valid=valid.copy(), burnable=burnable, cell_size_m=cell_size_m)
-
-
-def _checked_band(name: str, stored: NDArray[Any], valid: NDArray[np.bool_], source: str) -> Float32Array:
-    """Return a band as float32, 0 in invalid cells. Raises DataError if a value is out of range."""
-    low, high = RANGES[name]
-    values = np.where(valid, np.asarray(stored, np.float32), np.float32(0))
-    is_wrong = valid & ~((values >= low) & (values <= high))
-    if is_wrong.any():
-        raise DataError(
-            f"expected {name} from {low} to {high} in {source}, got {values[is_wrong][0]:g} and "
-            f"{is_wrong.sum() - 1} other values; mark cells without data as not valid"
-        )
-    return np.asarray(values, dtype=np.float32)
+    burnable = np.isin(fuel, list(FUEL_MODELS))
+    return Landscape(**bands, fuel_model=fuel.astype(np.uint8), valid=valid, burnable=burnable, cell_size_m=cell_size_m)
 
 
 def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Float32Array, Float32Array]:
@@ -172,52 +144,52 @@ def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Flo
 
 
 def _gradient(values: Float32Array, axis: int) -> Float64Array:
-    """Return the change per cell along an axis: the mean of the known steps to it and from it."""
-    steps = np.diff(values.astype(np.float64), axis=axis)
-    nothing = np.full_like(values.take([0], axis=axis), np.nan, dtype=np.float64)
-    both = np.stack([np.concatenate((nothing, steps), axis), np.concatenate((steps, nothing), axis)])
-    known = np.isfinite(both)
-    return np.asarray(np.where(known, both, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
+    """Return the change per cell along an axis: the mean of the known steps to it and from it, 0 without any."""
+    steps = np.diff(values.astype(np.float64), axis=axis, prepend=np.nan, append=np.nan)
+    both = np.ma.masked_invalid([np.delete(steps, -1, axis), np.delete(steps, 0, axis)])
+    return np.asarray(both.mean(axis=0).filled(0.0))
 
 
 def generated_landscape(seed: int, rows: int = 400, columns: int = 240) -> Landscape:
     """Draw a landscape of 30 m cells: fractal elevation, water in the lowest ground, and patches of `_FUELS`."""
-    for_elevation, for_fuel = (
-        np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(2)
-    )
+    for_elevation, for_fuel = map(np.random.PCG64, np.random.SeedSequence(seed).spawn(2))
     elevation = np.rint(200 + _RELIEF_M * _fractal(rows, columns, 2.2, for_elevation))
     slope, aspect = slope_and_aspect(elevation, DEFAULT_CELL_SIZE_M)
     kind = np.searchsorted(np.cumsum(_FUEL_SHARES)[:-1], _fractal(rows, columns, 1.4, for_fuel))
     is_water = elevation <= np.quantile(elevation, _WATER_SHARE)
-    return landscape_from_bands(
-        {
-            "slope_percent": np.where(is_water, 0.0, np.rint(slope)),
-            "aspect_degrees": np.where(is_water | (np.rint(slope) == 0), -1.0, np.rint(aspect) % 360),
-            "elevation_m": elevation,
-            "canopy_cover_percent": np.where(is_water, 0.0, np.array(_CANOPY_PERCENT)[kind]),
-            "fuel_model": np.where(is_water, WATER_FUEL_MODEL, np.array(_FUELS)[kind]),
-        },
-        f"the built-in landscape of seed {seed}",
-    )
+    bands = {
+        "slope_percent": np.where(is_water, 0.0, np.rint(slope)),
+        "aspect_degrees": np.where(is_water | (np.rint(slope) == 0), -1.0, np.rint(aspect) % 360),
+        "elevation_m": elevation,
+        "canopy_cover_percent": np.where(is_water, 0.0, np.array(_CANOPY_PERCENT)[kind]),
+        "fuel_model": np.where(is_water, WATER, np.array(_FUELS)[kind]),
+    }
+    return landscape_from_bands(bands, f"the built-in landscape of seed {seed}")
 
 
-def _fractal(rows: int, columns: int, roughness: float, generator: np.random.Generator) -> Float64Array:
+def _fractal(rows: int, columns: int, roughness: float, stream: np.random.PCG64) -> Float64Array:
     """Draw noise with an amplitude of frequency to the power -`roughness`, as ranks spread evenly over [0, 1)."""
     size = 2 * max(rows, columns)  # cut from a larger field, since a Fourier sum repeats at its edges
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     frequency[0, 0] = np.inf
-    noise = np.fft.rfft2(generator.standard_normal((size, size))) * frequency**-roughness
+    noise = np.fft.rfft2(np.random.Generator(stream).standard_normal((size, size))) * frequency**-roughness
     field = np.fft.irfft2(noise, s=(size, size))[:rows, :columns]
     return np.asarray((rankdata(field, "ordinal") - 1).reshape(rows, columns) / field.size)
 
 
 def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
-    """Cut a landscape into disjoint tiles, by row, then by column, without those of which too little burns."""
-    size = config.tile_cells
-    rows, columns = landscape.shape
-    corners = [(r, c) for r in range(0, rows - size + 1, size) for c in range(0, columns - size + 1, size)]
-    tiles = (Tile(row, column, landscape.window(row, column, size, size)) for row, column in corners)
-    return [tile for tile in tiles if tile.landscape.burnable.mean() >= config.min_burnable_share]
+    """Cut a landscape into disjoint tiles, by row, then by column, without those of which too little burns.
+
+    The arrays of a tile are views of the landscape's.
+    """
+    size, tiles = config.tile_cells, list[Tile]()
+    rows, columns = (range(0, length - size + 1, size) for length in landscape.shape)
+    for row, column in ((row, column) for row in rows for column in columns):
+        part = np.s_[row : row + size, column : column + size]
+        if landscape.burnable[part].mean() >= config.min_burnable_share:
+            arrays: dict[str, Any] = {name: array[part] for name, array in landscape.arrays().items()}
+            tiles.append(Tile(row, column, replace(landscape, **arrays)))
+    return tiles
 
 
 def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> dict[str, list[Tile]]:
@@ -232,9 +204,7 @@ def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> dict[str, list[Til
         "validation": [tile for tile in tiles if cuts[0] + gap <= tile.row < cuts[1]],
         "test": [tile for tile in tiles if tile.row >= cuts[1] + gap],
     }
-    if empty := [name for name, part in splits.items() if not part]:
-        raise DataError(
-            f"expected tiles for training, validation and test, got none for {', '.join(empty)} ({len(tiles)} in all); "
-            "give a larger landscape, or lower min-burnable-share or buffer-rows"
-        )
+    if not all(splits.values()):
+        counts = {name: len(part) for name, part in splits.items()}
+        raise DataError(f"expected tiles for training, validation and test, got {counts}; give a larger landscape")
     return splits

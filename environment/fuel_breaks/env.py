@@ -24,22 +24,16 @@ from utils.memory.living import counted
 Float32Array = NDArray[np.float32]
 IntegerArray = Sequence[int] | Int64Array
 
-STATIC_CHANNELS = (
+CHANNELS = (
     *(f"spread_rate_{name}" for name in ("n", "ne", "e", "se", "s", "sw", "w", "nw")),
-    "slope",
-    "aspect_sine",
-    "aspect_cosine",
-    "elevation",
-    "canopy_cover",
-    "unburnable",
+    *("slope", "aspect_sine", "aspect_cosine", "elevation", "canopy_cover", "unburnable"),
+    *("cleared", "burn_probability", "downstream_value", "budget_left"),
 )
-DYNAMIC_CHANNELS = ("cleared", "burn_probability", "downstream_value", "budget_left")
-CHANNELS = (*STATIC_CHANNELS, *DYNAMIC_CHANNELS)
 """Channels of an observation (channels, rows, columns), all from -1 to 1.
 
 Spread rates r in m/min are r / (r + 2), slopes percent / (percent + 100), elevations relative to the middle of the
-tile's range. Burn probability and downstream value are those of the planning fires, the latter as a share of the cells
-burned at the start. The budget left is a share of the whole budget.
+tile's range; these fourteen do not change. Burn probability and downstream value are those of the planning fires, the
+latter as a share of the cells burned at the start. The budget left is a share of the whole budget.
 """
 _HALF_RATE_M_MIN, _HALF_SLOPE_PERCENT, _CLIMATE_WINDS = 2.0, 100.0, 8
 MAX_SCENARIO_SEED = 2**31
@@ -51,13 +45,11 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
     winds = [Wind(speed, 360 * i / _CLIMATE_WINDS) for i in range(_CLIMATE_WINDS)]
     rates = directional_rates(surface_fire(landscape, winds, config.moisture)).mean(axis=0)
     slope, aspect = landscape.slope_percent, np.deg2rad(landscape.aspect_degrees)
-    has_aspect = landscape.aspect_degrees >= 0
     low, high = landscape.elevation_m.min(), landscape.elevation_m.max()
     channels = [
         *(rates / (rates + _HALF_RATE_M_MIN)),
         slope / (slope + _HALF_SLOPE_PERCENT),
-        np.where(has_aspect, np.sin(aspect), 0),
-        np.where(has_aspect, np.cos(aspect), 0),
+        *np.where(aspect >= 0, [np.sin(aspect), np.cos(aspect)], 0),
         (2 * landscape.elevation_m - low - high) / max(high - low, 1),
         landscape.canopy_cover_percent / 100,
         ~landscape.burnable,
@@ -78,17 +70,17 @@ class VectorFuelBreakEnvironment:
     ) -> None:
         """Take the purpose of the fires behind rewards, and how many episodes' fires are kept for further ones."""
         self.tiles, self.config = tuple(tiles), config
-        self.planning = lru_cache(kept)(partial(fires_of, tiles, config, "planning"))
-        self.rewarding = lru_cache(kept)(partial(fires_of, tiles, config, rewarded_by))
+        self.planning, self.rewarding = (
+            lru_cache(kept)(partial(fires_of, tiles, config, purpose)) for purpose in ("planning", rewarded_by)
+        )
         self._static = np.stack([static_channels(tile.landscape, config) for tile in tiles])
         self.cells = tiles[0].landscape.burnable.size
-        self.clear()
+        self.states: list[BurnState] = []  # planning fires by lane
+        self._rewarded: list[BurnState] = []
 
     def clear(self) -> None:
         """Forget the episodes and all fires, which later resets simulate again."""
-        self.lane_tiles = self.scenario_seeds = np.zeros(0, dtype=np.int64)  # (lanes,)
-        self.states: list[BurnState] = []  # planning fires by lane
-        self._rewarded: list[BurnState] = []
+        self.states, self._rewarded = [], []
         self.planning.cache_clear()
         self.rewarding.cache_clear()
 
@@ -106,7 +98,7 @@ class VectorFuelBreakEnvironment:
     @property
     def reductions(self) -> Float64Array:
         """(lanes,) areas saved from the reward fires so far, in percent."""
-        return np.array([100 * (1 - own.burned_cells / own.hazard.start_burned_cells) for own in self._rewarded])
+        return np.array([100 * (1 - one.burned_cells / one.hazard.start_burned_cells) for one in self._rewarded])
 
     def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> None:
         """Begin an episode per lane; arguments are (lanes,)."""

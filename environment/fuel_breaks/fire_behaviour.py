@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,9 @@ from environment.fuel_breaks.config import FuelMoisture
 Float64Array = NDArray[np.float64]
 
 DIRECTION_DEGREES = np.arange(8) * 45.0  # bearings of the eight directions: north first, then clockwise
-FEET_PER_METRE = 1 / 0.3048
-FEET_PER_MINUTE_PER_KM_H = 1000 * FEET_PER_METRE / 60
-MILES_PER_HOUR_PER_FOOT_PER_MINUTE = 60 / 5280
-CHAINS_PER_HOUR_PER_METRE_PER_MINUTE = 60 / 20.1168
-
+_FEET_PER_METRE = 1 / 0.3048
+_FEET_PER_MINUTE_PER_KM_H = 1000 * _FEET_PER_METRE / 60
+_MILES_PER_HOUR_PER_FOOT_PER_MINUTE = 60 / 5280
 _POUNDS_PER_SQUARE_FOOT = 2000 / 43560  # in one short ton per acre
 _PARTICLE_DENSITY = 32.0  # pounds per cubic foot, oven dry
 _TOTAL_MINERAL, _EFFECTIVE_MINERAL = 0.0555, 0.010
@@ -44,8 +43,7 @@ class Wind:
     from_degrees: float  # where it comes from, clockwise from north
 
 
-@dataclass(frozen=True)
-class FuelBed:
+class FuelBed(NamedTuple):
     """Coefficients of spread of a fuel model at one moisture: rate = base (1 + wind factor + slope factor), as vectors.
 
     The slope factor is `slope * tan^2` of the slope, the wind factor `wind * U^wind_exponent`, U in feet per minute.
@@ -57,8 +55,7 @@ class FuelBed:
     wind_exponent: float
 
 
-@dataclass(frozen=True)
-class SurfaceFire:
+class SurfaceFire(NamedTuple):
     """Head fire of each cell (W, rows, columns): rate along the ground, bearing, eccentricity of the fire's ellipse."""
 
     head_rate_m_min: Float64Array
@@ -83,24 +80,29 @@ class _Particles:
         """Shares in the surface area."""
         return self.area / max(float(self.area.sum()), 1e-30)
 
-    @property
-    def net_load(self) -> float:
-        """Load without minerals, weighted by the surface area of each size class (Albini 1976)."""
-        size = np.digitize(self.sav, _SIZE_CLASS_EDGES)
-        shares = np.array([self.weights[size == own].sum() for own in size])
-        return float((shares * self.load).sum() * (1 - _TOTAL_MINERAL))
-
     def mean(self, values: Float64Array) -> float:
         """Return the mean over classes, weighted by surface area."""
         return float((self.weights * values).sum())
+
+    def damped_load(self, extinction: float) -> float:
+        """Return the load without minerals, weighted by size class (Albini 1976), that moisture leaves to burn."""
+        size = np.digitize(self.sav, _SIZE_CLASS_EDGES)
+        shares = np.array([self.weights[size == other].sum() for other in size])
+        ratio = self.mean(self.moisture) / extinction
+        # The cubic is 0 at a ratio of 1, up to rounding.
+        damping = 1 - 2.59 * ratio + 5.11 * ratio**2 - 3.52 * ratio**3 if ratio < 1 else 0.0
+        return float((shares * self.load).sum() * (1 - _TOTAL_MINERAL)) * damping
+
+    def heat_to_ignite(self) -> float:
+        """Return the heat of preignition of the heated part of the fuel, Btu per pound."""
+        return self.mean(np.exp(-138 / np.maximum(self.sav, 1.0)) * (250 + 1116 * self.moisture))
 
 
 def _particles(model: FuelModel, moisture: FuelMoisture) -> tuple[_Particles, _Particles]:
     """Return dead and live fuel of a model; cured herbaceous fuel is dead, at the moisture of the finest dead fuel."""
     tons_acre = (model.load_1h, model.load_10h, model.load_100h, model.load_herbaceous, model.load_woody)
     loads = np.array(tons_acre) * _POUNDS_PER_SQUARE_FOOT
-    cured = (_GREEN_PERCENT - moisture.live_herbaceous_percent) / (_GREEN_PERCENT - _CURED_PERCENT)
-    cured = min(max(cured, 0.0), 1.0)
+    cured = min(max((_GREEN_PERCENT - moisture.live_herbaceous_percent) / (_GREEN_PERCENT - _CURED_PERCENT), 0.0), 1.0)
     finest = moisture.dead_1h_percent
     dead = _Particles(
         np.array([*loads[:3], cured * loads[3]]),
@@ -113,12 +115,6 @@ def _particles(model: FuelModel, moisture: FuelMoisture) -> tuple[_Particles, _P
         np.array([moisture.live_herbaceous_percent, moisture.live_woody_percent]) / 100,
     )
     return dead, live
-
-
-def _moisture_damping(moisture: float, extinction: float) -> float:
-    ratio = moisture / extinction
-    # The cubic is 0 at a ratio of 1, up to rounding.
-    return 1 - 2.59 * ratio + 5.11 * ratio**2 - 3.52 * ratio**3 if ratio < 1 else 0.0
 
 
 def _live_extinction(dead: _Particles, live: _Particles, dead_extinction: float) -> float:
@@ -143,10 +139,9 @@ def fuel_bed(model: FuelModel, moisture: FuelMoisture) -> FuelBed:
     relative_packing = packing / (3.348 * sav**-0.8189)
 
     extinction = model.extinction_moisture_percent / 100
-    damped_load = dead.net_load * _moisture_damping(dead.mean(dead.moisture), extinction)
+    damped_load = dead.damped_load(extinction)
     if live_share > 0:
-        live_extinction = _live_extinction(dead, live, extinction)
-        damped_load += live.net_load * _moisture_damping(live.mean(live.moisture), live_extinction)
+        damped_load += live.damped_load(_live_extinction(dead, live, extinction))
 
     exponent = 133 * sav**-0.7913
     fastest_reaction = sav**1.5 / (495 + 0.0594 * sav**1.5)
@@ -154,18 +149,13 @@ def fuel_bed(model: FuelModel, moisture: FuelMoisture) -> FuelBed:
     mineral_damping = min(0.174 * _EFFECTIVE_MINERAL**-0.19, 1.0)
     intensity = reaction * damped_load * model.heat_btu_lb * mineral_damping
     flux_ratio = math.exp((0.792 + 0.681 * math.sqrt(sav)) * (packing + 0.1)) / (192 + 0.2595 * sav)
-    preheated = dead_share * _heat_to_ignite(dead) + live_share * _heat_to_ignite(live)
+    preheated = dead_share * dead.heat_to_ignite() + live_share * live.heat_to_ignite()
     return FuelBed(
-        base_rate_m_min=intensity * flux_ratio / (bulk_density * preheated) / FEET_PER_METRE,
+        base_rate_m_min=intensity * flux_ratio / (bulk_density * preheated) / _FEET_PER_METRE,
         slope=5.275 * packing**-0.3,
         wind=7.47 * math.exp(-0.133 * sav**0.55) * relative_packing ** (-0.715 * math.exp(-3.59e-4 * sav)),
         wind_exponent=0.02526 * sav**0.54,
     )
-
-
-def _heat_to_ignite(fuel: _Particles) -> float:
-    """Return the heat of preignition of the heated part of the fuel, Btu per pound."""
-    return fuel.mean(np.exp(-138 / np.maximum(fuel.sav, 1.0)) * (250 + 1116 * fuel.moisture))
 
 
 @lru_cache(maxsize=8)
@@ -174,8 +164,7 @@ def _bed_table(moisture: FuelMoisture) -> Float64Array:
     table = np.ones((4, 256))
     table[0] = 0.0
     for code, model in FUEL_MODELS.items():
-        table[:, code] = list(vars(fuel_bed(model, moisture)).values())
-    table.setflags(write=False)
+        table[:, code] = fuel_bed(model, moisture)
     return table
 
 
@@ -190,13 +179,13 @@ def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMois
     is_sloped = landscape.aspect_degrees >= 0
     slope_factor = np.where(is_sloped, slope * (landscape.slope_percent / 100) ** 2, 0.0)
     # (W, 1, 1) against (rows, columns)
-    downwind = np.deg2rad([own.from_degrees + 180.0 for own in winds])[:, None, None]
-    speed_ft_min = np.array([own.speed_km_h * FEET_PER_MINUTE_PER_KM_H for own in winds])[:, None, None]
+    downwind = np.deg2rad([one.from_degrees + 180.0 for one in winds])[:, None, None]
+    speed_ft_min = np.array([one.speed_km_h * _FEET_PER_MINUTE_PER_KM_H for one in winds])[:, None, None]
     wind_factor = wind * speed_ft_min**exponent
     east = slope_factor * np.sin(upslope) + wind_factor * np.sin(downwind)
     north = slope_factor * np.cos(upslope) + wind_factor * np.cos(downwind)
     factor = np.hypot(east, north)
-    effective_mph = (factor / wind) ** (1 / exponent) * MILES_PER_HOUR_PER_FOOT_PER_MINUTE
+    effective_mph = (factor / wind) ** (1 / exponent) * _MILES_PER_HOUR_PER_FOOT_PER_MINUTE
     # Length to breadth of the ellipse of a fire under uniform conditions (section 4.5, as in BehavePlus).
     ratio = np.minimum(1 + effective_mph / 4, _MAX_LENGTH_TO_BREADTH)
     return SurfaceFire(base * (1 + factor), np.rad2deg(np.arctan2(east, north)) % 360.0, np.sqrt(1 - 1 / ratio**2))

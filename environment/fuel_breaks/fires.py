@@ -4,9 +4,9 @@ A fire spreads from cell to cell in eight directions and reaches each at the lea
 "Fire growth using minimum travel time methods"). Cells are numbered by row, then by column; row 0 is north.
 """
 
+import math
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from copy import deepcopy
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, Self, get_args
 
@@ -41,8 +41,7 @@ def neighbours(rows: int, columns: int) -> Int32Array:
     return np.where(is_inside, to_row * columns + to_column, row * columns + column).astype(np.int32)
 
 
-@dataclass(frozen=True)
-class SpreadTrees:
+class SpreadTrees(NamedTuple):
     """The trees along which fires arrive: (n,) arrays over the burned cells of all fires, by fire, then by cell."""
 
     fire: Int64Array
@@ -58,16 +57,6 @@ class SpreadTrees:
             below += np.bincount(ancestor[:count], weights=below[:count], minlength=count + 1)
             ancestor = ancestor[ancestor]
         return below[:count].astype(np.int64)
-
-    def depth(self) -> Int64Array:
-        """Count the (n,) steps from the ignition to each cell, by pointer doubling."""
-        count = len(self.cell)
-        ancestor = np.append(self.parent, count)
-        depth = np.append((self.parent < count).astype(np.int64), 0)
-        while (ancestor[:count] < count).any():
-            depth += depth[ancestor]
-            ancestor = ancestor[ancestor]
-        return depth[:count]
 
 
 class Exposure(NamedTuple):
@@ -134,11 +123,8 @@ class BurnState:
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
     def copy(self) -> Self:
-        """Return an independent state."""
-        state = copy(self)
-        for name in ("cleared", "arrival", "_downstream", "_is_traced"):
-            setattr(state, name, getattr(self, name).copy())
-        return state
+        """Return an independent state under the same hazard."""
+        return deepcopy(self, {id(self.hazard): self.hazard})
 
     @property
     def burned_cells(self) -> int:
@@ -201,16 +187,14 @@ def draw_scenarios(
 
     Winds are spread evenly around the compass; ignitions are uniform, without replacement while cells last.
     """
-    stream = np.random.SeedSequence(seed, spawn_key=(get_args(Purpose).index(purpose),))
-    generator = np.random.Generator(np.random.PCG64(stream))
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(get_args(Purpose).index(purpose),)))
     ignitions_per_wind = getattr(config, f"{purpose}_ignitions_per_wind")
     bearings = (generator.uniform(0, 360) + np.arange(config.winds) * 360 / config.winds) % 360
     speeds = generator.uniform(config.min_wind_km_h, config.max_wind_km_h, config.winds)
-    cells, fires = np.flatnonzero(burnable).astype(np.int32), config.winds * ignitions_per_wind
-    rounds = -(-fires // len(cells))
-    ignitions = np.concatenate([generator.permutation(cells) for _ in range(rounds)])[:fires]
-    winds = [Wind(float(speed), float(bearing)) for speed, bearing in zip(speeds, bearings, strict=True)]
-    return winds, ignitions.reshape(config.winds, ignitions_per_wind)
+    cells, shape = np.flatnonzero(burnable).astype(np.int32), (config.winds, ignitions_per_wind)
+    rounds = -(-math.prod(shape) // len(cells))
+    ignitions = np.concatenate([generator.permutation(cells) for _ in range(rounds)])
+    return list(map(Wind, speeds.tolist(), bearings.tolist())), np.resize(ignitions, shape)
 
 
 def fires_of(tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose, tile: int, scenario_seed: int) -> Hazard:

@@ -73,13 +73,8 @@ class QNetwork(nn.Module):
         return values.masked_fill(~legal, -torch.inf)
 
 
-class GridSymmetry(nn.Module):
-    """The eight symmetries of square maps (n, channels, side, side) and of their cells."""
-
-    source_channel: Tensor
-    sign: Tensor
-    source_cell: Tensor
-    target_cell: Tensor
+class GridSymmetry:
+    """The eight symmetries of maps (n, channels, side, side) and of their (n, ..., cells)."""
 
     def __init__(self, channels: int, side: int, *, compass: Sequence[int], east: int, north: int) -> None:
         """Take the channels that depend on the compass; a symmetry leaves the values of others as they are.
@@ -89,43 +84,36 @@ class GridSymmetry(nn.Module):
             east: channel of the east component of a vector.
             north: channel of its north component.
         """
-        super().__init__()
-        sources, signs, directions = [], [], np.array(compass, dtype=np.int64)
+        self._side, directions = side, np.array(compass, dtype=np.int64)
+        self._channels: list[tuple[list[int], list[float]]] = []  # by symmetry: sources and signs
         for is_mirrored in (False, True):
-            source, sign = np.arange(channels), np.ones(channels, dtype=np.float32)
+            source, sign = np.arange(channels), np.ones(channels)
             if is_mirrored:
                 source[directions], sign[east] = np.roll(directions[::-1], 1), -1
             for _ in range(4):
-                sources.append(source.copy())
-                signs.append(sign.copy())
+                self._channels.append((source.tolist(), sign.tolist()))
                 # A quarter turn counterclockwise: what points north now pointed east, what points east pointed south.
                 source[directions] = source[np.roll(directions, -2)]
                 source[[north, east]], sign[[north, east]] = source[[east, north]], sign[[east, north]] * (1, -1)
-        cells = np.arange(side * side).reshape(side, side)
-        moved = np.stack([np.rot90(half, k).ravel() for half in (cells, cells[:, ::-1]) for k in range(4)])
-        self.register_buffer("source_channel", torch.tensor(np.stack(sources)), persistent=False)
-        self.register_buffer("sign", torch.tensor(np.stack(signs)), persistent=False)
-        self.register_buffer("source_cell", torch.tensor(moved), persistent=False)
-        self.register_buffer("target_cell", torch.tensor(moved.argsort(axis=1)), persistent=False)
 
     def maps(self, observation: Tensor, symmetry: int) -> Tensor:
         """Return the observation of the turned landscape."""
-        if symmetry == 0:
-            return observation
-        signed = observation[:, self.source_channel[symmetry]] * self.sign[symmetry].view(1, -1, 1, 1)
+        source, sign = self._channels[symmetry]
+        signed = observation[:, source] * observation.new_tensor(sign).view(1, -1, 1, 1)
         return self.cells(signed.flatten(2), symmetry).view_as(observation)
 
     def cells(self, values: Tensor, symmetry: int) -> Tensor:
         """Return (n, ..., cells) values of the turned landscape."""
-        return values[..., self.source_cell[symmetry]]
+        grid = values.unflatten(-1, (self._side, self._side))
+        return torch.rot90(grid.flip(-1) if symmetry >= 4 else grid, symmetry % 4, (-2, -1)).flatten(-2)
 
     def cells_back(self, values: Tensor, symmetry: int) -> Tensor:
-        """Undo `cells`."""
-        return values[..., self.target_cell[symmetry]]
+        """Undo `cells`; a mirror image undoes itself."""
+        return self.cells(values, symmetry if symmetry >= 4 else -symmetry % 4)
 
     def action(self, actions: Tensor, symmetry: int) -> Tensor:
         """Return the (n,) numbers of the same cells in the turned landscape."""
-        return self.target_cell[symmetry][actions]
+        return self.cells_back(torch.arange(self._side**2, device=actions.device), symmetry)[actions]
 
 
 def symmetric_values(network: QNetwork, symmetry: GridSymmetry, observation: Tensor, legal: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from tests.market_cases import (
     to_bars,
     to_volumes,
 )
-from tests.market_cases import to_orders as orders_of
 from utils.config.trader import EnvironmentConfig
 
 Day = float | Bar | None
@@ -209,40 +208,57 @@ def test_costs_are_taken_from_the_value_of_both_legs() -> None:
 # Exits; an order at step 0 is filled at 8 on day 1 and has its target at 12
 
 
-@pytest.mark.parametrize(
-    ("later", "expected"),
-    [
-        ([(8, 11, 7, 9), 9, 9], (3, 9, "episode_end")),
-        ([(8, 12, 7, 9), 9, 9], (1, 12, "target")),  # on the entry day, after the fill
-        ([8, (9, 13, 9, 9), 9], (2, 12, "target")),
-        ([8, (12, 13, 9, 9), 9], (2, 12, "target_open")),
-        ([8, (14, 15, 9, 9), 9], (2, 14, "target_open")),
-        ([8, None, (13, 13, 9, 9)], (3, 13, "target_open")),
-        ([8, 9, (9, 12, 9, 9)], (3, 12, "target")),  # before the end of the episode
-    ],
-)
-def test_target_exits(later: list[Day], expected: tuple[int, float, str]) -> None:
-    assert exits(play([5, *later], orders={0: {0: (1, 50)}})) == [expected]
+STOP = {"stop_percent": 25.0}  # at 6
+HALT, LOST = {"max_days_without_bar": 3}, {"max_days_without_bar": 3, "delisting_loss": 30.0}
+
+
+def hold(days: int) -> dict[str, Any]:
+    return {"max_holding_days": days}
 
 
 @pytest.mark.parametrize(
-    ("later", "expected"),
+    ("rules", "later", "expected"),
     [
-        ([(8, 9, 6.1, 9), 9, 9], (3, 9, "episode_end")),
-        ([(8, 9, 6, 9), 9, 9], (1, 6, "stop")),  # on the entry day, after the fill
-        ([8, (7, 9, 5, 9), 9], (2, 6, "stop")),
-        ([8, (6, 9, 6, 9), 9], (2, 6, "stop_open")),
-        ([8, (5, 13, 4, 9), 9], (2, 5, "stop_open")),
-        ([8, (8, 13, 5, 9), 9], (2, 6, "stop")),  # nobody knows which came first
-        ([(8, 13, 5, 9), 9, 9], (1, 6, "stop")),
-        ([8, (13, 14, 5, 9), 9], (2, 13, "target_open")),
-        ([8, None, (5, 5, 5, 5)], (3, 5, "stop_open")),
-        ([8, 9, (8, 8, 6, 8)], (3, 6, "stop")),  # before the end of the episode
+        ({}, [(8, 11, 7, 9), 9, 9], (3, 9, "episode_end")),
+        ({}, [(8, 12, 7, 9), 9, 9], (1, 12, "target")),  # on the entry day, after the fill
+        ({}, [8, (9, 13, 9, 9), 9], (2, 12, "target")),
+        ({}, [8, (12, 13, 9, 9), 9], (2, 12, "target_open")),
+        ({}, [8, (14, 15, 9, 9), 9], (2, 14, "target_open")),
+        ({}, [8, None, (13, 13, 9, 9)], (3, 13, "target_open")),
+        ({}, [8, 9, (9, 12, 9, 9)], (3, 12, "target")),  # before the end of the episode
+        (STOP, [(8, 9, 6.1, 9), 9, 9], (3, 9, "episode_end")),
+        (STOP, [(8, 9, 6, 9), 9, 9], (1, 6, "stop")),  # on the entry day, after the fill
+        (STOP, [8, (7, 9, 5, 9), 9], (2, 6, "stop")),
+        (STOP, [8, (6, 9, 6, 9), 9], (2, 6, "stop_open")),
+        (STOP, [8, (5, 13, 4, 9), 9], (2, 5, "stop_open")),
+        (STOP, [8, (8, 13, 5, 9), 9], (2, 6, "stop")),  # nobody knows which came first
+        (STOP, [(8, 13, 5, 9), 9, 9], (1, 6, "stop")),
+        (STOP, [8, (13, 14, 5, 9), 9], (2, 13, "target_open")),
+        (STOP, [8, None, (5, 5, 5, 5)], (3, 5, "stop_open")),
+        (STOP, [8, 9, (8, 8, 6, 8)], (3, 6, "stop")),  # before the end of the episode
+        (hold(1), [8, 9, 10], (1, 8, "holding")),
+        (hold(2), [8, 9, 10, 11], (2, 9, "holding")),
+        (hold(2), [8, (9, 13, 9, 9), 10], (2, 12, "target")),  # the target comes before the close
+        (hold(3), [8, None, 10, 11], (3, 10, "holding")),  # sessions without a bar count
+        (hold(3), [8, 9, None, 11, 10], (4, 11, "holding")),  # overdue: the close of the next bar
+        (hold(3), [8, 9, None, (9, 13, 9, 9), 10], (4, 12, "target")),  # or its target
+        (hold(3), [8, 9, None, (13, 13, 9, 9), 10], (4, 13, "target_open")),
+        (hold(3), [8, 9, 10], (3, 10, "holding")),  # on the last day of the episode
+        (hold(4), [8, 9, 10], (3, 10, "episode_end")),
+        (HALT, [8, 9, None, None, None, 7], (5, 9, "no_bar")),  # the third day without a bar, at the last close
+        (HALT, [8, None, None, 9, None, None, 7], (7, 7, "episode_end")),  # a bar resets the count
+        (HALT, [8, 9, None, None], (4, 9, "episode_end")),  # last price at the end
+        (HALT, [8, 9, None, None, None], (5, 9, "no_bar")),  # on the last day
+        (LOST, [8, 10, None, None, None], (5, 7, "no_bar")),  # 30 percent below its last close, on the last day too
+        (LOST, [8, 10, None, None, None, 12], (5, 7, "no_bar")),  # it was a halt, but nobody knew
+        (LOST, [8, 10, None, None], (4, 10, "episode_end")),  # not long enough to tell
+        (LOST, [8, 10, None, None, 9], (5, 9, "episode_end")),
     ],
 )
-def test_stop_exits(later: list[Day], expected: tuple[int, float, str]) -> None:
-    """The stop of 25 percent below 8 is 6."""
-    assert exits(play([5, *later], orders={0: {0: (1, 50)}}, stop_percent=25.0)) == [expected]
+def test_exits(rules: dict[str, Any], later: list[Day], expected: tuple[int, float, str]) -> None:
+    result = play([5, *later], orders={0: {0: (1, 50)}}, **rules)
+    assert exits(result) == [expected]
+    assert result.equity[-1] == pytest.approx(900 + 12.5 * expected[1])
 
 
 def test_same_close_spares_a_position_the_low_of_its_entry_day() -> None:
@@ -250,52 +266,6 @@ def test_same_close_spares_a_position_the_low_of_its_entry_day() -> None:
     play_close = {"fill": "same_close", "stop_percent": 25.0}
     assert exits(play([(8, 8, 1, 8), 9, 9], orders=orders, **play_close)) == [(2, 9, "episode_end")]
     assert exits(play([8, (5, 9, 5, 9), 9], orders=orders, **play_close)) == [(1, 5, "stop_open")]
-
-
-@pytest.mark.parametrize(
-    ("later", "holding_days", "expected"),
-    [
-        ([8, 9, 10], 1, (1, 8, "holding")),
-        ([8, 9, 10, 11], 2, (2, 9, "holding")),
-        ([8, (9, 13, 9, 9), 10], 2, (2, 12, "target")),  # the target comes before the close
-        ([8, None, 10, 11], 3, (3, 10, "holding")),  # sessions without a bar count
-        ([8, 9, None, 11, 10], 3, (4, 11, "holding")),  # overdue: the close of the next bar
-        ([8, 9, None, (9, 13, 9, 9), 10], 3, (4, 12, "target")),  # or its target
-        ([8, 9, None, (13, 13, 9, 9), 10], 3, (4, 13, "target_open")),
-        ([8, 9, 10], 3, (3, 10, "holding")),  # on the last day of the episode
-        ([8, 9, 10], 4, (3, 10, "episode_end")),
-    ],
-)
-def test_holding_exits(later: list[Day], holding_days: int, expected: tuple[int, float, str]) -> None:
-    assert exits(play([5, *later], orders={0: {0: (1, 50)}}, max_holding_days=holding_days)) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("later", "expected"),
-    [
-        ([8, 9, None, None, None, 7], (5, 9, "no_bar")),  # the third day without a bar, at the last close
-        ([8, None, None, 9, None, None, 7], (7, 7, "episode_end")),  # a bar resets the count
-        ([8, 9, None, None], (4, 9, "episode_end")),  # last price at the end
-        ([8, 9, None, None, None], (5, 9, "no_bar")),  # on the last day
-    ],
-)
-def test_exits_without_a_bar(later: list[Day], expected: tuple[int, float, str]) -> None:
-    assert exits(play([5, *later], orders={0: {0: (1, 50)}}, max_days_without_bar=3)) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("later", "expected"),
-    [
-        ([8, 10, None, None, None], (5, 7, "no_bar")),  # 30 percent below its last close, on the last day too
-        ([8, 10, None, None, None, 12], (5, 7, "no_bar")),  # it was a halt, but nobody knew
-        ([8, 10, None, None], (4, 10, "episode_end")),  # not long enough to tell
-        ([8, 10, None, None, 9], (5, 9, "episode_end")),
-    ],
-)
-def test_delisting_takes_its_loss(later: list[Day], expected: tuple[int, float, str]) -> None:
-    result = play([5, *later], orders={0: {0: (1, 50)}}, max_days_without_bar=3, delisting_loss=30.0)
-    assert exits(result) == [expected]
-    assert result.equity[-1] == pytest.approx(900 + 12.5 * expected[1])
 
 
 def test_position_without_a_bar_is_marked_at_its_last_close() -> None:
@@ -360,22 +330,10 @@ def test_episode_without_a_trade_pays_the_zero_trades_penalty_once() -> None:
 # Identities on random markets
 
 
-def oracle(case: MarketCase) -> Result:
-    return simulate(
-        to_bars(case.data),
-        orders_of(case.orders),
-        start=case.start,
-        end=case.end,
-        trading_end=case.trading_end,
-        rules=case.rules,
-        volumes=to_volumes(case.volume),
-    )
-
-
 @settings(max_examples=40, deadline=None)
 @given(market_cases())
 def test_money_is_conserved(case: MarketCase) -> None:
-    result, capital = oracle(case), case.rules.initial_capital
+    result, capital = case.expected, case.rules.initial_capital
     bars = to_bars(case.data)
     assert len(result.equity) == len(result.cash) == len(result.rewards) + 1 == case.end - case.start + 1
     for day, (cash, equity) in enumerate(zip(result.cash, result.equity, strict=True), case.start):
@@ -391,21 +349,8 @@ def test_money_is_conserved(case: MarketCase) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(market_cases())
-def test_fitness_is_the_money_less_the_penalties(case: MarketCase) -> None:
-    result, rules = oracle(case), case.rules
-    money = 100 * (result.equity[-1] / rules.initial_capital - 1)
-    penalties = result.inaction_penalties + result.loss_penalties
-    penalties += 0.0 if result.trades else rules.zero_trades_penalty
-    assert result.fitness == pytest.approx(money - penalties, abs=1e-7)
-    assert result.inaction_penalties == pytest.approx(rules.inaction_penalty * result.days_without_positions)
-    assert result.days_with_positions + result.days_without_positions == len(result.rewards)
-    assert result.wins + result.losses == len(result.trades)
-
-
-@settings(max_examples=40, deadline=None)
-@given(market_cases())
 def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
-    trades, rules, bars, volumes = oracle(case).trades, case.rules, to_bars(case.data), to_volumes(case.volume)
+    trades, rules, bars, volumes = case.expected.trades, case.rules, to_bars(case.data), to_volumes(case.volume)
     places = [(trade.order_day, trade.rank) for trade in trades]
     assert places == sorted(set(places))
     for trade in trades:
@@ -438,7 +383,7 @@ def test_the_past_does_not_depend_on_the_future(case: MarketCase, draw: st.DataO
     day = draw.draw(st.integers(case.start, case.end - 1))
     data = case.data.copy()
     data[day + 1 :] = random_panel(np.random.default_rng(0), len(data), data.shape[1])[day + 1 :]
-    before, after = oracle(case), oracle(replace(case, data=data))
+    before, after = case.expected, replace(case, data=data).expected
     steps = day - case.start
     # To rounding: the sums run over all trades, those of the future included.
     assert before.equity[: steps + 1] == pytest.approx(after.equity[: steps + 1], rel=1e-12)
@@ -455,7 +400,7 @@ def test_profits_do_not_depend_on_the_unit_of_a_price(case: MarketCase, power: i
     volume = None if case.volume is None else case.volume.copy()
     if volume is not None:  # a split: as much money is traded as before
         volume[:, 0] /= np.float32(2.0) ** power
-    assert oracle(replace(case, data=data, volume=volume)).equity == oracle(case).equity
+    assert replace(case, data=data, volume=volume).expected.equity == case.expected.equity
 
 
 # The generator
@@ -470,7 +415,7 @@ def test_random_markets_hold_every_kind_of_exit_and_trouble() -> None:
         orders = random_orders(rng, 99, 20)
         for fill in ("next_open", "same_close"):
             rules = EnvironmentConfig(max_new_positions_per_day=2, fill=fill, stop_percent=15.0)
-            result = oracle(MarketCase(data, orders, 0, 99, 85, rules))
+            result = MarketCase(data, orders, 0, 99, 85, rules).expected
             reasons.update((fill, trade.reason) for trade in result.trades)
             entry_day_targets += sum(trade.entry_day == trade.exit_day for trade in result.trades)
             bars = to_bars(data)

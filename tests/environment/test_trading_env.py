@@ -1,6 +1,7 @@
 """The Gymnasium environment: its interface, its windows, what it shows, and that oracle and vector form agree."""
 
 import math
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -15,7 +16,7 @@ from data.features import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation, TradingEnvironment, windows_from
-from tests.environment.oracle import Bars, Result, Trade, last_close, simulate
+from tests.environment.oracle import Bars, Result, Trade, last_close
 from tests.market_cases import (
     FloatArray,
     MarketCase,
@@ -24,8 +25,6 @@ from tests.market_cases import (
     random_panel,
     random_volume,
     to_bars,
-    to_orders,
-    to_volumes,
 )
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
 from utils.config.trader import DataConfig, EnvironmentConfig
@@ -85,102 +84,6 @@ def test_passes_the_gymnasium_checker(narrow: Market) -> None:
     check_env(environment_of(narrow))
 
 
-def test_stable_baselines3_trains_on_it_unchanged(narrow: Market) -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
-    env = environment_of(narrow)
-    model = sb3.DDPG(
-        "MultiInputPolicy",
-        env,
-        learning_starts=100,
-        batch_size=16,
-        buffer_size=400,
-        train_freq=4,
-        seed=0,
-        policy_kwargs={"net_arch": [16]},
-        device="cpu",
-    )
-    model.learn(400)
-    assert model.num_timesteps == 400
-    assert model._n_updates > 0
-    observation, _ = env.reset()
-    action, _ = model.predict(observation, deterministic=True)
-    assert env.action_space.contains(action)
-
-
-def test_the_default_episode_has_145_steps() -> None:
-    loader = loader_of(random_panel(np.random.default_rng(2), 655, 3), config=DataConfig())
-    env = TradingEnvironment(
-        data_array=loader.data_array,
-        dates=loader.dates,
-        normalization_stats=loader.compute_normalization_stats(),
-        start_idx=504,
-        end_idx=649,
-        trading_end_idx=629,
-    )
-    always = np.full((145, 3, 2), 10.0, np.float32)
-    observations, _, infos = play(env, always)
-    assert (infos[0]["day_index"], infos[-1]["day_index"]) == (504, 649)
-    assert infos[-1]["date"] == str(loader.dates[649])
-    assert observations[0]["market"].shape == (3, NUM_FEATURES)
-    assert [info["can_order"] for info in infos] == [True] * 125 + [False] * 21
-
-
-def test_one_object_serves_ten_windows(market: Market) -> None:
-    """Each reset shows what a freshly built environment shows, whatever was played before."""
-    env, rng = environment_of(market), np.random.default_rng(5)
-    stocks = len(market.investable_columns)
-    inputs = observed_features(market.data_array, market.stats, market.input_clip)
-    for start in rng.integers(16, 120, 10).tolist():
-        length = int(rng.integers(2, 30))
-        trading = int(rng.integers(1, length + 1))
-        window = {"start_idx": start, "end_idx": start + length, "trading_end_idx": start + trading}
-        observation, info = env.reset(**window)
-        fresh = TradingEnvironment(
-            market.data_array,
-            market.dates,
-            market.stats,
-            **window,
-            investable_columns=market.investable_columns,
-            rules=TINY_RULES,
-            input_clip=market.input_clip,
-        )
-        fresh_observation, fresh_info = fresh.reset()
-        assert observation["market"].shape == (market.data_array.shape[1], NUM_FEATURES)
-        np.testing.assert_array_equal(observation["market"], inputs[start, :, :NUM_FEATURES])
-        assert_equal(observation, fresh_observation)
-        np.testing.assert_equal(info, fresh_info)
-        for _ in range(int(rng.integers(1, length + 1))):
-            action = random_action(rng, stocks)
-            observation, reward, *_ = env.step(action)
-            fresh_observation, fresh_reward, *_ = fresh.step(action)
-            assert_equal(observation, fresh_observation)
-            assert reward == fresh_reward
-
-
-def test_windows_come_by_options_or_by_name_and_stay(market: Market) -> None:
-    env = environment_of(market)
-    by_name, _ = env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
-    by_option, info = env.reset(options={"start_idx": 40, "end_idx": 50, "trading_end_idx": 45})
-    assert_equal(by_option, by_name)
-    again, _ = env.reset(seed=3)
-    assert_equal(again, by_name)
-    _, info = env.reset(start_idx=42, options={"start_idx": 40})
-    assert (info["day_index"], env.end_idx, env.trading_end_idx) == (42, 50, 45)
-
-
-BAD_WINDOWS = [
-    {"start_idx": -1},
-    {"start_idx": 45},
-    {"trading_end_idx": 40},
-    {"trading_end_idx": 51},
-    {"end_idx": 44},
-    {"end_idx": 160},
-    {"start_idx": 170, "trading_end_idx": 175, "end_idx": 180},
-    {"start_idx": 40.5},
-    {"end_idx": "50"},
-]
-
-
 def test_lanes_are_the_single_environment_bit_for_bit(market: Market) -> None:
     starts, rng = np.array([20, 33, 20, 41]), np.random.default_rng(3)
     steps, trading = TINY_RULES.episode_steps, TINY_RULES.trading_days
@@ -203,99 +106,6 @@ def test_lanes_are_the_single_environment_bit_for_bit(market: Market) -> None:
         assert batched.get_trades(lane) == single.get_trades()
     totals, alone = batched.get_episode_summary(), single.get_episode_summary()
     assert {name: value[-1] for name, value in totals.items()} == alone
-
-
-def test_windows_of_unequal_length_are_refused(market: Market) -> None:
-    with pytest.raises(ValueError, match="equal length, got \\[30, 31\\] days"):
-        environment_of(market).reset(start_idx=np.array([20, 21]), end_idx=np.array([51, 51]), trading_end_idx=40)
-
-
-def assert_refused(env: TradingEnvironment, window: dict[str, Any]) -> None:
-    env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
-    for arguments in (window, {"options": window}):
-        with pytest.raises(ValueError, match=r"^expected .*start_idx.*, got .+$") as refused:
-            env.reset(**arguments)
-        assert "\n" not in str(refused.value)
-    assert (env.start_idx, env.end_idx, env.trading_end_idx) == (40, 50, 45)
-    _, info = env.reset()
-    assert info["day_index"] == 40
-
-
-@pytest.mark.parametrize("window", BAD_WINDOWS, ids=str)
-def test_a_bad_window_is_refused_and_the_old_one_kept(market: Market, window: dict[str, Any]) -> None:
-    assert_refused(environment_of(market), window)
-
-
-def test_days_may_be_numpy_integers(market: Market) -> None:
-    env = environment_of(market)
-    expected, _ = env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
-    window: dict[str, Any] = {"start_idx": np.int64(40), "end_idx": np.int32(50), "trading_end_idx": np.int16(45)}
-    found, _ = env.reset(**window)
-    assert_equal(found, expected)
-
-
-BAD_ACTIONS: dict[str, Any] = {
-    "flat": np.zeros(10),
-    "too few": np.zeros((4, 2)),
-    "transposed": np.zeros((2, 5)),
-    "scalar": np.float32(1),
-    "batch": np.zeros((1, 5, 2)),
-    "nan": np.full((5, 2), math.nan),
-    "infinite": np.full((5, 2), math.inf),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ACTIONS)
-def test_a_bad_action_is_refused_and_changes_nothing(market: Market, name: str) -> None:
-    env, good = environment_of(market), np.full((5, 2), 10.0, np.float32)
-    env.reset()
-    env.step(good)
-    before = env.get_trades()
-    with pytest.raises(ValueError, match=r"^expected a finite action of shape \(5, 2\), got .+$") as refused:
-        env.step(BAD_ACTIONS[name])
-    assert "\n" not in str(refused.value)
-    assert env.get_trades() == before
-    *_, info = env.step(good)
-    assert info["day_index"] == env.start_idx + 2
-
-
-@pytest.mark.parametrize("call", ["step", "get_episode_summary", "get_trades"])
-def test_before_the_first_reset_the_answer_is_to_reset(market: Market, call: str) -> None:
-    env = environment_of(market)
-    arguments = [np.zeros((5, 2), np.float32)] if call == "step" else []
-    with pytest.raises(RuntimeError, match="call reset"):
-        getattr(env, call)(*arguments)
-
-
-def test_after_the_end_the_answer_is_to_reset(market: Market) -> None:
-    env, action = environment_of(market), np.zeros((5, 2), np.float32)
-    play(env, np.zeros((TINY_RULES.episode_steps, 5, 2), np.float32))
-    with pytest.raises(RuntimeError, match="call reset"):
-        env.step(action)
-    env.reset()
-    env.step(action)
-
-
-def test_an_array_that_is_no_market_is_refused(market: Market) -> None:
-    for data_array, dates in [
-        (market.data_array[..., :4], market.dates),
-        (market.data_array[0], market.dates),
-        (market.data_array, market.dates[:-1]),
-    ]:
-        with pytest.raises(ValueError, match=r"^expected data_array \(days, columns, 9\) and one date a day, got .+$"):
-            TradingEnvironment(data_array, dates, market.stats, 20, 30, 25)
-
-
-@pytest.mark.parametrize("columns", [[0, 5], [-1], [0, 0], []], ids=str)
-def test_investable_columns_that_are_none_are_refused(market: Market, columns: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"^expected .*investable.*, got .+$"):
-        TradingEnvironment(market.data_array, market.dates, market.stats, 20, 30, 25, investable_columns=columns)
-
-
-def test_volume_of_another_shape_is_refused(market: Market) -> None:
-    volume = np.ones((len(market.dates), 2), np.float32)
-    with pytest.raises(ValueError, match=r"^expected volume of shape \(160, 5\), days and columns, got \(160, 2\)$"):
-        TradingEnvironment(market.data_array, market.dates, market.stats, 20, 30, 25, volume=volume)
 
 
 def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[FloatArray, FloatArray]:
@@ -348,16 +158,7 @@ def assert_observed(
 @settings(max_examples=40, deadline=None)
 @given(market_cases(max_steps=40))
 def test_observations_rewards_and_totals_agree_with_the_oracle(case: MarketCase) -> None:
-    env = environment_of_case(case)
-    expected = simulate(
-        to_bars(case.data),
-        to_orders(case.orders),
-        start=case.start,
-        end=case.end,
-        trading_end=case.trading_end,
-        rules=case.rules,
-        volumes=to_volumes(case.volume),
-    )
+    env, expected = environment_of_case(case), case.expected
     observations, rewards, infos = play(env, case.orders)
     for observation, info in zip(observations, infos, strict=True):
         assert_observed(env, observation, info, case, expected)
@@ -385,25 +186,6 @@ def assert_totals(totals: dict[str, float], expected: Result, rules: Environment
         "fitness": pytest.approx(expected.fitness, rel=1e-9, abs=1e-7),
         "profit_percent": pytest.approx(100 * (final / rules.initial_capital - 1), rel=1e-9, abs=1e-7),
     }
-
-
-def test_the_summary_of_a_finished_episode_clears_its_history(market: Market) -> None:
-    env, rng = environment_of(market), np.random.default_rng(3)
-    env.reset()
-    for _ in range(TINY_RULES.episode_steps - 1):
-        env.step(random_action(rng, 5))
-    halfway = env.get_episode_summary()
-    assert halfway["trades"] > 0
-    assert env.get_episode_summary() == halfway, "the history of a running episode stays"
-    *_, info = env.step(random_action(rng, 5))
-    totals = env.get_episode_summary()
-    assert totals["final_equity"] == info["equity"]
-    with pytest.raises(RuntimeError, match="get_episode_summary has cleared them; call get_trades before"):
-        env.get_trades()
-    cleared = env.get_episode_summary()
-    assert (cleared["trades"], cleared["positions_opened"], cleared["costs"]) == (0, 0, 0)
-    env.reset()
-    assert env.get_trades() == []
 
 
 def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
@@ -473,26 +255,88 @@ def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: M
         assert reward == expected_reward
 
 
-def history(
-    panel: FloatArray, rules: EnvironmentConfig, start: int, orders: dict[int, int], actions: FloatArray
-) -> tuple[list[Observation], list[float]]:
-    """Play a window in which `orders` names the stock bought on some days; other days take `actions[day]`."""
-    loader = loader_of(panel)
-    end = start + rules.episode_steps
-    env = TradingEnvironment(
-        loader.data_array,
-        loader.dates,
-        loader.compute_normalization_stats(),
-        start,
-        end,
-        start + rules.trading_days,
-        rules=rules,
-    )
-    chosen = actions[start:end].copy()
-    for day, stock in orders.items():
-        chosen[day - start, stock, 0] = 5.0
-    observations, rewards, _ = play(env, chosen)
-    return observations, rewards
+def test_the_default_episode_has_145_steps() -> None:
+    market = market_of(random_panel(np.random.default_rng(2), 655, 3))
+    env = TradingEnvironment(market.data_array, market.dates, market.stats, 504, 649, 629)
+    observations, _, infos = play(env, np.full((145, 3, 2), 10.0, np.float32))
+    assert (infos[0]["day_index"], infos[-1]["day_index"]) == (504, 649)
+    assert infos[-1]["date"] == str(market.dates[649])
+    assert observations[0]["market"].shape == (3, NUM_FEATURES)
+    assert [info["can_order"] for info in infos] == [True] * 125 + [False] * 21
+
+
+def test_one_object_serves_ten_windows(market: Market) -> None:
+    """Each reset shows what a freshly built environment shows, whatever was played before."""
+    env, rng = environment_of(market), np.random.default_rng(5)
+    inputs = observed_features(market.data_array, market.stats, market.input_clip)
+    for start in rng.integers(16, 120, 10).tolist():
+        length = int(rng.integers(2, 30))
+        window = {"start_idx": np.int32(start), "end_idx": start + length, "trading_end_idx": start + length // 2}
+        fresh = environment_of(market)
+        (observation, info), (fresh_observation, fresh_info) = env.reset(**window), fresh.reset(options=window)
+        np.testing.assert_array_equal(observation["market"], inputs[start, :, :NUM_FEATURES])
+        np.testing.assert_equal(info, fresh_info)
+        for action in random_orders(rng, length, 5):
+            assert_equal(observation, fresh_observation)
+            (observation, reward, *_), (fresh_observation, fresh_reward, *_) = env.step(action), fresh.step(action)
+            assert reward == fresh_reward
+    _, info = env.reset(seed=3)
+    assert (info["day_index"], env.end_idx) == (start, start + length), "the window stays"
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"start_idx": -1},
+        {"start_idx": 45},
+        {"trading_end_idx": 51},
+        {"end_idx": 44},
+        {"end_idx": 160},
+        {"start_idx": 40.5},
+        {"end_idx": "50"},
+        {"start_idx": np.array([40, 41]), "end_idx": np.array([50, 50])},
+        {"start_idx": np.zeros(0, np.int64)},
+    ],
+    ids=str,
+)
+def test_a_bad_window_is_refused_and_the_old_one_kept(market: Market, window: dict[str, Any]) -> None:
+    env = environment_of(market)
+    env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
+    with pytest.raises(ValueError, match=r"^expected .*start_idx.*, got .+$"):
+        env.reset(**window)
+    assert env.reset()[1]["day_index"] == 40 and (env.end_idx, env.trading_end_idx) == (50, 45)
+
+
+@pytest.mark.parametrize("action", [np.zeros(10), np.zeros((2, 5)), np.float32(1), np.full((5, 2), math.nan)], ids=str)
+def test_a_bad_action_is_refused_and_changes_nothing(market: Market, action: Any) -> None:
+    env, good = environment_of(market), np.full((5, 2), 10.0, np.float32)
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(good)
+    env.reset()
+    env.step(good)
+    before = env.get_trades()
+    with pytest.raises(ValueError, match=r"^expected a finite action of shape \(5, 2\), got .+$"):
+        env.step(action)
+    assert env.get_trades() == before
+    for _ in range(TINY_RULES.episode_steps - 1):
+        env.step(good)
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(good)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"data_array": np.zeros((160, 5, 4), np.float32)}, "data_array (days, columns, 9) and one date a day"),
+        ({"dates": np.zeros(159, "datetime64[D]")}, "data_array (days, columns, 9) and one date a day"),
+        *(({"investable_columns": columns}, "investable_columns") for columns in ([0, 5], [-1], [0, 0], [])),
+    ],
+)
+def test_what_is_no_market_is_refused(market: Market, changes: dict[str, Any], expected: str) -> None:
+    window = {"start_idx": 20, "end_idx": 30, "trading_end_idx": 25, "normalization_stats": market.stats}
+    parts = {"data_array": market.data_array, "dates": market.dates, **window}
+    with pytest.raises(ValueError, match=f"^expected .*{re.escape(expected)}.*, got .+$"):
+        TradingEnvironment(**parts | changes)
 
 
 def test_histories_that_lead_to_one_observation_have_one_future() -> None:
@@ -507,28 +351,20 @@ def test_histories_that_lead_to_one_observation_have_one_future() -> None:
         stake_percent=3.125,
     )
     rng = np.random.default_rng(4)
-    panel = random_panel(rng, 60, 3)
+    panel = random_panel(rng, 160, 3)
     panel[:28] = 64.0
-    actions = np.stack([random_action(rng, 3) for _ in range(60)])
-    actions[:26, :, 0] = 0.0
-    busy, busy_rewards = history(panel, rules, 20, {20: 1, 22: 2, 25: 0}, actions)
-    idle, idle_rewards = history(panel, rules, 20, {25: 0}, actions)
-    assert busy[3]["portfolio"][1:, 0].all(), "the histories differ"
-    for found, expected in zip(busy[6:], idle[6:], strict=True):
+    env = TradingEnvironment.on(market_of(panel, rules=rules), rules)
+    actions = np.stack([random_action(rng, 3) for _ in range(20)])
+    actions[:6, :, 0] = 0.0
+    played = []
+    for bought in ({0: 1, 2: 2, 5: 0}, {5: 0}):
+        chosen = actions.copy()
+        for step, stock in bought.items():
+            chosen[step, stock, 0] = 5.0
+        env.reset(start_idx=20, end_idx=40, trading_end_idx=35)
+        played.append([env.step(action)[:2] for action in chosen])
+    busy, idle = played
+    assert busy[2][0]["portfolio"][1:, 0].all(), "the histories differ"
+    for (found, reward), (expected, other) in zip(busy[5:], idle[5:], strict=True):
         assert_equal(found, expected)
-    assert busy_rewards[6:] == idle_rewards[6:]
-    assert len(set(idle_rewards[6:])) > 5
-
-
-def test_settlement_is_a_state_too() -> None:
-    """Two windows of one length, a day apart: on day 27 one account is sold at the next close, the other is not.
-
-    Their rewards differ by the cost of the sale, so their observations must differ too.
-    """
-    rules = EnvironmentConfig(trading_days=5, settlement_days=3, max_holding_days=20)
-    panel = random_panel(np.random.default_rng(6), 60, 3, missing=0, delist=0, late_start=0, halt=0)
-    actions = np.zeros((60, 3, 2), np.float32)
-    early, early_rewards = history(panel, rules, 20, {21: 0}, actions)
-    late, late_rewards = history(panel, rules, 21, {21: 0}, actions)
-    assert early_rewards[7] != late_rewards[6]
-    assert any(not np.array_equal(early[7][name], late[6][name]) for name in early[7])
+        assert reward == other

@@ -44,6 +44,7 @@ def test_channels_say_what_they_are_called() -> None:
     assert len(CHANNELS) == 18 and observation.dtype == np.float32
     assert (channel["cleared"].ravel() == state.cleared).all() and channel["cleared"].sum() == 3
     assert (channel["unburnable"] == ~landscape.burnable).all()
+    assert not np.array_equal(state.hazard.minutes, env.rewarding(0, 3).minutes), "rewards are by other fires"
     np.testing.assert_allclose(channel["burn_probability"].ravel(), np.isfinite(state.arrival).mean(axis=0))
     share = state.downstream.sum(axis=0) / state.hazard.start_burned_cells
     np.testing.assert_allclose(channel["downstream_value"].ravel(), share, rtol=1e-6)
@@ -54,23 +55,14 @@ def test_channels_say_what_they_are_called() -> None:
     assert (channel["spread_rate_e"][landscape.burnable] > 0).all()
 
 
-def test_reward_and_observation_stand_on_different_fires() -> None:
-    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
-    seen, rewarded = env.planning(0, 4), env.rewarding(0, 4)
-    assert not np.array_equal(seen.minutes, rewarded.minutes)
-    assert len(seen.ignition_cells) == 36 and len(rewarded.ignition_cells) == 12
-
-
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 1000))
 def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps: int, seed: int) -> None:
     env = VectorFuelBreakEnvironment(small_tiles(), small_config())
     tiles, seeds = np.array([1, 4, 1]), np.array([scenario_seed, scenario_seed, scenario_seed + 1])
     env.reset(tiles, seeds)
     observation, total = play(env, seed, steps)
-    bits = np.packbits(env.cleared, axis=1)
-    other = VectorFuelBreakEnvironment(small_tiles(), small_config(), kept=1)
-    cleared = np.unpackbits(bits, axis=1, count=100).astype(bool)
+    cleared, other = env.cleared, VectorFuelBreakEnvironment(small_tiles(), small_config(), kept=1)
     assert (observe_anew(other, tiles, cleared, seeds) == observation).all()
     assert np.abs(observation).max() <= 1
     hazards = [other.rewarding(*lane) for lane in zip(tiles.tolist(), seeds.tolist(), strict=True)]

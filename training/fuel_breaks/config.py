@@ -4,8 +4,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from data.fuel_breaks.config import TileConfig
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from models.fuel_breaks.config import QNetworkConfig
@@ -22,7 +20,7 @@ class DQNConfig:
     lanes: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 16
     """Episodes that are played in lockstep; each lane is a collector."""
     lanes_per_tile: kinds.PositiveInt = 16
-    """Lanes that share a tile and its fires in a round, so that their returns can be compared."""
+    """Lanes that share a tile and its fires in a round: whole returns are relative to the mean of the others'."""
     demonstration_share: kinds.Share = 0.25
     """Share of the lanes played by the noisy heuristic."""
     demonstration_noise: kinds.NonNegativeFloat = 0.25
@@ -37,8 +35,6 @@ class DQNConfig:
     """Rewards before a target bootstraps by double Q-learning; 0 takes the whole return (Monte Carlo)."""
     discount: kinds.PositiveShare = 1.0
     """Discount factor of a step."""
-    centre_returns: bool = True
-    """Subtract from each whole return the mean of the other lanes on the same tile and fires (Monte Carlo only)."""
     learning_rate: kinds.PositiveFloat = 5e-4
     """Learning rate of the network."""
     batch_size: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 128
@@ -51,8 +47,6 @@ class DQNConfig:
     """Step of the target network, an average of the network over time, which is also what is validated."""
     max_gradient_norm: kinds.PositiveFloat = 10.0
     """Norm to which gradients are clipped."""
-    symmetry: bool = True
-    """Learn from states turned and mirrored at random, and act by the mean over all eight."""
 
     def __post_init__(self) -> None:
         require(self.lanes_per_tile <= self.lanes, "1 <= lanes-per-tile <= lanes", self.lanes_per_tile)
@@ -97,10 +91,7 @@ class FuelBreakRunConfig(RunSettings):
     """Episodes, rounded up to whole rounds of lanes, between two validations and checkpoints."""
     validation_tiles: kinds.PositiveInt = 64
     """At most this many validation tiles, evenly spaced, on which the best network is chosen."""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     runs_dir: kinds.RunsFolder = RUNS
-    keep_checkpoints: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 2
-    """Newest generations whose checkpoints stay on disk; each holds the best network so far."""
     threads: kinds.Threads = 0
     tiles: TileConfig = field(default_factory=TileConfig)
     # Rewards by 160 fires: with 40 the noise drowns the effect of one cell.

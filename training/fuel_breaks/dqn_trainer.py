@@ -1,7 +1,6 @@
 """Deep Q-learning: lanes play episodes, the network learns from the replay, validation keeps the best network."""
 
 import copy
-import logging
 import math
 import time
 from collections import deque
@@ -11,22 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fires import BoolArray, Float64Array, Int64Array
+from models.fuel_breaks.q_network import SYMMETRIES
 from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import judging_environment, spaced
-from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
+from training.fuel_breaks.replay import Replay, ReplaySample, Rows, centre_by_group, n_step_returns
 from utils.memory.clean_up import clean_up
 from utils.runs.seeding import named_generator
 from utils.runs.stopping import PeriodicChecks
 
-logger = logging.getLogger(__name__)
 _INPUT_TILES = 32
 _PROGRESS = ("generation", "episodes", "updates", "seconds", "scores")
 _NETWORKS = ("online", "target", "best")
@@ -45,11 +43,6 @@ def double_dqn_target(
     return rewards + torch.where(terminated, torch.zeros_like(following), factors * following)
 
 
-def _stored(env: VectorFuelBreakEnvironment) -> dict[str, NDArray[Any]]:
-    """Return the lanes' states as the replay keeps them."""
-    return {"cleared": np.packbits(env.cleared, axis=1), **env.exposure._asdict()}
-
-
 class DQNTrainer:
     """The training state (networks, optimiser, replay, histories, generator) and its steps."""
 
@@ -64,14 +57,14 @@ class DQNTrainer:
     ) -> None:
         self.config, self.device, self.clock = config, device, clock
         learning, bounds = config.learning, config.bounds
-        every = {"episodes": bounds.check_every_episodes, "environment_steps": bounds.check_every_environment_steps}
-        every |= {"training_steps": bounds.check_every_training_steps}
+        works = "episodes", "environment_steps", "training_steps"
+        every = {work: getattr(bounds, f"check_every_{work}") for work in works}
         # A full collection takes as long as several steps, and their garbage is young.
         self.checks = PeriodicChecks(safe_point, every, lambda: self.cleanup_memory(generation=1))
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
         self.validation = judging_environment([validation[tile] for tile in chosen], config.env)
-        self.symmetry = policies.build_symmetry(config.tiles.tile_cells).to(device)
+        self.symmetry = policies.build_symmetry(config.tiles.tile_cells)
         self.online = policies.build_network(config.network).to(device)
         inputs = spaced(len(train), _INPUT_TILES)
         self.env.reset(inputs, [0] * len(inputs))
@@ -82,8 +75,7 @@ class DQNTrainer:
         capacity = learning.lanes * bounds.experience_per_collector
         self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
         self.generation = self.episodes = self.updates = 0
-        self.seconds = {"total": 0.0, "round": 0.0, "validation": 0.0}
-        """Time over all resumed parts of the run, and that of the last round and validation."""
+        self.seconds = {"total": 0.0, "round": 0.0, "validation": 0.0}  # of all resumed parts, and of the last of each
         self.scores: dict[str, float] = {}
         """Reductions in percent on validation tiles, and the generation of the best network."""
         self.histories: dict[str, deque[float]] = {
@@ -140,18 +132,16 @@ class DQNTrainer:
         bounds = len(env.tiles), MAX_SCENARIO_SEED
         drawn = [torch.randint(bound, (groups,), generator=self.generator) for bound in bounds]
         env.reset(*(values.repeat_interleave(learning.lanes_per_tile).numpy() for values in drawn))
-        states, steps = [_stored(env)], []
+        states, steps = [self.replay.state()], []
         while not (terminated := env.terminated).all():
             begun = time.monotonic()
             actions = self._choose()
             steps.append((actions, env.step(actions), ~terminated))
-            states.append(_stored(env))
+            states.append(self.replay.state())
             self.histories["step_times"].append(time.monotonic() - begun)
             self.checks.add("environment_steps", learning.lanes)
         actions, rewards, is_open = map(np.stack, zip(*steps, strict=True))
-        self._store(
-            {name: np.stack([state[name] for state in states]) for name in states[0]}, actions, rewards, is_open
-        )
+        self._store(states, actions, rewards, is_open)
         self.histories["returns"].extend(rewards.sum(axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
         self.histories["collection_times"].append(time.monotonic() - started)
@@ -173,12 +163,10 @@ class DQNTrainer:
             with torch.no_grad():
                 online, target = self.online(*sample.following), self.target(*sample.following)
             targets = double_dqn_target(sample.reward, sample.factor, online, target, sample.terminated)
-        (observation, legal), actions = sample.state, sample.action
-        if learning.symmetry:
-            turn = int(torch.randint(8, (1,), generator=self.generator))
-            observation, legal = self.symmetry.maps(observation, turn), self.symmetry.cells(legal, turn)
-            actions = self.symmetry.action(actions, turn)
-        values = self.online(observation, legal).gather(1, actions.unsqueeze(1)).squeeze(1)
+        (observation, legal), grid = sample.state, self.symmetry
+        turn = int(torch.randint(SYMMETRIES, (1,), generator=self.generator))
+        values = self.online(grid.maps(observation, turn), grid.cells(legal, turn))
+        values = values.gather(1, grid.action(sample.action.long(), turn).unsqueeze(1)).squeeze(1)
         loss = functional.smooth_l1_loss(values, targets)  # Huber's (Mnih et al. 2015)
         self.optimizer.zero_grad()
         loss.backward()
@@ -207,24 +195,24 @@ class DQNTrainer:
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything needed to continue exactly."""
         optimizer = self.optimizer.state_dict()
+        # Keys of a checkpoint are strings, torch's are the numbers of parameters.
+        optimizer["state"] = {str(key): value for key, value in optimizer["state"].items()}
+        progress = copy.deepcopy({name: getattr(self, name) for name in _PROGRESS})
+        progress |= {name: list(values) for name, values in self.histories.items()}
+        progress |= {"generator": self.generator.get_state(), "device": str(self.device)}
+        networks = {name: getattr(self, name).state_dict() for name in _NETWORKS}
         return {
-            "networks": {name: getattr(self, name).state_dict() for name in _NETWORKS},
-            # Keys of a checkpoint are strings, torch's are the numbers of parameters.
-            "optimizer": {**optimizer, "state": {str(key): value for key, value in optimizer["state"].items()}},
+            "networks": networks,
+            "optimizer": optimizer,
             "replay": self.replay.ring.state_dict(),
-            "progress": {
-                **copy.deepcopy({name: getattr(self, name) for name in _PROGRESS}),
-                **{name: list(values) for name, values in self.histories.items()},
-                "generator": self.generator.get_state(),
-                "device": str(self.device),
-            },
+            "progress": progress,
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what `state_dict` returned."""
         optimizer, progress = state["optimizer"], state["progress"]
-        for name in _NETWORKS:
-            getattr(self, name).load_state_dict(state["networks"][name])
+        for name, network in state["networks"].items():
+            getattr(self, name).load_state_dict(network)
         by_number = {int(key): value for key, value in optimizer["state"].items()}
         self.optimizer.load_state_dict({**optimizer, "state": by_number})
         self.replay.ring.load_state_dict(state["replay"])
@@ -239,36 +227,31 @@ class DQNTrainer:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
         heuristic = policies.downstream_values(env)
         chosen = policies.noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
-        if self.demonstrates.all():
-            return chosen
-        values = policies.action_values(self.online, env, self.device, None)
+        values = policies.action_values(self.online, env)
         explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon
-        own = np.where(explores, policies.proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
-        return np.where(self.demonstrates, chosen, own)
+        explored = policies.proportional_choice(heuristic, legal, generator)
+        return np.where(self.demonstrates, chosen, np.where(explores, explored, values.argmax(axis=1)))
 
-    def _store(
-        self, states: Mapping[str, NDArray[Any]], actions: Int64Array, rewards: Float64Array, is_open: BoolArray
-    ) -> None:
+    def _store(self, states: Sequence[Rows], actions: Int64Array, rewards: Float64Array, is_open: BoolArray) -> None:
         """Turn a round, (steps, lanes) each and one more state, into transitions, lane by lane."""
-        learning, env = self.config.learning, self.env
-        n_steps, discount = learning.n_steps, learning.discount
-        totals = n_step_returns(rewards.T / policies.PERCENT_PER_UNIT, n_steps or len(rewards), discount)
-        if learning.centre_returns and not n_steps:
+        learning, reach = self.config.learning, self.config.learning.n_steps or len(rewards)
+        totals = n_step_returns(rewards.T / policies.PERCENT_PER_UNIT, reach, learning.discount)
+        if not learning.n_steps:
             totals = centre_by_group(totals, learning.lanes_per_tile)
         lane, step = np.nonzero(is_open.T)
         end = is_open.sum(axis=0)[lane]
-        after = np.minimum(step + (n_steps or len(rewards)), end)
+        after = np.minimum(step + reach, end)
         transitions = {
-            "tile": env.lane_tiles[lane],
-            "scenario_seed": env.scenario_seeds[lane],
+            "tile": self.env.lane_tiles[lane],
+            "scenario_seed": self.env.scenario_seeds[lane],
             "action": actions[step, lane],
             "reward": totals[lane, step],
-            "factor": discount ** (after - step),
+            "factor": learning.discount ** (after - step),
             "terminated": after == end,
         }
-        before = {name: values[step, lane] for name, values in states.items()}
-        following = {f"next_{name}": values[after, lane] for name, values in states.items()}
-        self.replay.add({**transitions, **before, **following})
+        for prefix, place in (("", step), ("next_", after)):
+            transitions |= {prefix + name: np.stack([one[name] for one in states])[place, lane] for name in states[0]}
+        self.replay.add(transitions)
 
     @contextmanager
     def _timed(self, work: str) -> Iterator[None]:
@@ -278,9 +261,8 @@ class DQNTrainer:
         self.seconds["total"] += self.seconds[work]
 
     def _validate(self) -> float:
-        symmetry = self.symmetry if self.config.learning.symmetry else None
         with self._timed("validation"):
-            return self._judge(policies.greedy(self.target, self.device, symmetry))
+            return self._judge(policies.greedy(self.target, self.symmetry))
 
     def _judge(self, policy: policies.Policy) -> float:
         return float(policies.reductions(policy, self.validation, safe_point=self.checks.safe_point).mean())

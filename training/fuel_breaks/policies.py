@@ -13,7 +13,6 @@ from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fires import BoolArray, BurnState, Float64Array, Int64Array
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
-from utils.progress import Progress
 
 Policy = Callable[[VectorFuelBreakEnvironment], Int64Array]
 """Chooses a legal cell for each lane that has not terminated."""
@@ -39,7 +38,11 @@ def downstream_value(state: BurnState) -> Float64Array:
 def tree_betweenness(state: BurnState) -> Float64Array:
     """Sum betweenness (Freeman 1977) over spread trees: in a tree, the ancestors times the descendants of a cell."""
     trees = state.trees()
-    pairs = trees.depth() * (trees.downstream() - 1)
+    depth, ancestor = np.zeros(len(trees.cell), dtype=np.int64), trees.parent
+    while (has_ancestor := ancestor < len(depth)).any():
+        depth += has_ancestor
+        ancestor = np.append(trees.parent, len(depth))[ancestor]
+    pairs = depth * (trees.downstream() - 1)
     return np.asarray(np.bincount(trees.cell, pairs, state.hazard.cells), dtype=np.float64)
 
 
@@ -63,11 +66,7 @@ def domirank(state: BurnState) -> Float64Array:
 
 def best_by(score: Score) -> Policy:
     """Clear the best legal cell by a score of the fires as they burn now."""
-
-    def choose(env: VectorFuelBreakEnvironment) -> Int64Array:
-        return np.array([np.where(state.legal(), score(state), -np.inf).argmax() for state in env.states])
-
-    return choose
+    return lambda env: np.array([np.where(one.legal(), score(one), -np.inf).argmax() for one in env.states])
 
 
 def at_start(score: Score) -> Score:
@@ -103,22 +102,18 @@ def build_symmetry(tile_cells: int) -> GridSymmetry:
     return GridSymmetry(len(CHANNELS), tile_cells, compass=compass, east=east, north=north)
 
 
-def greedy(network: QNetwork, device: torch.device, symmetry: GridSymmetry | None) -> Policy:
-    """Choose the legal cell of the largest value, with a symmetry its mean over all eight."""
-
-    def choose(env: VectorFuelBreakEnvironment) -> Int64Array:
-        return np.asarray(action_values(network, env, device, symmetry).argmax(axis=1))
-
-    return choose
+def greedy(network: QNetwork, symmetry: GridSymmetry) -> Policy:
+    """Choose the legal cell whose value is largest in the mean over all symmetries."""
+    return lambda env: np.asarray(action_values(network, env, symmetry).argmax(axis=1))
 
 
 @torch.no_grad()
 def action_values(
-    network: QNetwork, env: VectorFuelBreakEnvironment, device: torch.device, symmetry: GridSymmetry | None
+    network: QNetwork, env: VectorFuelBreakEnvironment, symmetry: GridSymmetry | None = None
 ) -> NDArray[np.float32]:
     """Return (lanes, cells) values of the current states, -inf for illegal cells."""
-    observation = torch.from_numpy(env.observe()).to(device)
-    legal = torch.from_numpy(env.action_masks()).to(device)
+    arrays = env.observe(), env.action_masks()
+    observation, legal = (torch.from_numpy(array).to(network.input_mean.device) for array in arrays)
     values = symmetric_values(network, symmetry, observation, legal) if symmetry else network(observation, legal)
     return np.asarray(values.cpu().numpy())
 
@@ -148,12 +143,12 @@ def place(
     env: VectorFuelBreakEnvironment,
     tiles: Sequence[int],
     scenario_seed: int,
-    on_step: Callable[[], None] = lambda: None,
+    safe_point: Callable[[], None] = lambda: None,
 ) -> BoolArray:
     """Return the (tiles, cells) breaks that a policy makes, seeing the planning fires of the seed."""
     env.reset(tiles, [scenario_seed] * len(tiles))
     while not env.terminated.all():
-        on_step()
+        safe_point()
         env.step(policy(env))
     return env.cleared
 
@@ -180,19 +175,11 @@ def reductions(
 
     They are means over scenario seeds. The tiles are played `lanes` at a time.
     """
-    saved = np.zeros((len(scenario_seeds), len(env.tiles)))
-    parts = [
-        (row, range(len(env.tiles))[first : first + lanes])
-        for row in range(len(saved))
-        for first in range(0, len(env.tiles), lanes)
-    ]
-    with Progress("placing breaks", "step", len(parts) * env.config.budget_cells) as shown:
-
-        def on_step() -> None:
-            safe_point()
-            shown.update()
-
-        for row, part in parts:
-            place(policy, env, part, scenario_seeds[row], on_step)
+    tiles = range(len(env.tiles))
+    saved = np.zeros((len(scenario_seeds), len(tiles)))
+    for row, seed in enumerate(scenario_seeds):
+        for first in range(0, len(tiles), lanes):
+            part = tiles[first : first + lanes]
+            place(policy, env, part, seed, safe_point)
             saved[row, part] = env.reductions
     return np.asarray(saved.mean(axis=0))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.signal import lfilter
 from torch import Tensor
 
@@ -35,18 +36,20 @@ def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array
     return np.asarray((grouped - others).reshape(returns.shape))
 
 
+Rows = Mapping[str, NDArray[Any]]
+"""Arrays (n, ...) by the names of the ring's fields."""
 States = tuple[Tensor, Tensor]  # observations (n, channels, rows, columns) and masks of legal cells (n, cells)
 
 
 class ReplaySample(NamedTuple):
-    """Sampled transitions; all but states are (n,)."""
+    """Sampled transitions: states, those that follow if they are kept, and (n,) tensors."""
 
     state: States
+    following: States | None
     action: Tensor
     reward: Tensor
     factor: Tensor
     terminated: Tensor
-    following: States | None
 
 
 @counted("replay_buffers")
@@ -57,11 +60,8 @@ class Replay:
     exposure, which takes longest to compute. States after transitions are kept if targets bootstrap from them.
     """
 
-    def __init__(
-        self, capacity: int, env: VectorFuelBreakEnvironment, *, n_steps: int, device: torch.device | str = "cpu"
-    ) -> None:
-        self.device = torch.device(device)
-        self._env = env
+    def __init__(self, capacity: int, env: VectorFuelBreakEnvironment, *, n_steps: int, device: torch.device) -> None:
+        self._env, self._device = env, device
         self._burnable = np.stack([tile.landscape.burnable.ravel() for tile in env.tiles])
         scenarios = env.config.scenarios
         is_few = scenarios.winds * scenarios.planning_ignitions_per_wind < 2**15
@@ -71,21 +71,17 @@ class Replay:
             "downstream": ((env.cells,), torch.int32),
             "start_burned_cells": ((1,), torch.int32),
         }
+        types = {"tile": torch.int32, "scenario_seed": torch.int64, "action": torch.int16}
+        types |= {"reward": torch.float32, "factor": torch.float32, "terminated": torch.bool}
         self._prefixes = ("", "next_") if n_steps else ("",)
-        self.ring = TensorRing(
-            capacity,
-            {
-                "tile": ((), torch.int32),
-                "scenario_seed": ((), torch.int64),
-                "action": ((), torch.int16),
-                "reward": ((), torch.float32),
-                "factor": ((), torch.float32),
-                "terminated": ((), torch.bool),
-                **{prefix + name: field for prefix in self._prefixes for name, field in state.items()},
-            },
-        )
+        states = {prefix + name: field for prefix in self._prefixes for name, field in state.items()}
+        self.ring = TensorRing(capacity, {**{name: ((), dtype) for name, dtype in types.items()}, **states})
 
-    def add(self, transitions: Mapping[str, Any]) -> None:
+    def state(self) -> Rows:
+        """Return the environment's states as they are stored."""
+        return {"cleared": np.packbits(self._env.cleared, axis=1), **self._env.exposure._asdict()}
+
+    def add(self, transitions: Rows) -> None:
         """Append (n, ...) transitions, arrays by the names of the ring; others are left out."""
         self.ring.add({name: torch.from_numpy(transitions[name]).to(t.dtype) for name, t in self.ring.data.items()})
 
@@ -93,10 +89,10 @@ class Replay:
         """Draw transitions uniformly, with replacement."""
         rows = torch.randint(self.ring.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
-        state, *following = (self._states(prefix, stored) for prefix in self._prefixes)
-        reward, factor, terminated = (stored[name].to(self.device) for name in ("reward", "factor", "terminated"))
-        action = stored["action"].long().to(self.device)
-        return ReplaySample(state, action, reward, factor, terminated, following[0] if following else None)
+        state, following = (*(self._states(prefix, stored) for prefix in self._prefixes), None)[:2]
+        assert state is not None
+        values = (stored[name].to(self._device) for name in ReplaySample._fields[2:])
+        return ReplaySample(state, following, *values)
 
     def clear(self) -> None:
         """Empty the replay; it keeps its preallocated memory."""
@@ -107,5 +103,6 @@ class Replay:
         packed, *exposure = (stored[prefix + name].numpy() for name in ("cleared", *Exposure._fields))
         cleared, tiles = np.unpackbits(packed, axis=1, count=self._env.cells).astype(np.bool_), stored["tile"].numpy()
         observations = self._env.render(tiles, cleared, Exposure(*exposure))
-        legal = self._burnable[tiles] & ~cleared
-        return torch.from_numpy(observations).to(self.device), torch.from_numpy(legal).to(self.device)
+        arrays = observations, self._burnable[tiles] & ~cleared
+        observation, legal = (torch.from_numpy(array).to(self._device) for array in arrays)
+        return observation, legal

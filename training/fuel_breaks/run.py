@@ -19,12 +19,10 @@ from utils.runs.state_tree import misfit
 
 logger = logging.getLogger(__name__)
 AGENT = "network"
-LANDSCAPE = "landscape.json"
 GENERATED = "generated terrain: the result says nothing about a real place"
-UNTRAINED = "no generation has beaten the untrained network; train longer"
-PRIOR = (
-    "no generation has beaten the untrained network, which knows its prior only: the result is that of the best "
-    "baseline, adaptive downstream value; train longer"
+UNTRAINED = (
+    "no generation has beaten the untrained network, which at best repeats the baseline adaptive downstream value; "
+    "train longer"
 )
 
 
@@ -40,13 +38,12 @@ def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Ti
 
 def remember_landscape(run_path: Path, landscape: Landscape) -> None:
     """Record the landscape of a new run. Raises DataError for a run that began on another one."""
-    path, digest = run_path / LANDSCAPE, hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
+    path, digest = run_path / "landscape.json", hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
     for name, array in sorted(landscape.arrays().items()):
         digest.update(name.encode() + array.tobytes())
-    sha256 = digest.hexdigest()
     if not path.exists():
-        write_json(path, {"sha256": sha256, "shape": landscape.shape, "cell_size_m": landscape.cell_size_m})
-    elif json.loads(path.read_text(encoding="utf-8"))["sha256"] != sha256:
+        write_json(path, {"sha256": digest.hexdigest()})
+    elif json.loads(path.read_text(encoding="utf-8"))["sha256"] != digest.hexdigest():
         raise DataError(f"expected the landscape that {run_path} learned from, got another; give --landscape")
 
 
@@ -71,7 +68,7 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     config = run.settings(FuelBreakRunConfig)
     landscape, splits = load_tiles(config)
     remember_landscape(run.path, landscape)
-    network = build_network(config.network).to(device)
+    network, symmetry = build_network(config.network).to(device), build_symmetry(config.tiles.tile_cells)
 
     def take_over(checkpoint: Checkpoint) -> tuple[dict[str, float], int]:
         best, progress = checkpoint.state["networks"]["best"], checkpoint.state["progress"]
@@ -81,8 +78,7 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
         return progress["scores"], int(progress["episodes"])
 
     scores, episodes = run.newest_generation(settings_hash(config), take_over)
-    symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
-    policy, generation = greedy(network.eval(), device, symmetry), int(scores["best_generation"])
+    policy, generation = greedy(network.eval(), symmetry), int(scores["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{episodes:,}")
     return SavedAgent(run, config, splits, policy, generation, episodes, caveats(config, scores))
 
@@ -90,13 +86,9 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
 def standing(reduction: float, others: Mapping[str, float]) -> str:
     """Say by how many points a reduction in percent is above or below others."""
     gaps = {name: reduction - other for name, other in others.items()}
-    return ", ".join(
-        f"{abs(gap):.2f} points {'above' if gap > 0 else 'below'} {name}" if gap else f"level with {name}"
-        for name, gap in gaps.items()
-    )
+    return ", ".join(f"{abs(gap):.2f} points {'below' if gap < 0 else 'above'} {name}" for name, gap in gaps.items())
 
 
 def caveats(config: FuelBreakRunConfig, scores: Mapping[str, float]) -> list[str]:
     """Return what a reader must know about the results of the best network."""
-    untrained = [] if scores["best_generation"] else [PRIOR if config.network.downstream_prior else UNTRAINED]
-    return [GENERATED] * (config.landscape is None) + untrained
+    return [GENERATED] * (config.landscape is None) + [UNTRAINED] * (not scores["best_generation"])

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
@@ -18,7 +17,7 @@ class Lanes(VecEnv):
     """A `VecEnv` whose lanes are those of a vector environment; wrappers for single environments do not apply."""
 
     def __init__(self, env: TradingEnvironment, lanes: int, days: Span) -> None:
-        self.env = VectorTradingEnvironment(env, lanes, days, AutoresetMode.SAME_STEP)
+        self.env = VectorTradingEnvironment(env, lanes, days)
         self._actions: NDArray[np.float32] | None = None
         super().__init__(lanes, self.env.single_observation_space, self.env.single_action_space)
 
