@@ -55,11 +55,11 @@ def _judged(run: str) -> tuple[str, ...]:
     return (
         f"evaluate --runs-dir {{runs}} --run {run} --split validation {_PICKERS}",
         f"evaluate --runs-dir {{runs}} --run {run} --split holdout {_PICKERS}",
-        f"signals --runs-dir {{runs}} --run {run} --csv {{runs}}/orders.csv --json {{runs}}/orders.json",
+        f"signals --runs-dir {{runs}} --run {run} --json {{runs}}/orders.json",
     )
 
 
-_JUDGED_FILES = ("*/evaluation-*/results.json", "*/evaluation-*/*.csv", "orders.*")
+_JUDGED_FILES = ("*/evaluation-*/results.json", "*/evaluation-*/*.csv", "orders.json")
 _FUEL = "--runs-dir {runs} --run fire"
 CASES = (
     Case(

@@ -62,10 +62,8 @@ def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("command", "mistake", "says"),
     [
-        ("train", no_data, "notes.md (text, whose line 1 is '# Notes')"),
         ("train", no_list, "got 'no ticker' on line 3 of"),
         ("train", no_benchmark, "'dear' on line 3"),
-        ("train", too_few_days, "too few days"),
         ("walk-forward", too_few_days, "give more data"),
         ("sweep", no_data, "# Notes"),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.synthetic.planted import PLANTED_KINDS
+from tests.tiny_run import unjudged
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHOWN = {
@@ -31,7 +32,8 @@ def test_examples(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    with unjudged():
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     PLANTED_KINDS.pop("seasons", None)
     assert re.search(SHOWN[name], capsys.readouterr().out)
     assert not list(tmp_path.iterdir())

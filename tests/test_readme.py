@@ -3,25 +3,19 @@
 The commands of the cloud are run by `tests/runs/test_cloud_run.py`, those of the fuel breaks by `tests/fuel_breaks`.
 """
 
-import contextlib
-import importlib.util
-import os
 import re
-import secrets
 import shlex
 import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 
 from main import main
-from tests.tiny_run import TINY, frame
+from tests.tiny_run import TINY, frame, unjudged
+from training.commands.table import COMMANDS
+from utils.config.cli import parse_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -32,17 +26,26 @@ README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/architecture.md"]
 ALL_PAGES = "\n".join(PAGES.values())
 SHOWN = list(dict.fromkeys(re.findall(r"^python main\.py(?! fuel-breaks| paper).*$", ALL_PAGES, flags=re.MULTILINE)))
 """Every command once, however many pages show it."""
-CLUSTER = [line for line in SHOWN if "--cluster 127" in line]
-COMMANDS = [line for line in SHOWN if line not in CLUSTER]
 BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 SMALL = {
     "prepare": [],
-    "evaluate": ["--random-pickers", "20"],
+    "evaluate": ["--random-pickers", "20", "--rivals", "none"],
     "signals": [],
     "audit": ["--days", "1"],
     "report": [],
-    "walk-forward": ["--config", "run.toml", "--generations", "1", "--folds", "1", "--validation-days", "30"],
+    "walk-forward": [
+        "--config",
+        "run.toml",
+        "--generations",
+        "1",
+        "--folds",
+        "1",
+        "--validation-days",
+        "30",
+        "--rivals",
+        "none",
+    ],
     "sweep": ["--config", "run.toml", "--generations", "1", "--trials", "1", "--seeds", "1", "--jobs", "1"],
 }
 """Flags that make a command quick."""
@@ -67,8 +70,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "files_of_the_day").mkdir()
         later = data[data["ticker"] == "T1"].tail(1)
         later.assign(date=later["date"] + pd.Timedelta(days=1)).to_csv("files_of_the_day/T1.csv", index=False)
-        for run in ("OTHER", "NAME"):
-            assert main(["--config", "run.toml", "--run", run, "--data", "before.parquet", "--generations", "1"]) == 0
+        with unjudged():
+            train = ["--config", "run.toml", "--data", "before.parquet", "--generations", "1", "--run"]
+            assert [main([*train, run]) for run in ("OTHER", "NAME")] == [0, 0]
     return folder
 
 
@@ -80,17 +84,18 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", SHOWN)
 def test_commands(folder: Path, command: str) -> None:
     arguments = shlex.split(command)[2:]
     if "--help" in arguments:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        assert left.value.code == 0
+        return
+    if "--cluster" in arguments:
+        assert parse_command(arguments, COMMANDS).arguments.cluster == "127.0.0.1:6379"
         return
     begins = not {"--resume", "--extend"} & set(arguments)
     train = ["--config", "run.toml", "--generations", "1"] if begins else ["--generations", "2"]
-    assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
+    with nullcontext() if "sweep" in arguments else unjudged():  # which compares what its runs earn
+        assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
 
 
 def test_the_commands_of_a_paper_account_in_their_order(folder: Path) -> None:
@@ -101,47 +106,9 @@ def test_the_commands_of_a_paper_account_in_their_order(folder: Path) -> None:
             assert main(shlex.split(command)[2:]) == 0, command
 
 
-# Imported here, Ray would keep for this process that no token is asked for.
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -r requirements-cluster.txt")
-def test_a_cluster_of_two_nodes(folder: Path) -> None:
-    starts = [
-        part.split(";")[0]
-        for part in re.findall(r"ray start [^\n`]*?(?=;|$)", PAGES["docs/scaling.md"], flags=re.MULTILINE)
-    ]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment = {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    (command,) = CLUSTER
-    words = [*shlex.split(command.replace("6379", port))[1:], *SMALL["walk-forward"]]
-    with contextlib.ExitStack() as stack:
-        for start in starts:
-            stack.enter_context(_node(start.replace("6379", port), environment))
-        done = subprocess.run(
-            [sys.executable, ROOT / words[0], *words[1:]], env=environment, capture_output=True, text=True, timeout=200
-        )
-    assert len(starts) == 2 and done.returncode == 0, done.stderr
-    assert "cluster of 2 nodes" in done.stderr + done.stdout
-
-
-@contextlib.contextmanager
-def _node(start: str, environment: dict[str, str]) -> Iterator[None]:
-    """Run a node of a cluster by the command that starts it, until the block ends."""
-    words = [*shlex.split(start), "--block", "--object-store-memory", "80000000"]
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
-        assert node.stdout is not None
-        assert any("block forever" in line for line in node.stdout)
-        yield
-        # Told to end, a node would wait half a minute for its work.
-        for process in (*psutil.Process(node.pid).children(recursive=True), node):
-            process.kill()
-
-
 def test_the_commands_are_there() -> None:
-    shown = {shlex.split(line)[2] for line in COMMANDS if len(line.split()) > 2}
+    shown = {shlex.split(line)[2] for line in SHOWN if len(line.split()) > 2}
     assert {"prepare", "evaluate", "signals", "report", "walk-forward", "sweep", "--resume", "--extend"} <= shown
-    assert len(CLUSTER) == 1
     setup = re.findall(r"^python3 -m venv .*$", README, flags=re.MULTILINE)
     assert [line.rsplit("bin/", 1)[1] for line in setup] == ["python main.py", "python -m pytest"]
     assert len(README.splitlines()) <= 150
@@ -153,17 +120,13 @@ def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "'trades'" in capsys.readouterr().out
 
 
-def test_requirements_that_are_shown_exist() -> None:
+def test_requirements_and_benchmarks_that_are_shown_exist() -> None:
     named = set(re.findall(r"pip install (?:-\w+ )*-r ([\w.-]+)", ALL_PAGES))
-    assert named >= {"requirements.txt", "requirements-test.txt", "requirements-sweep.txt", "requirements-cluster.txt"}
-    assert all((ROOT / name).is_file() for name in named)
-
-
-@pytest.mark.parametrize("module", sorted(set(BENCHMARKS)))
-def test_benchmarks_that_are_shown_are_commands(module: str) -> None:
-    path = ROOT / module.replace(".", "/")
-    source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
-    assert '__name__ == "__main__"' in source.read_text(encoding="utf-8")
+    assert len(named) >= 4 and all((ROOT / name).is_file() for name in named)
+    for module in BENCHMARKS:
+        path = ROOT / module.replace(".", "/")
+        source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        assert '__name__ == "__main__"' in source.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)

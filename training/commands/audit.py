@@ -173,11 +173,7 @@ def _require_equal(known: Known, changed: Known, future: str, market: Market, da
             continue
         bits = [part.view(np.uint8).reshape(*part.shape, -1) for part in (one, other)]
         place = tuple(np.argwhere((bits[0] != bits[1]).any(-1))[0])
-        stocks = {len(market.tickers): market.tickers}
-        stocks |= {len(market.investable_columns): [market.tickers[column] for column in market.investable_columns]}
-        is_by_stock = one.ndim > 1 and one.shape[1] in stocks
-        where = [str(market.dates[first + place[0]]), *([stocks[one.shape[1]][place[1]]] if is_by_stock else [])]
         raise LeakError(
-            f"expected what is known on {market.dates[day]} to stay with all later data {future}, but "
-            f"{name} of {' '.join(where)} was {one[place]} and became {other[place]}; it reads the future"
+            f"expected what is known on {market.dates[day]} to stay with all later data {future}, but {name} of "
+            f"{market.dates[first + place[0]]} was {one[place]} and became {other[place]}; it reads the future"
         )

@@ -4,12 +4,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from training.commands.table import (
-    PaperArguments,
-    PaperOpenArguments,
-    PaperReplayArguments,
-    PaperStepArguments,
-)
+from training.commands.table import PaperArguments, PaperOpenArguments, PaperReplayArguments, PaperStepArguments
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
 from training.paper.folder import load_account, open_account, opened
@@ -50,7 +45,7 @@ def run_step(arguments: PaperStepArguments) -> None:
         NoAnswer: the venue is silent; the next step goes on.
     """
     choose_threads(1)
-    path, now = _folder(arguments), datetime.now(UTC) if arguments.date is None else None
+    path, now = arguments.path, datetime.now(UTC) if arguments.date is None else None
     with opened(path) as journal:
         setup_logging(path)
         account = load_account(path, journal, _broker(journal.opening["venue"]))
@@ -66,17 +61,15 @@ def run_step(arguments: PaperStepArguments) -> None:
 
 def run_status(arguments: PaperArguments) -> None:
     """Show the account's last session, orders, positions and certificate, by its journal alone."""
-    path = _folder(arguments)
-    with opened(path) as journal:
-        _show(path, journal)
+    with opened(arguments.path) as journal:
+        _show(arguments.path, journal)
 
 
 def run_report(arguments: PaperArguments) -> None:
     """Write the page anew, all windows of the backtest played again."""
     choose_threads(1)
-    path = _folder(arguments)
-    with opened(path) as journal:
-        account = load_account(path, journal)
+    with opened(arguments.path) as journal:
+        account = load_account(arguments.path, journal)
         if not journal.of("session"):
             raise ConfigError(f"expected an account with a session, got {account.name} before its first `paper step`")
         played = backtest(account, uses_cache=False)
@@ -86,17 +79,16 @@ def run_report(arguments: PaperArguments) -> None:
 
 def run_stop(arguments: PaperArguments) -> None:
     """Stop new orders."""
-    with opened(_folder(arguments)) as journal:
+    with opened(arguments.path) as journal:
         journal.append("stop", str(journal.last.number), {"text": f"`paper stop {arguments.name}`"})
         logger.info("no new orders until `paper go %s`; positions are sold by the rules", arguments.name)
 
 
 def run_go(arguments: PaperArguments) -> None:
     """Accept what was held or doubted, and let orders be given again."""
-    path = _folder(arguments)
-    with opened(path) as journal:
+    with opened(arguments.path) as journal:
         journal.append("go", str(journal.last.number), {})
-        (path / STOP).unlink(missing_ok=True)
+        (arguments.path / STOP).unlink(missing_ok=True)
         logger.info("%s takes orders", arguments.name)
 
 
@@ -107,13 +99,8 @@ def run_replay(arguments: PaperReplayArguments) -> None:
         ConfigError, DataError: there is no such account, or no such sessions.
     """
     choose_threads(1)
-    path = _folder(arguments)
-    with opened(path) as journal:
-        logger.info("%s", replay(load_account(path, journal), arguments))
-
-
-def _folder(arguments: PaperArguments) -> Path:
-    return Path(arguments.runs_dir / arguments.name)
+    with opened(arguments.path) as journal:
+        logger.info("%s", replay(load_account(arguments.path, journal), arguments))
 
 
 def _show(path: Path, journal: Journal) -> None:
@@ -124,11 +111,10 @@ def _show(path: Path, journal: Journal) -> None:
         return
     date, last = next(reversed(sessions.items()))
     held = ", ".join(f"{ticker} {shares:g}" for ticker, shares in last.body["positions"].items())
-    orders = [order for order in (intents[date].body["orders"] if date in intents else ()) if order["side"] == "buy"]
-    bought = ", ".join(f"{order['ticker']} for {order['value']:,.2f}" for order in orders)
+    orders = intents[date].body["orders"] if date in intents else ()
+    bought = ", ".join(f"{order['ticker']} for {order['value']:,.2f}" for order in orders if order["side"] == "buy")
     logger.info("%s: equity %s, cash %s", date, *(f"{last.body[name]:,.2f}" for name in ("equity", "cash")))
-    logger.info("positions: %s", held or "none")
-    logger.info("purchases at the next open: %s", bought or "none")
+    logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, path.name)
     logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import logging
 import mimetypes
@@ -23,7 +22,7 @@ from training.commands.table import ServeArguments
 from utils.errors import ConfigError
 from utils.runs.console import LOG
 from utils.runs.run_lock import is_held
-from utils.runs.run_log import REPORT, SUMMARY, RunLog
+from utils.runs.run_log import REPORT, SUMMARY
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -112,39 +111,23 @@ def shown_files(runs_dir: Path) -> dict[str, Path]:
 
 
 def _index(runs_dir: Path, files: dict[str, Path]) -> str:
-    """Return the page of links, with the runs written last first."""
+    """Return the page of links, with the runs written last first, and what each is doing."""
     from training.evaluation.page.document import document  # imported late: it loads the libraries of pages
 
     rows = []
     for folder in {path.parent for path in files.values()}:
         here = {name: path for name, path in sorted(files.items()) if path.parent == folder}
-        written = max(path.stat().st_mtime for path in here.values())
-        state, generation = _state(folder)
+        written, is_ended = max(path.stat().st_mtime for path in here.values()), {REPORT, SWEEP} & {*os.listdir(folder)}
         rows.append(
             {
                 "name": next(iter(here)).rpartition("/")[0] or "all runs",
-                "state": state,
-                "generation": generation,
+                "state": "running" if is_held(folder) else "ended" if is_ended else "stopped",
                 "written": datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M"),
                 "files": [(name, path.name) for name, path in here.items()],
             }
         )
     rows.sort(key=lambda row: str(row["written"]), reverse=True)
     return document("serve.html", f"Runs in {runs_dir}", folder=Path(__file__).parent, folders=rows, board=BOARD)
-
-
-def _state(folder: Path) -> tuple[str, int]:
-    """Return whether a run or study is running, has ended or was stopped, and the last generation of a run.
-
-    Nothing for another folder.
-    """
-    if not (folder / LOG).is_file():
-        return "", 0
-    generation, ended = 0, (folder / REPORT).is_file() or (folder / SWEEP).is_file()
-    with contextlib.suppress(ConfigError, LookupError):
-        generation = int(RunLog(folder).records()[-1]["generation"])
-        ended = RunLog(folder).end() is not None
-    return "running" if is_held(folder) else "ended" if ended else "stopped", generation
 
 
 def _tensorboard(runs_dir: Path) -> WSGIApplication:

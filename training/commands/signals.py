@@ -1,8 +1,6 @@
 """The command `signals`: the champion's orders for the next session, shown and written."""
 
-import csv
 import dataclasses
-import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,10 +10,10 @@ from training.commands.table import SignalsArguments
 from training.run.saved import open_saved_run
 from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import read_holdings, session
-from training.signals.signals import Order, Signals, cash_left, make_signals
+from training.signals.signals import Signals, cash_left, make_signals
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
-from utils.tables import spreadsheet_text, table
+from utils.tables import table
 
 logger = logging.getLogger(__name__)
 _NOTE = (
@@ -59,8 +57,6 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     )
     for text in (evidence, summary, *described(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
-    if arguments.csv is not None:
-        write_atomically(arguments.csv, orders_csv(signals))
     if arguments.json is not None:
         origin = {"run": run.name, "champion_generation": run.generation, "evidence": evidence}
         write_json(arguments.json, origin | dataclasses.asdict(signals) | {"notes": notes})
@@ -98,14 +94,3 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as text; columns in which the first row has nothing are left out."""
     names = {name: name.replace("_", " ") for name, value in rows[0].items() if value is not None}
     return table([{label: row[name] for name, label in names.items()} for row in rows], list(names.values()))
-
-
-def orders_csv(signals: Signals) -> str:
-    """Return one line per order, numbers in full."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["date", *(field.name for field in dataclasses.fields(Order))])
-    for order in signals.orders:
-        ticker, *values = dataclasses.astuple(order)
-        writer.writerow([signals.date, spreadsheet_text(ticker), *values])
-    return text.getvalue()

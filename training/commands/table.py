@@ -83,8 +83,6 @@ class SignalsArguments(SavedRunArguments):
     """Highest equity of the account so far, which a drawdown lock refers to; default: the capital."""
     release: bool = False
     """Place orders although the account has fallen beyond --env.drawdown-lock."""
-    csv: kinds.OutputFile = None
-    """CSV file to write the orders to."""
     json: kinds.OutputFile = None
     """JSON file to write everything to."""
     ib: kinds.OutputFile = None
@@ -138,6 +136,11 @@ class PaperArguments:
 
     name: kinds.AccountName
     runs_dir: kinds.RunsFolder = kinds.RUNS
+
+    @property
+    def path(self) -> Path:
+        """The account's folder."""
+        return self.runs_dir / self.name
 
 
 @checked_dataclass

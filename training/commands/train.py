@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from data.benchmark import read_benchmark
 from data.record import MARKET
 from data.splits import Splits
@@ -119,34 +117,30 @@ def is_complete(run: RunLog, config: Config, explicit: frozenset[str]) -> bool:
         )
     if end is None or end < config.generations:
         return False
+    further = f"--resume {run.name} --generations {end + config.generations}"
     logger.info(
-        "%s is complete: its %d generations are trained and judged, see %s; train it further with --resume %s "
-        "--generations %d",
-        *(run.path, end, run.path / REPORT, run.name, end + config.generations),
+        "%s is complete: its %d generations are in %s; train it further with %s", run.path, end, REPORT, further
     )
     return True
 
 
 def _train(session: Session[Config], trainer: ERLTrainer) -> None:
-    config, run = session.settings, session.run
+    config, done = session.settings, trainer.generation
 
     def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
         trainer.log.add("checkpoint", checkpoint_seconds)
-        total = record["seconds"]["total"] + checkpoint_seconds
-        seconds = {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}
-        shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
-        champion = trainer.champion
-        logger.info("%s", status_block(shown, memory, config.env, champion.evidence.bet(champion.trust)))
-        for kind, growth in get_profiler().leaks().items():
-            logger.warning("%s: %s", kind, growth)
+        total, champion = record["seconds"]["total"] + checkpoint_seconds, trainer.champion
+        shown = {**record, "seconds": {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}}
+        bet = champion.evidence.bet(champion.trust)
+        logger.info("%s", status_block(shown, get_profiler().summary_line(), config.env, bet))
+        for leak in get_profiler().leaks():
+            logger.warning("%s", leak)
         # The pictures of the last one are drawn at the end.
         if trainer.generation % config.plot_every == 0 and trainer.generation < config.generations:
-            _draw_progress(run, _note(config))
+            _draw_progress(session.run, _note(config))
 
-    records = progress(
-        trainer.run(config.generations), "training", "generation", config.generations, done=trainer.generation
-    )
-    session.train(trainer, records, report)
+    records = trainer.run(config.generations)
+    session.train(trainer, progress(records, "training", "generation", config.generations, done=done), report)
 
 
 def _note(config: Config) -> str:
@@ -171,34 +165,24 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     get_profiler().log_memory("end", census=config.census_every > 0)
     logger.debug("%s", get_profiler().final_summary())
     write_evaluation(evaluation, run.path)
-    summary = _summary(trainer, config)
+    summary = _summary(trainer)
     run.write_summary(summary)
     logger.info("%s", result_block(evaluation, _note(config), run.path, generation_name(trainer.generation)))
     return summary
 
 
-def _summary(trainer: ERLTrainer, config: Config) -> dict[str, Any]:
+def _summary(trainer: ERLTrainer) -> dict[str, Any]:
     market = trainer.market
-    ends = get_profiler().visits(GENERATION)
     return {
         "generations": trainer.generation,
-        "population_size": config.evolution.population_size,
-        "profile": config.profile,
-        "seed": config.seed,
-        "synthetic": config.data is None,
-        "days": market.data_array.shape[0],
-        "columns": market.data_array.shape[1],
-        "features": market.data_array.shape[2],
+        "days": len(market.dates),
+        "columns": len(market.tickers),
         "investable": len(market.investable_columns),
-        "context_window_days": config.split.context_window_days,
-        "replay_capacity": trainer.replay.capacity,
         "replay_size": trainer.replay.size,
         "replay_bytes_per_transition": trainer.replay.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
-        "rss_mb_per_generation": [snapshot.measures["rss_mb"] for snapshot in ends],
-        "uss_mb_per_generation": [snapshot.measures["uss_mb"] for snapshot in ends],
+        "uss_mb_per_generation": [end.measures["uss_mb"] for end in get_profiler().visits(GENERATION)],
         **count_living(),
         "seconds": {phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in PHASES},
         "device": str(trainer.device),
-        "threads": torch.get_num_threads(),
     }

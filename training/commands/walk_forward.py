@@ -26,7 +26,6 @@ from utils.config.trader import Config
 from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import SUMMARY
-from utils.tables import table
 
 logger = logging.getLogger(__name__)
 KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*")
@@ -69,11 +68,8 @@ def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits
     folds = make_folds(days, plan, config.split, config.env)
     if not is_begun:
         remember_market(path, market, folds[-1])
-    rows = [
-        {"fold": str(number), **{name: " to ".join(dates) for name, dates in _dates(market, fold).items()}}
-        for number, fold in enumerate(folds, start=1)
-    ]
-    logger.info("walk-forward test %s (holdout: test days)\n%s", path, table(rows, list(rows[0])))
+    first, last = market.dates[folds[0].holdout.first], market.dates[folds[-1].holdout.last]
+    logger.info("walk-forward test %s: %d folds, test days from %s to %s", path, len(folds), first, last)
     return folds
 
 
@@ -85,14 +81,11 @@ def _train_folds(
     study: Study[FoldPlan], splits: Sequence[Splits], explicit: frozenset[str], arguments: WalkForwardArguments
 ) -> None:
     """Train the folds that are not trained yet, and fetch those that other machines trained."""
-    path, config = study.path, study.config
-
-    def job(name: str, fold: Splits) -> Job:
-        place = dataclasses.replace(config, runs_dir=path, run=name, resume=None)
-        return Job(name, partial(train_of_study, place, explicit, fold))
-
-    folds = {f"fold-{number}": fold for number, fold in enumerate(splits, start=1)}
-    jobs = [job(name, fold) for name, fold in folds.items() if not (path / name / SUMMARY).is_file()]
+    path, config, jobs = study.path, study.config, list[Job]()
+    for number, fold in enumerate(splits, start=1):
+        place = dataclasses.replace(config, runs_dir=path, run=f"fold-{number}", resume=None)
+        if not (path / str(place.run) / SUMMARY).is_file():
+            jobs.append(Job(str(place.run), partial(train_of_study, place, explicit, fold)))
 
     with study.executor(arguments.jobs, arguments.cluster) as executor:
         ends = list(study.run(executor, jobs))

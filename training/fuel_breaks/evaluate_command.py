@@ -19,7 +19,6 @@ from utils.tables import table
 logger = logging.getLogger(__name__)
 NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for independent"
 LEVEL, RESAMPLES = 0.95, 10_000
-_COLUMNS = ("policy", "reduction %", "+-", "network's lead", "from", "to", "p (t)", "p (Wilcoxon)", "better on")
 
 
 def paired_lead(own: Float64Array, other: Float64Array) -> dict[str, Any]:
@@ -61,12 +60,11 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
         "lead_of_network": leads,
         "notes": notes,
     }
-    tiles = f"{len(saved[AGENT])} {arguments.split} tiles"
-    shown = table([_row(name, values, leads.get(name)) for name, values in saved.items()], _COLUMNS)
     best = max(leads, key=means.__getitem__)
-    lead = standing(means[AGENT], {f"the best baseline, {best}": means[best]})
-    fires = f"{agent.run.path}, {arguments.scenario_seeds} sets of fires"
-    logger.info("network: %.2f %% on %s, %s\n%s\n%s", means[AGENT], tiles, lead, fires, shown)
+    lead, tiles = standing(means[AGENT], {f"the best baseline, {best}": means[best]}), len(saved[AGENT])
+    logger.info("network: %.2f %% on %d %s tiles, %s", means[AGENT], tiles, arguments.split, lead)
+    rows = [_row(name, mean, leads.get(name)) for name, mean in means.items()]
+    logger.info("%s, %d sets of fires\n%s", agent.run.path, arguments.scenario_seeds, table(rows, list(rows[-1])))
     for note in notes:
         logger.info("note: %s", note)
     path = agent.run.path / f"evaluation-{arguments.split}.json"
@@ -79,24 +77,16 @@ def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) ->
     """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
     every = agent.tiles[split]
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
-    saved, env = {}, judging_environment(tiles, agent.config.env)
-    policies = {AGENT: agent.policy, **baselines(agent.config.seed)}
-    for name, policy in progress(policies.items(), "evaluating", "method", len(policies)):
-        saved[name] = reductions(policy, env, range(scenario_seeds), lanes=len(tiles))
-        logger.info("%-28s %6.2f %%", name, saved[name].mean())
-    return saved
+    env, policies = judging_environment(tiles, agent.config.env), {AGENT: agent.policy, **baselines(agent.config.seed)}
+    return {
+        name: reductions(policy, env, range(scenario_seeds), lanes=len(tiles))
+        for name, policy in progress(policies.items(), "evaluating", "method", len(policies))
+    }
 
 
-def _row(name: str, values: Float64Array, lead: Mapping[str, Any] | None) -> dict[str, Any]:
-    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    row = [name, float(values.mean()), error]
-    if lead is not None:
-        row += [lead["mean"], *lead["interval"], _p_value(lead["p_value_t"]), _p_value(lead["p_value_wilcoxon"])]
-        row.append(f"{100 * lead['share_better']:.0f} %")
-    return dict(zip(_COLUMNS, row, strict=False))
-
-
-def _p_value(value: float) -> str:
-    if not math.isfinite(value):
-        return "-"
-    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+def _row(name: str, mean: float, lead: Mapping[str, Any] | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"policy": name, "reduction %": mean}
+    if lead is None:
+        return row
+    row |= {"network's lead": lead["mean"], "from": lead["interval"][0], "to": lead["interval"][1]}
+    return row | {"p (t)": f"{lead['p_value_t']:.4f}", "p (Wilcoxon)": f"{lead['p_value_wilcoxon']:.4f}"}

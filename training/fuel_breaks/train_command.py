@@ -40,12 +40,8 @@ def run_train(
         spent = trainer.seconds["total"]
         if not is_resumed:
             trainer.begin()
-            logger.info(
-                "on %d validation tiles the untrained network reduces the burned area by %.2f %%, adaptive downstream "
-                "value by %.2f %%",
-                len(trainer.validation.tiles),
-                *(trainer.scores[name] for name in RIVALS),
-            )
+            rivals = ", ".join(f"{label} {trainer.scores[name]:.2f} %" for name, label in RIVALS.items())
+            logger.info("burned area saved on %d validation tiles: %s", len(trainer.validation.tiles), rivals)
         get_profiler().log_memory("baseline")
         trainer.seconds["total"] = spent + clock() - started
         _train(session, trainer)
@@ -71,8 +67,7 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
         draw_learning(run.records(), run.path / "learning.png", "; ".join(caveats(config, trainer.scores)))
-        freed = trainer.cleanup_memory()  # a figure and its pixels refer to each other
-        logger.debug("clean-up after generation %d gave back %.1f MB", trainer.generation, freed)
+        trainer.cleanup_memory()  # a figure and its pixels refer to each other
 
     session.train(trainer, records(), report)
 
@@ -96,13 +91,12 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "threads": torch.get_num_threads(),
     }
     run.write_summary(summary)
-    lines = [
-        f"trained network: {scores['agent']:.2f} % on validation tiles, {_standing(scores)}",
-        f"best network: {scores['best']:.2f} %, of generation {scores['best_generation']}; judge it on test tiles with "
-        f"python main.py fuel-breaks evaluate --runs-dir {run.path.parent} --run {run.name}",
-        *(f"note: {note}" for note in notes),
-    ]
-    logger.info("%s", "\n".join(lines))
+    logger.info("trained network: %.2f %% on validation tiles, %s", scores["agent"], _standing(scores))
+    judge = f"judge it on test tiles with python main.py fuel-breaks evaluate --runs-dir {run.path.parent}"
+    best = scores["best"], scores["best_generation"]
+    logger.info("best network: %.2f %%, of generation %d; %s --run %s", *best, judge, run.name)
+    for note in notes:
+        logger.info("note: %s", note)
     return summary
 
 
