@@ -37,12 +37,10 @@ def rows(share: float) -> Iterator[Row]:
         yield cloud.recovered(fault, times(5))
     yield cloud.endless_503(GENERATIONS)
     yield cloud.closed_doors()
-    yield cloud.empty_disk(GENERATIONS)
     yield cloud.sigterm_while_stalled()
     yield whole_run.sigterm(3, settings=QUICK_RUN if share >= 0.5 else SMALL_RUN)
     yield whole_run.leak(GENERATIONS)
-    yield paper.kill_at_writes(times(10_000))
-    yield from paper.disturbed(times(100))
+    yield from paper.rows(times(10_000), times(100))
 
 
 def line(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The program with one fault in it: `python -m benchmarks.faults.child FAULT WORDS...`, the fault in JSON.
+"""The program with one fault in it, as the target of a process.
 
 `{"kind": "pause", "phase": "train", "generation": 2, "marker": PATH}` creates the marker when that phase begins and
 gives a signal time to arrive; `{"kind": "leak", "megabytes": 64}` keeps memory in every generation; `{"kind": "none"}`
@@ -6,10 +6,10 @@ is none. Runs are not judged.
 """
 
 import contextlib
-import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -76,12 +76,12 @@ FAULTS: dict[str, Callable[..., contextlib.AbstractContextManager[None]]] = {
 }
 
 
-def main() -> int:
-    """Run the program with the fault; return its exit code."""
-    fault = json.loads(sys.argv[1])
-    with unjudged(), FAULTS[fault.pop("kind")](**fault):
-        return program(sys.argv[2:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(words: Sequence[str], fault: Mapping[str, Any], environ: Mapping[str, str], shown: str) -> None:
+    """Run the program with the fault and these variables, and end the process; what it shows goes to a file."""
+    os.environ.clear()
+    os.environ.update(environ)
+    output = os.open(shown, os.O_WRONLY | os.O_CREAT, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    with unjudged(), FAULTS[fault["kind"]](**{name: value for name, value in fault.items() if name != "kind"}):
+        sys.exit(program(list(words)))

@@ -1,7 +1,6 @@
 """Faults of a checkpoint: killed while saving, rotten files, a full disk, the order of system calls."""
 
 import logging
-import multiprocessing
 import os
 import random
 import shutil
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_here, whole_run
+from benchmarks.faults.harness import PROCESSES, Row, checkpoints_of, flags, folder, run_here, whole_run
 from benchmarks.speed.harness import log_level
 from utils.runs.checkpoint import encode_state, list_checkpoints, load_latest, save_checkpoint
 from utils.runs.durable import remove_leftovers
@@ -70,9 +69,8 @@ def kill_while_saving(count: int) -> Row:
 
 def _killed_after(root: Path, first: int, seconds: float) -> int:
     """Kill a process that saves, some time after its first report; return the last generation that it reported."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=save_for_ever, args=(root, first, sender))
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=save_for_ever, args=(root, first, sender))
     process.start()
     sender.close()
     last = int(receiver.recv())

@@ -1,5 +1,6 @@
 """Faults of a paper account: kill -9 at every write of a step, a full disk, a clock set back, two steps at once."""
 
+import contextlib
 import ctypes
 import itertools
 import logging
@@ -62,22 +63,29 @@ def in_child(act: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
+@contextlib.contextmanager
+def account() -> Iterator[Path]:
+    """Make a folder of runs with an account in it that begins on the first training day."""
+    with folder() as runs:
+        assert run_here(*flags(runs), "--run", "one", "--generations", "1").code == 0
+        path = runs / "account"
+        assert run_here("paper", "open", path.name, "--run", "one", "--runs-dir", str(runs)).code == 0
+        with Journal(path / JOURNAL) as journal:
+            opening, market = journal.opening, load_account(path, journal).market
+        (path / JOURNAL).unlink()
+        start = str(market.dates[market.splits.train.first].astype("datetime64[D]"))
+        Journal.create(path / JOURNAL, opening | {"start": start})
+        yield path
+
+
 class Steps:
     """An account whose market is in memory, so that a step takes milliseconds."""
 
-    def __init__(self, runs: Path) -> None:
-        train = [*flags(runs), "--run", "one", "--evaluation.evidence", "report", "--rivals", "none"]
-        assert run_here(*train, "--generations", "1").code == 0
-        self.path = runs / "account"
-        assert run_here("paper", "open", "account", "--run", "one", "--runs-dir", str(runs)).code == 0
-        with Journal(self.path / JOURNAL) as journal:
-            opening = journal.opening
-            self.account = load_account(self.path, journal)
-        market = self.account.market
-        self.days = range(market.splits.train.first, len(market.dates))
-        (self.path / JOURNAL).unlink()
-        start = str(market.dates[self.days.start].astype("datetime64[D]"))
-        Journal.create(self.path / JOURNAL, opening | {"start": start})
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with Journal(path / JOURNAL) as journal:
+            self.account = load_account(path, journal)
+        self.days = range(self.account.market.splits.train.first, len(self.account.market.dates))
 
     def step(self, path: Path, day: int, now: datetime | None = None) -> None:
         """Step as the command does, without its page."""
@@ -99,24 +107,32 @@ def last(path: Path) -> str:
         return journal.last.hash
 
 
-def kill_at_writes(count: int) -> Row:
+def rows(kills: int, steps: int) -> Iterator[Row]:
+    """Kill an account at every write in turn, and disturb some steps in each other way."""
+    with account() as path:
+        yield kill_at_writes(path, kills)
+        yield from disturbed(path, steps)
+
+
+def kill_at_writes(path: Path, count: int) -> Row:
     """Kill steps at every write in turn, half of their repetitions too, and compare with an undisturbed account."""
-    with folder() as runs:
-        source, shim = runs / "shim.c", runs / "shim.so"
-        source.write_text(_SHIM)
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
-        words = [sys.executable, "-m", "benchmarks.faults.paper", str(runs), str(count)]
+    source, shim = path.with_name("shim.c"), path.with_name("shim.so")
+    source.write_text(_SHIM)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
+    with folder() as copies:
+        copy = shutil.copytree(path, copies / path.name)
+        words = [sys.executable, "-m", "benchmarks.faults.paper", str(copy), str(shim), str(count)]
         environment = {**os.environ, "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(words, cwd=_ROOT, env=environment, capture_output=True, text=True, check=True)
-    kills, days, different = map(int, done.stdout.split()[-3:])
-    measured = f"{kills} kills on {days} sessions: {different} journals differ"
+    killed, days, different = map(int, done.stdout.split()[-3:])
+    measured = f"{killed} kills on {days} sessions: {different} journals differ"
     test, must_be = "paper: kill -9 before every write of a step", "the journal of an undisturbed account"
-    return Row(test, kills, must_be, measured, different == 0 and kills >= count)
+    return Row(test, killed, must_be, measured, different == 0 and killed >= count)
 
 
-def _kills(runs: Path, count: int) -> tuple[int, int, int]:
+def _kills(path: Path, library: str, count: int) -> tuple[int, int, int]:
     """Return how often a step was killed, on how many sessions, and how often the journal was not the expected one."""
-    steps, shim, rng = Steps(runs), ctypes.CDLL(str(runs / "shim.so")), random.Random(0)
+    steps, shim, rng = Steps(path), ctypes.CDLL(library), random.Random(0)
     shim.arm.argtypes = [ctypes.c_long]
     killed = different = 0
 
@@ -147,22 +163,22 @@ def _kills(runs: Path, count: int) -> tuple[int, int, int]:
     return killed, session, different
 
 
-def disturbed(count: int) -> Iterator[Row]:
+def disturbed(path: Path, count: int) -> Iterator[Row]:
     """Step on a disk that is full after some bytes, with a clock set back, or twice at once; then step undisturbed."""
-    with folder() as runs:
-        steps, rng = Steps(runs), random.Random(1)
-        for place, (kind, fault) in enumerate(_FAULTS.items()):
-            days, different, met = steps.days[count * place :][:count], 0, 0
-            for day in days:
-                copy = next(steps.copies(steps.path))
-                met += fault(steps, copy, day, rng)
-                steps.step(copy, day)
-                steps.step(steps.path, day)
-                different += last(copy) != last(steps.path)
-            measured = f"{met} steps disturbed: {different} journals differ"
-            yield Row(
-                f"paper: {kind}", len(days), "the journal of an undisturbed account", measured, different == 0 < met
-            )
+    steps, rng = Steps(path), random.Random(1)
+    for place, (kind, fault) in enumerate(_FAULTS.items()):
+        days, different, met = steps.days[count * place :][:count], 0, 0
+        for day in days:
+            copy = next(steps.copies(steps.path))
+            met += fault(steps, copy, day, rng)
+            steps.step(copy, day)
+            steps.step(steps.path, day)
+            different += last(copy) != last(steps.path)
+        measured, must_be = (
+            f"{met} steps disturbed: {different} journals differ",
+            "the journal of an undisturbed account",
+        )
+        yield Row(f"paper: {kind}", len(days), must_be, measured, different == 0 < met)
 
 
 def _full(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
@@ -204,4 +220,4 @@ _FAULTS: dict[str, Callable[[Steps, Path, int, random.Random], Any]] = {
 
 
 if __name__ == "__main__":
-    print(*_kills(Path(sys.argv[1]), int(sys.argv[2])))
+    print(*_kills(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -32,11 +32,11 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fault = {"kind": "pause", "phase": "train", "generation": 3, "marker": str(folder / "marker")}
     with mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": str(folder / "bucket")}):
         process = run_beside(*flags(runs), "--generations", str(GENERATIONS), "--run", "one", fault=fault)
-    while process.poll() is None and not (folder / "marker").exists():
+    while process.is_alive() and not (folder / "marker").exists():
         time.sleep(0.01)
     process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     (runs / "settings.toml").unlink()  # nothing but the run itself is left
     return folder
 
