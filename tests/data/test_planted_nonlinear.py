@@ -60,7 +60,7 @@ def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_day_is_special_and_the_drift_is_none_on_average(kind: str) -> None:
-    config = SyntheticConfig(kind=kind, days=400, stocks=4000)
+    config = SyntheticConfig(kind=kind, days=200, stocks=3000)
     drift = own_path(kind, config, 2)[1] / LAWS[kind].own_std(config)
     for moment in (drift, drift**2):
         change = moment[0] - moment[-1]
@@ -78,7 +78,7 @@ def explained(inputs: list[Array], results: Array) -> float:
 @pytest.mark.parametrize(("kind", "line"), [("agree", 0.06), ("ring", 0.2)])
 def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(kind: str, line: float) -> None:
     """Next-day returns: `line` is the largest share of the predictable variance that a weighing of trends may find."""
-    config = SyntheticConfig(kind=kind, days=4000, stocks=60)
+    config = SyntheticConfig(kind=kind, days=3000, stocks=60)
     market = synthetic_market(config, 21)
     returns = np.diff(np.log(market.close), axis=0, prepend=np.log(market.close[:1]))
     own = returns - returns.mean(axis=1, keepdims=True)

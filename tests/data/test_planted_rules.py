@@ -48,15 +48,6 @@ spaces = st.one_of(
 )
 
 
-@settings(deadline=None)
-@given(st.floats(1e-3, 1e15), st.floats(1e-6, 7.0))
-def test_the_gain_stays_a_share_at_the_extremes(half_life: float, ratio: float) -> None:
-    config = SyntheticConfig(kind="momentum", drift_half_life_days=half_life, drift_std=ratio * 0.014)
-    space = momentum_space(config)
-    assert 0 <= space.gain < 1
-    assert 0 < space.prediction_variance <= config.drift_std**2 * (1 + 1e-12)
-
-
 def covariances(space: StateSpace, days: int) -> tuple[Array, Array]:
     """Of past returns with one another, oldest first, and with the state at the end, summed day by day."""
     phi, load = space.persistence, space.loading
@@ -89,29 +80,26 @@ def by_day(values: Array) -> Array:
     return np.array([stretch.mean() for stretch in stretches])
 
 
-@pytest.mark.parametrize("knowledge", ["rule", "oracle"])
 @pytest.mark.parametrize("kind", PLANTED)
-def test_realised_trades_earn_what_is_expected_one_to_one(kind: str, knowledge: str) -> None:
+def test_realised_trades_earn_what_is_expected_one_to_one(kind: str) -> None:
     """Bought at the open after the score and held for a trade: the regression of what came on the score has slope 1."""
     config = SyntheticConfig(kind=kind, days=12_000, stocks=12)
     market = synthetic_market(config, 12)
-    known = market.close if knowledge == "rule" else market.drift
-    expected = (rule_scores if knowledge == "rule" else oracle_scores)(config, known, HOLDING)
-    expected = expected[WARM_UP:-HOLDING, : market.stocks]
-    realised = np.log(market.close[WARM_UP + HOLDING :] / market.open[WARM_UP + 1 : 1 - HOLDING])[:, : market.stocks]
-    realised += HOLDING * PLANTED_KINDS[kind].log_growth(config)[: market.stocks]
-    if kind == "value" and knowledge == "rule":
-        realised -= realised.mean(axis=1, keepdims=True)
-        expected = expected - expected.mean(axis=1, keepdims=True)
-    slopes = by_day((realised * expected).mean(axis=1)) / (expected**2).mean()
-    squares = by_day((expected**2).mean(axis=1)) / (expected**2).mean()
-    assert (slopes - squares).mean() == pytest.approx(0.0, abs=4 * standard_error(slopes - squares))
-    assert standard_error(slopes - squares) < 0.09
-    # A wrong scale or sign would show.
-    assert slopes.mean() > 4 * standard_error(slopes)
+    trades = np.log(market.close[WARM_UP + HOLDING :] / market.open[WARM_UP + 1 : 1 - HOLDING])[:, : market.stocks]
+    trades += HOLDING * PLANTED_KINDS[kind].log_growth(config)[: market.stocks]
+    for scores in (rule_scores(config, market.close, HOLDING), oracle_scores(config, market.drift, HOLDING)):
+        expected, realised = scores[WARM_UP:-HOLDING, : market.stocks], trades
+        if kind == "value":
+            realised, expected = (part - part.mean(axis=1, keepdims=True) for part in (realised, expected))
+        slopes = by_day((realised * expected).mean(axis=1)) / (expected**2).mean()
+        squares = by_day((expected**2).mean(axis=1)) / (expected**2).mean()
+        assert (slopes - squares).mean() == pytest.approx(0.0, abs=4 * standard_error(slopes - squares))
+        assert standard_error(slopes - squares) < 0.09
+        # A wrong scale or sign would show.
+        assert slopes.mean() > 4 * standard_error(slopes)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 38))
 def test_scores_do_not_see_later_closes(kind: str, seed: int, last: int) -> None:
     config = SyntheticConfig(kind=kind, days=40, stocks=4)
@@ -125,18 +113,19 @@ def test_scores_do_not_see_later_closes(kind: str, seed: int, last: int) -> None
     assert (before[: last + 1] == after[: last + 1]).all()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 38))
-def test_the_oracle_sees_no_later_noise(kind: str, seed: int, last: int) -> None:
-    """The drift that it reads ahead of a lead is known already: its scores do not change with later noise."""
+def test_drift_and_oracle_see_no_later_noise(kind: str, seed: int, last: int) -> None:
+    """Nor does the drift; what is read of it ahead of a lead is known already."""
     config = SyntheticConfig(kind=kind, days=40, stocks=3)
     noise = np.random.default_rng(seed).standard_normal((40, len(PLANTED_KINDS[kind].noise_std(config))))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        oracle_scores(config, PLANTED_KINDS[kind].latent_drift(config, values, np.random.default_rng(seed)), HOLDING)
-        for values in (noise, corrupted)
+        PLANTED_KINDS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
     )
+    assert (before[: last + 1] == after[: last + 1]).all()
+    before, after = (oracle_scores(config, drift, HOLDING) for drift in (before, after))
     assert (before[: last + 1] == after[: last + 1]).all()
 
 
@@ -165,22 +154,11 @@ def test_the_regime_rule_is_bayes_rule(seed: int, stocks: int) -> None:
     assert (scores == scores[:, :1]).all()
 
 
-def test_nobody_knows_anything_of_a_martingale() -> None:
-    config = SyntheticConfig(kind="martingale", days=2400, stocks=60)
-    market = synthetic_market(config, seed=11)
-    assert (rule_scores(config, market.close, HOLDING) == 0).all()
-    assert (oracle_scores(config, market.drift, HOLDING) == 0).all()
-    returns = np.diff(np.log(market.close), axis=0)
-    for lag in (1, 2, 5, 20):
-        slopes = (returns[lag:] * returns[:-lag]).mean(axis=0) / returns.var()
-        assert slopes.mean() == pytest.approx(0.0, abs=4 * standard_error(slopes))
-
-
 @pytest.mark.parametrize("kind", PLANTED)
 def test_rule_and_oracle_earn_under_the_agents_rules(kind: str) -> None:
     """Some tens of percent an episode, and the oracle no less than the rule where it knows more."""
     rules = with_settings(Config(), PLANTED_KINDS[kind].trading_rules).env
-    market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
+    market, scores = built_in_market(SyntheticConfig(kind=kind, days=2400), DataConfig(context_window_days=64), rules)
     env = Portfolio.on(market, rules)
     starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)
     cost = 2 * (rules.cost_bps + rules.slippage_bps) / 10_000
@@ -188,6 +166,6 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: str) -> None:
         play(env, score_policy(env, ScoreRule(known, cost, 10.0, 30.0)), starts)[0].profit_percent
         for known in (scores.rule, scores.oracle)
     )
-    assert 8 < float(rule.mean()) < 35
+    assert 7 < float(rule.mean()) < 40
     assert float(oracle.mean()) > (float(rule.mean()) if kind in TOLD_BY_DRIFT else 8)
-    assert scores.rule.shape == scores.oracle.shape == (4000, 40)
+    assert scores.rule.shape == scores.oracle.shape == (2400, 40)

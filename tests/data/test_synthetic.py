@@ -1,7 +1,6 @@
 """The built-in market has the structure it claims, in every kind, and is fair to those who do not know it."""
 
 import math
-from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +14,11 @@ from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_
 from data.synthetic.kinds.mixed import MIXED_LEAD
 from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS
 from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
-from data.synthetic.law import FAIR_SESSIONS, log_persistence
+from data.synthetic.law import FAIR_SESSIONS
 from data.synthetic.planted import PLANTED_KINDS
 from utils.config.trader import SyntheticConfig
 
 Array = npt.NDArray[np.float64]
-
-ARRAYS = [field.name for field in fields(SyntheticMarket) if field.name not in ("tickers", "stocks")]
-CONFIG = SyntheticConfig(kind="momentum", days=2400, stocks=60)
 
 configs = st.builds(
     SyntheticConfig,
@@ -36,11 +32,6 @@ configs = st.builds(
 KINDS: tuple[str, ...] = tuple(PLANTED_KINDS)
 
 
-@pytest.fixture(scope="module")
-def market() -> SyntheticMarket:
-    return synthetic_market(CONFIG, seed=11)
-
-
 def standard_error(by_stock: Array) -> float:
     """Of the mean over stocks, which are independent."""
     return float(by_stock.std(ddof=1) / math.sqrt(len(by_stock)))
@@ -51,26 +42,19 @@ def log_returns(market: SyntheticMarket) -> Array:
     return np.diff(np.log(market.close), axis=0)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(configs, st.integers(0, 2**63))
-def test_bars_are_whole_and_fit_single_precision(config: SyntheticConfig, seed: int) -> None:
-    market = synthetic_market(config, seed)
+def test_bars_are_whole_fit_single_precision_and_follow_from_the_seed(config: SyntheticConfig, seed: int) -> None:
+    market, again = (synthetic_market(config, seed) for _ in range(2))
     assert (market.high >= np.maximum(market.open, market.close)).all()
     assert (market.low <= np.minimum(market.open, market.close)).all()
     assert (market.low > 0).all()
     for name in ("open", "high", "low", "close", "drift"):
         values = getattr(market, name)
         assert values.shape == (config.days, len(market.tickers))
-        assert np.isfinite(values).all()
+        assert np.isfinite(values).all() and (values == getattr(again, name)).all()
         assert name == "drift" or (values == values.astype(np.float32)).all()
-
-
-@settings(deadline=None)
-@given(configs, st.integers(0, 2**63))
-def test_a_seed_gives_one_market_and_another_seed_another(config: SyntheticConfig, seed: int) -> None:
-    first, second = (synthetic_market(config, seed) for _ in range(2))
-    assert all((getattr(first, name) == getattr(second, name)).all() for name in ARRAYS)
-    assert (first.close != synthetic_market(config, seed + 1).close).any()
+    assert (market.close != synthetic_market(config, seed + 1).close).any()
 
 
 def test_seed_0_gives_these_prices_everywhere() -> None:
@@ -80,73 +64,26 @@ def test_seed_0_gives_these_prices_everywhere() -> None:
     assert market.high[2] == pytest.approx(np.array([142.3153533935547, 24.80287742614746]), rel=1e-6)
 
 
-def test_tickers_and_dates_ascend() -> None:
-    market = synthetic_market(SyntheticConfig(kind="momentum", days=8, stocks=1001), seed=0)
-    assert market.tickers == sorted(set(market.tickers)) and market.tickers[:2] == ["S0000", "S0001"]
-    assert synthetic_market(SyntheticConfig(kind="momentum", days=2, stocks=40), 0).tickers[-1] == "S039"
-    assert np.is_busday(market.dates).all()
-    assert np.busday_count(market.dates[:-1], market.dates[1:]).tolist() == [1] * 7
-
-
 def test_the_loader_gets_the_same_prices() -> None:
     market = synthetic_market(SyntheticConfig(kind="momentum", days=90, stocks=3), seed=5)
     loader = StockDataLoader.from_frame(bars_frame(market))
     loader.load_and_prepare()
-    assert loader.tickers == market.tickers
-    assert (loader.dates == market.dates).all()
+    assert loader.tickers == market.tickers == ["S000", "S001", "S002"]
+    assert (loader.dates == market.dates).all() and np.is_busday(market.dates).all()
     for feature, name in enumerate(("open", "close", "high", "low")):
         assert (loader.data_array[:, :, feature] == getattr(market, name)).all()
     assert loader.quality.masked == loader.quality.widened == loader.quality.gaps == 0
 
 
-def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: SyntheticMarket) -> None:
-    returns, drift = log_returns(market), market.drift
-    slopes = (returns * drift[:-1]).mean(axis=0) / (drift[:-1] ** 2).mean(axis=0)
-    assert slopes.mean() == pytest.approx(1.0, abs=4 * standard_error(slopes))
-    shock = (
-        drift[1:-1] - math.exp(log_persistence(CONFIG.drift_half_life_days)) * drift[:-2]
-    )  # new at a day's close, so that day's return lacks it
-    same_day = (returns[:-1] * shock).mean(axis=0)
-    assert same_day.mean() == pytest.approx(0.0, abs=4 * standard_error(same_day))
-    noise = returns - drift[:-1]
-    assert noise.std() == pytest.approx(CONFIG.daily_noise, rel=0.01)
-    assert drift.std() == pytest.approx(CONFIG.drift_std, rel=0.05)
-    lag = round(CONFIG.drift_half_life_days)
-    halves = (drift[lag:] * drift[:-lag]).mean(axis=0) / CONFIG.drift_std**2
-    assert halves.mean() == pytest.approx(0.5, abs=4 * standard_error(halves))
-
-
-@settings(deadline=None)
-@given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 29))
-def test_drift_does_not_see_the_noise_of_later_days(kind: str, seed: int, last: int) -> None:
-    config = SyntheticConfig(kind=kind, days=30, stocks=3)
-    columns = len(PLANTED_KINDS[kind].noise_std(config))
-    noise = np.random.default_rng(seed).standard_normal((30, columns))
-    corrupted = noise.copy()
-    corrupted[last + 1 :] = 1e6
-    before, after = (
-        PLANTED_KINDS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
-    )
-    assert (before[: last + 1] == after[: last + 1]).all()
-
-
 @pytest.mark.parametrize("sessions", [1, 20])
 def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None:
     # So noisy that half of even the overnight variance would show.
-    market = synthetic_market(SyntheticConfig(days=600, stocks=1000, daily_noise=0.06, kind="martingale"), 2)
+    market = synthetic_market(SyntheticConfig(days=400, stocks=1000, daily_noise=0.06, kind="martingale"), 2)
     for bought in (market.close[:-sessions], market.open[1 : -sessions + 1 or None]):
         growth = (market.close[sessions:] / bought - 1).mean(axis=0)
         assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
     overnight = (market.open[1:] / market.close[:-1] - 1).mean(axis=0)
     assert overnight.mean() == pytest.approx(0.0, abs=4 * standard_error(overnight))
-
-
-@pytest.mark.parametrize("target", [0.01, 0.03])
-def test_selling_at_a_target_earns_nothing_in_a_martingale(target: float) -> None:
-    market = synthetic_market(SyntheticConfig(days=300, stocks=1000, daily_noise=0.03, kind="martingale"), 6)
-    sold = np.where(market.high >= market.open * (1 + target), 1 + target, market.close / market.open) - 1
-    earned = sold.mean(axis=0)
-    assert earned.mean() == pytest.approx(0.0, abs=4 * standard_error(earned))
 
 
 def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
@@ -170,31 +107,28 @@ def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
         assert down.mean() == pytest.approx(reach(level, -mean), abs=4 * standard_error(down))
 
 
-def many_markets(kind: str, markets: int) -> list[SyntheticMarket]:
-    """Independent paths: where stocks share something, only these tell how sure a mean is."""
-    config = SyntheticConfig(kind=kind, days=3000, stocks=6)
-    return [synthetic_market(config, seed) for seed in range(markets)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_holding_any_stock_earns_nothing(kind: str) -> None:
-    """Bought at an open of any day and held for a usual trade, in every kind of market."""
+    """Bought at an open of any day and held for a usual trade; only many paths tell how sure a mean is."""
+    markets = [synthetic_market(SyntheticConfig(kind=kind, days=1200, stocks=12), seed) for seed in range(30)]
     growth = np.array(
         [
             (market.close[FAIR_SESSIONS:] / market.open[1 : 1 - FAIR_SESSIONS] - 1)[:, : market.stocks].mean()
-            for market in many_markets(kind, 60)
+            for market in markets
         ]
     )
     assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
-    assert standard_error(growth) < 0.002
+    assert standard_error(growth) < 0.003
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixed"])
-def test_noise_is_as_large_in_every_kind(kind: str) -> None:
-    config = SyntheticConfig(kind=kind, days=3000, stocks=40)
-    market = synthetic_market(config, 3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_is_as_large_in_every_kind_and_shared_as_said(kind: str) -> None:
+    config = SyntheticConfig(kind=kind, days=2000, stocks=20)
+    market = synthetic_market(config, 9)
     noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
-    assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.01)
+    pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
+    assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)
+    assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.03 if kind != "mixed" else 0.1)
 
 
 def test_a_spike_comes_after_a_fall_and_passes_but_for_its_share() -> None:
@@ -223,14 +157,6 @@ def test_moves_are_repeated_while_the_context_rises_and_undone_while_it_falls() 
     assert slope == pytest.approx(INTERACTION_LOADING, rel=0.02)
     alone = (answers * noise[: len(answers)]).mean() / (noise**2).mean()
     assert abs(alone) < 0.15 * INTERACTION_LOADING
-
-
-def test_what_a_kind_shares_is_shared() -> None:
-    for kind in KINDS:
-        market = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=30), 9)
-        noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
-        pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
-        assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)
 
 
 @pytest.mark.parametrize(("kind", "lag"), [("leak", 0), ("lagged-leak", 60)])
