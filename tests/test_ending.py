@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from main import main
-from tests.fuel_breaks.run_cases import TINY as TINY_FUEL_BREAKS
 from tests.tiny_run import TINY, frame, records, run, unjudged
 from training.erl_trainer import ERLTrainer
 from utils.errors import ConfigError, MemoryLimitReached
@@ -149,57 +148,22 @@ def stopped(how: str, generation: int, patch: pytest.MonkeyPatch) -> int:
     return 3 if how == "memory" else 128 + signal.Signals[how]
 
 
-@pytest.mark.parametrize(
-    ("how", "generation", "saved"),
-    [
-        ("SIGINT", 1, "no generation is saved yet, it begins anew"),
-        ("memory", 2, "generation 1 of 2 is saved"),
-    ],
-)
 def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    how: str,
-    generation: int,
-    saved: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny, runs = tmp_path / "tiny.toml", tmp_path / "my runs"
     tiny.write_text(TINY)
-    first = ["--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), "--run", "it's"]
-    with monkeypatch.context() as patch:
-        code = stopped(how, generation, patch)
-        assert main(first) == code
-    found, words = continuation(capsys.readouterr().err)
-    assert (found, words) == (saved, ["--resume", "it's", "--runs-dir", str(runs)])
-    with monkeypatch.context() as patch:
-        stopped("SIGTERM", 3, patch)
-        assert main([*words, "--generations", "3"]) == 143
-    found, words = continuation(capsys.readouterr().err)
-    assert found == "generation 2 of 3 is saved"
-    assert sorted(words) == sorted(["--resume", "it's", "--generations", "3", "--runs-dir", str(runs)])
+    words = ["--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), "--run", "it's"]
+    resumed = ["--resume", "it's", "--runs-dir", str(runs)]
+    for how, generation, saved, further in (
+        ("SIGINT", 1, "no generation is saved yet, it begins anew", []),
+        ("memory", 2, "generation 1 of 2 is saved", []),
+        ("SIGTERM", 3, "generation 2 of 3 is saved", ["--generations", "3"]),
+    ):
+        with monkeypatch.context() as patch:
+            code = stopped(how, generation, patch)
+            assert main([*words, *further]) == code
+        found, words = continuation(capsys.readouterr().err)
+        assert found == saved and sorted(words) == sorted([*resumed, *further])
     assert main(words) == 0
     assert len((runs / "it's" / "metrics.jsonl").read_text().splitlines()) == 3
-
-
-def test_a_stopped_walk_forward_test_and_fuel_breaks_name_their_commands(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    frame(340, 3).to_parquet(tiny.parent / "data.parquet")
-    runs = tiny.parent / "runs"
-    words = ["walk-forward", "--folds", "2", "--test-windows", "1", "--validation-days", "30", "--run", "w"]
-    words += ["--config", str(tiny), "--data", str(tiny.parent / "data.parquet"), "--profile", "quick"]
-    with monkeypatch.context() as patch:
-        code = stopped("SIGTERM", 2, patch)
-        assert main([*words, "--runs-dir", str(runs)]) == code
-    saved, words = continuation(capsys.readouterr().err)
-    assert saved == "0 of its training runs are complete and others go on where they were"
-    assert words == ["walk-forward", "--resume", "w", "--runs-dir", str(runs)]
-    tiny.write_text(TINY_FUEL_BREAKS)
-    monkeypatch.setattr(
-        "training.fuel_breaks.dqn_trainer.DQNTrainer.learn", lambda *_: os.kill(os.getpid(), signal.SIGINT)
-    )
-    assert main(["fuel-breaks", "train", "--config", str(tiny), "--runs-dir", str(runs), "--run", "f"]) == 130
-    saved, words = continuation(capsys.readouterr().err)
-    assert saved == "no generation is saved yet, it begins anew"
-    assert words == ["fuel-breaks", "train", "--resume", "f", "--runs-dir", str(runs)]

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from main import main
@@ -93,36 +92,19 @@ def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
     assert set(json.loads((tiny.parent / "runs" / "own" / "results.json").read_text())["policies"]) == POLICIES
 
 
-def spoil(folder: Path, kind: str) -> list[str]:
-    """Flags that name a file spoilt in one way."""
-    data, listed = folder / "data.parquet", folder / "listed.txt"
-    good = frame(300, 3)
-    listed.write_text("T1\nNOPE\n")
-    if kind == "not parquet":
-        data.write_bytes(b"date,ticker\n")
-    else:
-        changes = {"missing column": good.drop(columns="close"), "infinite prices": good.assign(open=np.inf)}
-        changes.get(kind, good).to_parquet(data)
-    return ["--data", str(data), *(["--investable", str(listed)] if kind == "unknown investable" else [])]
-
-
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("not parquet", "parquet"),
-        ("missing column", "'close'"),
-        ("unknown investable", "NOPE"),
-        ("infinite prices", "finite, positive"),
         ("--synthetic.kind both", "synthetic.kind"),
         ("--resume nothing", "nothing"),
         ("--env.volume-cap 5", "expected volume for --env.volume-cap 5"),
         ("--synthetic.days 1000000000", "free memory, got 1,000,000,000 days x 6 tickers x 300 bytes"),
     ],
 )
-def test_bad_data_and_settings_get_one_line_and_exit_code_2(
+def test_settings_that_cannot_be_get_one_line_and_exit_code_2(
     tiny: Path, capsys: pytest.CaptureFixture[str], flags: str, says: str
 ) -> None:
-    assert run(tiny, *(flags.split() if flags.startswith("-") else spoil(tiny.parent, flags))) == 2
+    assert run(tiny, *flags.split()) == 2
     begin, *shown = ["", *capsys.readouterr().err.strip().splitlines()][-2:]
     assert begin.startswith("Run ") or not begin
     assert len(shown) == 1 and says in shown[0] and "expected" in shown[0]
@@ -134,7 +116,7 @@ def test_a_resumed_run_refuses_other_settings(whole: Path, capsys: pytest.Captur
     assert "env.cost_bps = 5.0" in shown and "9.0" in shown
 
 
-@pytest.mark.parametrize("words", ["--resume", "--resume old", "evaluate --run old", "signals --run old"])
+@pytest.mark.parametrize("words", ["--resume", "evaluate --run old"])
 def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
@@ -144,15 +126,3 @@ def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
     shown = capsys.readouterr().err
     errors = [line for line in shown.splitlines() if " INFO " not in line]
     assert len(errors) == 1 and "expected settings of this version" in errors[0] and "a_setting_that_went" in errors[0]
-
-
-def test_prepare_makes_a_file_that_trains(tiny: Path) -> None:
-    folder = tiny.parent / "csv"
-    folder.mkdir()
-    for ticker, rows in frame(300, 4).groupby("ticker"):
-        rows.drop(columns="ticker").to_csv(folder / f"{ticker}.csv", index=False)
-    target = tiny.parent / "made.parquet"
-    assert main(["prepare", str(folder), str(target)]) == 0
-    with unjudged():
-        assert run(tiny, "--run", "made", "--data", str(target), "--generations", "1") == 0
-    assert main(["prepare", str(tiny.parent / "nowhere"), str(target)]) == 2

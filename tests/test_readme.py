@@ -28,25 +28,15 @@ SHOWN = list(dict.fromkeys(re.findall(r"^python main\.py(?! fuel-breaks| paper).
 """Every command once, however many pages show it."""
 BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
+SHORT = ["--config", "run.toml", "--generations", "1", "--jobs", "1", "--evaluation.random-pickers", "20"]
 SMALL = {
     "prepare": [],
     "evaluate": ["--random-pickers", "20", "--rivals", "none"],
     "signals": [],
     "audit": ["--days", "1"],
     "report": [],
-    "walk-forward": [
-        "--config",
-        "run.toml",
-        "--generations",
-        "1",
-        "--folds",
-        "1",
-        "--validation-days",
-        "30",
-        "--rivals",
-        "none",
-    ],
-    "sweep": ["--config", "run.toml", "--generations", "1", "--trials", "1", "--seeds", "1", "--jobs", "1"],
+    "walk-forward": [*SHORT, "--folds", "1", "--validation-days", "30", "--rivals", "none"],
+    "sweep": [*SHORT, "--trials", "1", "--seeds", "1"],
 }
 """Flags that make a command quick."""
 

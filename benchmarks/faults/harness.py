@@ -28,7 +28,6 @@ SMALL_RUN = """
 device = "cpu"
 threads = 1
 census_every = 0
-plot_every = 100
 [split]
 context_window_days = 16
 [synthetic]
@@ -60,7 +59,6 @@ QUICK_RUN = """
 device = "cpu"
 threads = 1
 census_every = 0
-plot_every = 100
 """
 
 

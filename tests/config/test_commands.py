@@ -13,7 +13,7 @@ import pytest
 from main import main
 from training.commands.table import COMMANDS
 from utils.config.cli import ParsedCommand
-from utils.errors import CheckpointError, ConfigError, DataError, MemoryLimitReached, Remains, StopRequested
+from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, Remains, StopRequested
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 ROOT = Path(__file__).parents[2]
@@ -36,14 +36,11 @@ def test_only_the_table_imports_the_fuel_breaks() -> None:
     ("line", "error", "exit_code"),
     [
         ("", ConfigError("expected x, got y"), 2),
-        ("", DataError("expected x, got y"), 2),
         ("", CheckpointError("expected x, got y"), 1),
         ("", OSError(28, "No space left on device"), 1),
         ("", MemoryLimitReached("too much"), 3),
         ("", StopRequested(signal.SIGTERM, 0.0), 143),
         ("walk-forward", KeyboardInterrupt(), 130),
-        ("signals", KeyboardInterrupt(), 130),
-        ("evaluate", OSError(28, "No space left on device"), 1),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(

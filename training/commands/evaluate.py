@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, ScoreRule, benchmark_close, simple_rules, tune_planted
+from training.evaluation.baselines import CHAMPION, benchmark_close, simple_rules, tune_planted
 from training.evaluation.export import log_evaluation, write_evaluation
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation, Split
@@ -21,6 +20,7 @@ from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from training.forecasts.samples import Float32Array
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
+from utils.config.settings import changed_flags
 from utils.config.trader import Config, EvaluationConfig
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog
@@ -39,11 +39,9 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
-    env = Portfolio.on(run.market, run.config.env, device)
     names = ("random_pickers", "rivals", "rival_refit", "benchmark")
     judging = dataclasses.replace(run.config.evaluation, **{name: getattr(arguments, name) for name in names})
-    rules = baseline_rules(run, env, judging)
-    evaluation = evaluate(run, arguments.split, env, rules, judging, command=_command(arguments))
+    evaluation = evaluate(run, arguments.split, Portfolio.on(run.market, run.config.env, device), judging, arguments)
     if evaluation.split == "holdout":
         evaluation = entered(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
@@ -55,13 +53,12 @@ def evaluate(
     run: SavedRun,
     split: Split,
     env: Portfolio,
-    rules: Mapping[str, ScoreRule],
     judging: EvaluationConfig,
-    *,
-    command: str,
+    arguments: EvaluateArguments,
+    results: Float32Array | None = None,
 ) -> Evaluation:
-    """Play a run's champion and the baselines on the days of a split, and judge them."""
-    played = play_run(run, getattr(run.market.splits, split), env, rules, judging, "evaluation")
+    """Play a run's champion and the baselines on the days of a split, and judge them; `results` as in `play_run`."""
+    played = play_run(run, getattr(run.market.splits, split), env, judging, "evaluation", results)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     champions = champions_looked_at(looks, (run.name, run.generation))
@@ -73,7 +70,7 @@ def evaluate(
         played,
         trials_beside(run.path) if split == "validation" else champions,
         str(run.device),
-        command,
+        shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
@@ -84,10 +81,30 @@ def evaluate(
 
 
 def play_run(
-    run: SavedRun, days: Span, env: Portfolio, rules: Mapping[str, ScoreRule], judging: EvaluationConfig, draws: str
+    run: SavedRun,
+    days: Span,
+    env: Portfolio,
+    judging: EvaluationConfig,
+    draws: str,
+    results: Float32Array | None = None,
 ) -> PlayedPolicies:
-    """Play a run's champion and the baselines on some days; `draws` names the generator of random selections."""
-    starts = consecutive_windows(days, run.config.env.episode_steps).to(run.device)
+    """Play a run's champion and the baselines on some days: supervised ones, simple ones, and the planted rules.
+
+    Supervised baselines are fitted to the training days; planted rules are those of the built-in market.
+
+    Args:
+        draws: name of the generator of random selections.
+        results: of orders of the training days, see `Samples`, where they were computed before.
+    """
+    steps = run.config.env.episode_steps
+    starts = consecutive_windows(days, steps).to(run.device)
+    rules = simple_rules(run.market)
+    if judging.rivals == "learned":
+        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit, results=results)
+        rules = {**{name: one.rule for name, one in learned.items()}, **rules}
+    if run.planted_scores is not None:
+        tuning = spaced_windows(run.market.splits.train, steps, TUNING_WINDOWS).to(run.device)
+        rules = rules | tune_planted(env, run.planted_scores, tuning)
     return play_all(
         EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts)),
         run.champion,
@@ -128,44 +145,9 @@ def judge_training(
     scores: PlantedScores | None,
     results: Float32Array | None = None,
 ) -> Evaluation:
-    """Judge the champion of a finished training run on its validation days.
-
-    Args:
-        results: of orders of the training days, see `baseline_rules`.
-    """
+    """Judge the champion of a finished training run on its validation days; `results` as in `play_run`."""
     agents = trainer.champion, trainer.best_agent
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
-    rules = baseline_rules(run, trainer.val_env.account, config.evaluation, results)
-    command = _command(EvaluateArguments(run=path.name, runs_dir=path.parent))
+    again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()
-    return evaluate(run, "validation", trainer.val_env.account, rules, config.evaluation, command=command)
-
-
-def baseline_rules(
-    run: SavedRun, env: Portfolio, judging: EvaluationConfig, results: Float32Array | None = None
-) -> dict[str, ScoreRule]:
-    """Return the rules that a run's champion is compared with: supervised, simple, and on the built-in market planted.
-
-    Supervised baselines are fitted to the training days, unless they are left out.
-
-    Args:
-        results: of orders of the training days, see `Samples`, where they were computed before.
-    """
-    learned = {}
-    if judging.rivals == "learned":
-        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit, results=results)
-    rules = {**{name: one.rule for name, one in learned.items()}, **simple_rules(run.market)}
-    if run.planted_scores is None:
-        return rules
-    starts = spaced_windows(run.market.splits.train, run.config.env.episode_steps, TUNING_WINDOWS).to(run.device)
-    return rules | tune_planted(env, run.planted_scores, starts)
-
-
-def _command(arguments: EvaluateArguments) -> str:
-    """Return the command line; defaults are left out."""
-    words = ["python", "main.py", "evaluate"]
-    for field in dataclasses.fields(arguments):
-        value = getattr(arguments, field.name)
-        if value != field.default:
-            words += [f"--{field.name.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+    return evaluate(run, "validation", trainer.val_env.account, config.evaluation, again, results)

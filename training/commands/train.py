@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, *EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png")
 FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
+PLOT_EVERY = 5
+"""Generations between updates of the pictures."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "data of survivors only flatter every result"
 
@@ -136,7 +138,7 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)
         # The pictures of the last one are drawn at the end.
-        if trainer.generation % config.plot_every == 0 and trainer.generation < config.generations:
+        if trainer.generation % PLOT_EVERY == 0 and trainer.generation < config.generations:
             _draw_progress(session.run, _note(config))
 
     records = trainer.run(config.generations)

@@ -12,7 +12,7 @@ from data.record import MARKET
 from data.splits import FoldPlan, Splits, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.commands.evaluate import baseline_rules, entered, play_run
+from training.commands.evaluate import entered, play_run
 from training.commands.table import WalkForwardArguments
 from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
@@ -101,8 +101,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
-        rules = baseline_rules(run, env, config.evaluation)
-        played = play_run(run, fold.holdout, env, rules, config.evaluation, f"walk-forward {run.name}")
+        played = play_run(run, fold.holdout, env, config.evaluation, f"walk-forward {run.name}")
         champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
-
-RULE = "rule"
-"""Type of the error of a value that breaks a rule; its message is what was expected."""
 
 
 class Mark(Enum):
@@ -36,7 +32,7 @@ def rule(words: str, holds: Callable[[Any], object]) -> AfterValidator:
 
     def check(value: Any) -> Any:
         if value is not None and not holds(value):
-            raise PydanticCustomError(RULE, words)
+            raise ValueError(words)
         return value
 
     return AfterValidator(check)

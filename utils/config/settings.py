@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from utils.config import kinds
-from utils.config.kinds import RULE, Mark
+from utils.config.kinds import Mark
 from utils.errors import ConfigError
 
 Built = TypeVar("Built")
@@ -179,7 +179,7 @@ def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigErro
     setting = next((one for one in known.values() if one.path == first["loc"][: len(one.path)]), None)
     if setting is None:
         return ConfigError("expected names and paths in UTF-8, got other bytes")
-    expected = first["msg"] if first["type"] == RULE else setting.expected
+    expected = first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else setting.expected
     value = "nothing" if first["type"] == "missing" else repr(first["input"])
     near = hint(str(first["input"]), setting.word.split("|"))
     return ConfigError(f"{setting.flag or setting.name.upper()}: expected {expected}, got {value}{near}")
@@ -188,6 +188,13 @@ def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigErro
 def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
     """Return a config dataclass with some settings changed, otherwise as `from_dict`."""
     return from_dict(flatten(to_dict(settings)) | flatten(values), type(settings))
+
+
+def changed_flags(before: Any, now: Any) -> list[str]:
+    """Return the flags, with their values, of all settings of a config dataclass that differ from those before."""
+    known, old = settings_of(type(now)), flatten(to_dict(before))
+    changed = {name: value for name, value in flatten(to_dict(now)).items() if value != old[name]}
+    return [word for name, value in changed.items() for word in known[name].words(value)]
 
 
 def settings_hash(settings: Any) -> str:

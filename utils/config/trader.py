@@ -13,8 +13,6 @@ from utils.spaces import MAX_COEFFICIENT
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
-AgentKind = Literal["ddpg", "closed-form"]
-EvidenceRule = Literal["weigh", "report", "require"]
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     "full": {},
     "quick": {
@@ -147,7 +145,7 @@ class EnvironmentConfig:
 class LearningConfig:
     """How the agents learn: the value of cash by least squares, actors and critics by gradient (DDPG)."""
 
-    agent: Annotated[AgentKind, kinds.Mark.SHORT] = "ddpg"
+    agent: Annotated[Literal["ddpg", "closed-form"], kinds.Mark.SHORT] = "ddpg"
     """`ddpg`: actors and critics on closed-form forecasts; `closed-form`: these forecasts alone, without networks."""
     gradient_steps: kinds.NonNegativeInt = 32
     """Updates of all agents' networks per generation; 0: no networks, as --agent closed-form."""
@@ -210,7 +208,7 @@ class EvaluationConfig:
     """Evenly spaced validation windows on which the champion is monitored; nothing is selected on them."""
     random_pickers: kinds.PositiveInt = 200
     """Random selections in the baseline table."""
-    evidence: EvidenceRule = "weigh"
+    evidence: Literal["weigh", "report", "require"] = "weigh"
     """What the champion bets on its forecasts: `weigh`: the share of the capital that their p-value is worth, the rest
     holds the market; `report`: all; `require`: all where they are significant, else nothing."""
     rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
@@ -241,8 +239,6 @@ class Config(RunSettings):
     profile: Annotated[Profile, kinds.Mark.FREE, Field(description=_PROFILE_HELP)] = "quick"
     generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 25
     """Generation after which the run ends."""
-    plot_every: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 5
-    """Generations between updates of the pictures."""
     census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
     split: DataConfig = field(default_factory=DataConfig)

@@ -3,11 +3,12 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from utils.config.settings import flatten, settings_of, to_dict
+from utils.config.settings import changed_flags
 from utils.errors import ConfigError, DataError, OutOfMemory, Remains, as_program_error
 from utils.runs.run_lock import LOCK, RunLock
 from utils.runs.run_log import METRICS
@@ -65,13 +66,7 @@ def resumable(folder: Path, began: Any, now: Any, saved: Callable[[], str]) -> I
         if (error := as_program_error(raised)) is None:
             raise
         if error.is_resumable and folder.exists():
-            error.remains = Remains(saved(), ("--resume", folder.name, *_changed_flags(began, now)))
+            # Of the folder of runs only another than the default is named.
+            before = replace(began, runs_dir=type(now)().runs_dir, run=now.run, resume=now.resume)
+            error.remains = Remains(saved(), ("--resume", folder.name, *changed_flags(before, now)))
         raise error from raised.__cause__
-
-
-def _changed_flags(began: Any, now: Any) -> list[str]:
-    """Return the flags of the folder of runs, unless it is the default, and of all settings that were changed since."""
-    known = settings_of(type(now))
-    before = flatten(to_dict(began)) | {"runs_dir": to_dict(type(now)())["runs_dir"]}
-    values = {name: value for name, value in flatten(to_dict(now)).items() if name not in ("run", "resume")}
-    return [word for name, value in values.items() if value != before[name] for word in known[name].words(value)]
