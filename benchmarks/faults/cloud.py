@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -14,16 +13,13 @@ import torch
 from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_beside, run_here
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
 from benchmarks.faults.whole_run import STOP_SECONDS
+from utils.cloud import gcs
 from utils.cloud.restore import restore_latest
 from utils.cloud.settings import open_cloud
-from utils.cloud.store import RetryPolicy
 from utils.cloud.sync import CloudSync
 from utils.runs.checkpoint import encode_state, save_checkpoint
 
 BUCKET = "the-bucket"
-FAST = RetryPolicy(first_wait_s=0.02, longest_wait_s=0.1, deadline_s=30.0, timeout_s=1.0, check_s=3.0)
-HASTY = RetryPolicy(first_wait_s=0.02, longest_wait_s=0.1, deadline_s=0.3, timeout_s=0.5, check_s=0.3)
-"""Gives up soon, so that what lasts ten minutes by default lasts a moment here."""
 LARGE_NUMBERS = (17 << 20) // 4
 """Of a checkpoint whose tensors go by a resumable upload in three parts."""
 SMALL_NUMBERS = 500
@@ -90,9 +86,10 @@ def bucket() -> Iterator[FaultProxy]:
 
 
 @contextlib.contextmanager
-def hasty() -> Iterator[None]:
-    """Let the program give up on the cloud soon."""
-    with mock.patch("training.commands.train.open_cloud", partial(open_cloud, policy=HASTY)):
+def hasty(retry_seconds: float = 0.3, silence_seconds: float = 0.5) -> Iterator[None]:
+    """Let the program give up on the cloud soon: what lasts ten minutes by default lasts a moment."""
+    retry = gcs.RETRY.with_delay(0.02, 0.1).with_timeout(retry_seconds)
+    with mock.patch.multiple(gcs, RETRY=retry, CHECK_SECONDS=0.3, SILENCE_SECONDS=silence_seconds):
         yield
 
 
@@ -100,7 +97,7 @@ def recovered(fault: CloudFault, times: int = 1) -> Row:
     """Meet a fault that passes; the stored and the fetched bytes must be right."""
     right = 0
     for _ in range(times):
-        with bucket() as proxy, folder() as root:
+        with bucket() as proxy, folder() as root, hasty(30.0, 1.0):
             met = proxy.inject(fault.kind, fault.matches, fault.times, fault.code)
             right += _comes_back(root / "run", fault.numbers) and met.seen == fault.times
     measured = f"{right} recovered, every byte right"
@@ -112,7 +109,7 @@ def _comes_back(run: Path, numbers: int) -> bool:
     weights = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
     state = encode_state({"part": {"weights": weights}})
     path = save_checkpoint(run / "checkpoints", 1, state, run_id=run.name, config_hash="none")
-    store = open_cloud(policy=FAST)
+    store = open_cloud()
     assert store is not None
     with CloudSync(store, run) as sync:
         sync.submit(path)

@@ -36,7 +36,8 @@ from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import CHECKPOINTS, CONFIG, REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
-RESULTS = (SUMMARY, *EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png")
+RESULTS = (*EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png", SUMMARY)
+"""Names of what is written at the end; the summary is uploaded last, since it marks the end."""
 FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
 PLOT_EVERY = 5

@@ -131,7 +131,7 @@ class Session(Generic[Settings]):
     def _upload(self, *patterns: str) -> None:
         """Upload files of the run, with its metrics, log and TensorBoard events so far."""
         if self._sync is not None:
-            patterns = (*patterns, METRICS, LOG, f"{EVENTS}/*")
+            patterns = (METRICS, LOG, f"{EVENTS}/*", *patterns)
             self._sync.submit(*(path for pattern in patterns for path in self.run.path.glob(pattern)))
 
     def _upload_checkpoint(self, path: Path) -> None:

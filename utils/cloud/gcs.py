@@ -1,31 +1,32 @@
-"""A store in a Google Cloud Storage bucket, through the google-cloud-storage client."""
+"""A store in a Google Cloud Storage bucket, through the google-cloud-storage client and its retries."""
 
-import base64
+import contextlib
 import http.client
+import io
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any, BinaryIO, cast
+from pathlib import Path
+from typing import Any
 
-import google.auth.exceptions
-from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.api_core.exceptions import GoogleAPICallError, NotFound, PreconditionFailed, RetryError
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.cloud import storage  # type: ignore[import-untyped]
 from google.cloud.storage.exceptions import DataCorruption  # type: ignore[import-untyped]
-from google.cloud.storage.retry import DEFAULT_RETRY, _should_retry  # type: ignore[import-untyped]
+from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
-from utils.cloud.store import Content, ObjectStore, RetryPolicy
-from utils.errors import CloudError, ConfigError, MissingError, UnavailableError
+from utils.cloud.store import MAX_BYTES, ObjectStore, Source, require_content, rewound
+from utils.errors import CloudError, ConfigError, DamagedError, MissingError, UnavailableError
+from utils.runs.durable import new_file
 
 log = logging.getLogger(__name__)
 
+RETRY = DEFAULT_RETRY.with_delay(1.0, 30.0).with_timeout(600.0)  # of each request
+CHECK_SECONDS = 30.0  # of retries at start-up
+SILENCE_SECONDS = 60.0  # after which a connection counts as dead
 PERMISSIONS = [f"storage.objects.{action}" for action in ("create", "delete", "get", "list")]
-CHUNK_BYTES = 8 << 20  # of a request of a resumable upload or a download, a multiple of 256 KiB
-SINGLE_REQUEST_BYTES = 8 << 20  # larger files are sent by a resumable upload
+CHUNK_BYTES = 8 << 20  # of a request of a resumable upload, a multiple of 256 KiB
 
-_TRANSIENT = (TimeoutError, DataCorruption, RetryError, google.auth.exceptions.TransportError)
-"""Errors that pass, beside those that the library takes for such."""
-_UPLOAD_ANEW = {400, 409, 410, 412}
-"""Codes for a checksum that does not match, a resumable session that the server has lost, an object that exists now."""
 _ADVICE = {
     401: ": the credentials are not accepted; check GOOGLE_APPLICATION_CREDENTIALS",
     403: ": the credentials may not do this; grant their account Storage Object Admin on the bucket",
@@ -36,11 +37,9 @@ _ADVICE = {
 class GcsStore(ObjectStore):
     """Objects in a bucket, or in the emulator that STORAGE_EMULATOR_HOST names."""
 
-    def __init__(
-        self, bucket: str, project: str | None = None, policy: RetryPolicy | None = None, below: str = ""
-    ) -> None:
+    def __init__(self, bucket: str, project: str | None = None, below: str = "") -> None:
         """Raises ConfigError if there are no usable credentials."""
-        super().__init__(policy, below)
+        super().__init__(below)
         try:
             client = storage.Client(project=project)
         except Exception as error:
@@ -50,15 +49,15 @@ class GcsStore(ObjectStore):
                 f"got none that can be used ({type(error).__name__})"
             ) from None
         self._bucket = client.bucket(bucket)
-        self._once: dict[str, Any] = {"timeout": (self.policy.timeout_s, self.policy.timeout_s), "retry": None}
-        # The client repeats a part of a transfer, so that one failure does not cost the whole file.
-        waits = DEFAULT_RETRY.with_delay(self.policy.first_wait_s, self.policy.longest_wait_s)
-        self._in_parts = {**self._once, "retry": waits.with_timeout(self.policy.deadline_s)}
 
     def check(self) -> bool:
-        name = self._bucket.name
+        name, waits = self._bucket.name, _waits(CHECK_SECONDS)
         try:
-            self._retry(f"reach bucket {name}", self._require_access, self.policy.check_s)
+            with _translated(f"reach bucket {name}"):
+                next(iter(self._bucket.list_blobs(max_results=1, **waits)), None)
+                granted = self._bucket.test_iam_permissions(PERMISSIONS, **waits)
+                if lacking := sorted(set(PERMISSIONS) - set(granted)):
+                    raise CloudError(f"the credentials lack {', '.join(lacking)}")
         except UnavailableError as error:
             log.warning("%s; the run starts nevertheless and its uploads keep trying", error)
             return False
@@ -66,60 +65,65 @@ class GcsStore(ObjectStore):
             raise ConfigError(f"expected a bucket to write to for CLOUD_BUCKET, got {name!r}: {error}") from None
         return True
 
-    def _require_access(self) -> None:
-        next(iter(self._bucket.list_blobs(max_results=1, **self._once)), None)
-        granted = self._bucket.test_iam_permissions(PERMISSIONS, **self._once)
-        if lacking := sorted(set(PERMISSIONS) - set(granted)):
-            raise CloudError(f"cannot reach bucket {self._bucket.name}: the credentials lack {', '.join(lacking)}")
+    def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
+        blob, file = self._bucket.blob(self._full_name(name), chunk_size=CHUNK_BYTES), rewound(source)
+        size, expected = file.seek(0, io.SEEK_END), 0 if if_absent else None
+        with _translated(f"store {name}"):
+            try:
+                blob.upload_from_file(
+                    rewound(source), size=size, if_generation_match=expected, checksum="crc32c", **_waits()
+                )
+            except PreconditionFailed:
+                # The answer to an earlier attempt was lost, or another object is there.
+                require_content(name, blob.download_as_bytes(**_waits()), source)
 
-    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
-        is_resumable = size > SINGLE_REQUEST_BYTES
-        options = self._in_parts if is_resumable else self._once
-        blob, expected = self._bucket.blob(name, chunk_size=CHUNK_BYTES), 0 if if_absent else None
-        try:
-            blob.upload_from_file(file, size=size, if_generation_match=expected, checksum="crc32c", **options)
-        except (GoogleAPICallError, ValueError) as error:
-            # The client raises a ValueError if the server kept another part of the file than it was sent, but some of
-            # its errors of credentials are one, too.
-            code = getattr(error, "code", None)
-            is_lost = code in _UPLOAD_ANEW or (is_resumable and code == http.client.NOT_FOUND)
-            if is_lost or not isinstance(error, GoogleAPICallError | google.auth.exceptions.GoogleAuthError):
-                raise UnavailableError(_words(error)) from None
-            raise
-        return _content(blob)
+    def get(self, name: str, target: Path, limit: int = MAX_BYTES) -> None:
+        full_name = self._full_name(name)
+        with _translated(f"fetch {name}"):
+            stored = self._bucket.get_blob(full_name, **_waits())
+            if stored is None:
+                raise MissingError(f"no object {name}")
+            if stored.size > limit:
+                raise DamagedError(f"expected at most {limit} bytes in {name}, got {stored.size}")
+            # A fresh blob: its address comes from our settings, not from the server. Raw: unpacked it could be larger.
+            blob = self._bucket.blob(full_name)
+            with new_file(target) as file:
+                blob.download_to_file(file, raw_download=True, checksum="crc32c", **_waits())
 
-    def _content(self, name: str) -> Content | None:
-        blob = self._bucket.get_blob(name, **self._once)
-        return None if blob is None else _content(blob)
-
-    def _reader(self, name: str) -> BinaryIO:
-        # A fresh blob: its address comes from our settings, not from the server. Raw: unpacked it could be larger.
-        return cast(BinaryIO, self._bucket.blob(name).open("rb", CHUNK_BYTES, raw_download=True, **self._in_parts))
+    def delete(self, name: str) -> None:
+        # A missing bucket fails the next upload.
+        with _translated(f"delete {name}"), contextlib.suppress(NotFound):
+            self._bucket.delete_blob(self._full_name(name), **_waits())
 
     def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
-        for blob in self._bucket.list_blobs(prefix=prefix, **self._once):
-            yield blob.name, blob.updated.timestamp() if blob.updated else 0.0
-
-    def _delete(self, name: str) -> None:
-        # A missing bucket fails the next upload.
-        self._bucket.delete_blobs([name], on_error=lambda _: None, **self._once)
-
-    def _translated(self, error: Exception) -> CloudError:
-        if isinstance(error, GoogleAPICallError) and error.code == http.client.NOT_FOUND:
-            return MissingError(_words(error))
-        is_transient = isinstance(error, _TRANSIENT) or getattr(error, "retryable", False) or _should_retry(error)
-        return (UnavailableError if is_transient else CloudError)(_words(error))
+        with _translated(f"list {prefix}"):
+            for blob in self._bucket.list_blobs(prefix=prefix, **_waits()):
+                yield blob.name, blob.updated.timestamp()
 
 
-def _content(blob: Any) -> Content:
-    return int(blob.size), base64.b64decode(blob.crc32c or "")
+def _waits(seconds: float | None = None) -> dict[str, Any]:
+    """Return the client's arguments on how long to wait for a connection and to repeat a request."""
+    return {"timeout": SILENCE_SECONDS, "retry": RETRY if seconds is None else RETRY.with_timeout(seconds)}
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Raise errors as CloudError in our own words: the library's may quote addresses, headers and keys."""
+    try:
+        yield
+    except CloudError as error:
+        raise type(error)(f"cannot {what}: {error}") from None
+    except DataCorruption:
+        raise DamagedError(f"cannot {what}: the checksum is another") from None
+    except Exception as error:
+        is_transient = isinstance(error, RetryError | TransportError | OSError)
+        raise (UnavailableError if is_transient else CloudError)(f"cannot {what}: {_words(error)}") from None
 
 
 def _words(error: BaseException) -> str:
-    """Describe an error in our own words: the library's may quote addresses, headers and keys."""
     if isinstance(error, RetryError) and error.cause is not None:
-        return _words(error.cause)
-    if isinstance(error, google.auth.exceptions.GoogleAuthError):
+        return f"{_words(error.cause)} (gave up)"
+    if isinstance(error, GoogleAuthError):
         return f"401 Unauthorized: the credentials are not accepted ({type(error).__name__})"
     answered = getattr(getattr(error, "response", None), "status_code", None)
     code = error.code if isinstance(error, GoogleAPICallError) else answered

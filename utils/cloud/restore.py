@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePath
@@ -18,7 +17,6 @@ from utils.errors import (
     MissingError,
     UnavailableError,
 )
-from utils.progress import Progress
 from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.ending import undone_if_refused
@@ -88,8 +86,7 @@ def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
 
     The settings come last, so that a folder with settings is whole, and the other files first, so that no generation
     lacks its records. Nothing is fetched if the store has no generation after `above`, or none of a run on the disk.
-    Raises ConfigError if the store has no such run or no usable generation, or the disk is full; CloudError if the
-    store is unavailable.
+    Raises ConfigError if the store has no such run or no usable generation, CloudError if it is unavailable.
     """
     run, is_here = folder.name, (folder / CONFIG).is_file()
     try:
@@ -108,8 +105,6 @@ def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
             store.get(settings, folder / CONFIG)
     except (DamagedError, MissingError) as error:
         raise ConfigError(f"expected a run to resume in the cloud, got {run!r}: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"expected room for a run in {str(folder.parent)!r}, got {error.strerror}") from None
     log.info("restored run %s from the cloud into %s", run, folder)
 
 
@@ -121,7 +116,7 @@ def complete_generations(store: ObjectStore, run: str) -> list[int]:
 
 
 def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: int = -1) -> Path | None:
-    """Fetch the newest generation after `above` that verifies; return its directory. Raises CloudError, OSError."""
+    """Fetch the newest generation after `above` that verifies; return its directory. Raises CloudError."""
     for generation in reversed(complete_generations(store, run)):
         if generation <= above:
             break
@@ -140,11 +135,6 @@ def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: i
     manifest = checkpoint.read_manifest(target)
     if manifest.generation != generation:
         raise DamagedError(f"expected the manifest of generation {generation}, got that of {manifest.generation}")
-    needed, free = sum(record["size"] for record in manifest.files.values()), shutil.disk_usage(target).free
-    if needed > free:
-        raise ConfigError(f"expected {needed} bytes of free disk to restore {base}, got {free}; free some")
-    with Progress("restore", "byte", needed, scales=True) as bar:
-        for name, record in manifest.files.items():
-            store.get(f"{base}/{name}", target / name, record["size"])
-            bar.update(record["size"])
+    for name, record in manifest.files.items():
+        store.get(f"{base}/{name}", target / name, record["size"])
     checkpoint.verify_checkpoint(target)

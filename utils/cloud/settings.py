@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy
+from utils.cloud.store import LocalStore, ObjectStore
 from utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -17,9 +17,7 @@ _KEY_FILE = Path(".config", "erl-trader", "gcs-credentials.json")
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
-def open_cloud(
-    environ: Mapping[str, str] = os.environ, policy: RetryPolicy | None = None, *, below: str = ""
-) -> ObjectStore | None:
+def open_cloud(environ: Mapping[str, str] = os.environ, *, below: str = "") -> ObjectStore | None:
     """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name, if any. Raises ConfigError.
 
     Args:
@@ -38,14 +36,14 @@ def open_cloud(
         if not Path(bucket).is_absolute():
             raise ConfigError(f"expected CLOUD_BUCKET to be the absolute path of a mounted folder, got {bucket!r}")
         logger.info("cloud: uploads go to the folder %s", bucket)
-        return LocalStore(Path(bucket), policy, below)
+        return LocalStore(Path(bucket), below)
     if not _BUCKET_NAME.fullmatch(bucket):
         raise ConfigError(f"expected CLOUD_BUCKET to be a bucket's name (without gs:// or a path), got {bucket!r}")
     _provide_key(environ)
     logger.info("cloud: uploads go to the bucket %s", bucket)
     from utils.cloud.gcs import GcsStore  # imported late: it takes a second, and most runs do not need it
 
-    return GcsStore(bucket, project or None, policy, below)
+    return GcsStore(bucket, project or None, below)
 
 
 def _provide_key(environ: Mapping[str, str]) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from utils.cloud.store import ObjectStore, is_safe
-from utils.errors import CloudError, ConfigError, ConflictError, StopRequested
+from utils.errors import CloudError, ConfigError, StopRequested
 from utils.progress import Progress
 from utils.runs.checkpoint import MANIFEST, generation_name, generation_of, list_checkpoints
-from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY
+from utils.runs.run_log import CHECKPOINTS, CONFIG
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +24,9 @@ ERROR_GRACE_SECONDS = 60.0  # time left to uploads when an error ends the run
 class CloudSync:
     """A thread that uploads a run's files and checkpoints, under the name of its folder; use it in a `with` block.
 
-    Only `drain` waits. Files precede checkpoints, so that metrics are never behind them; checkpoints are uploaded
-    newest first, `manifest.json` last, and stay readable even if retention removes them meanwhile. The run's settings
-    claim its name: if the store holds another run's, nothing is uploaded.
+    Only `drain` waits. Uploads keep their order; of a checkpoint `manifest.json` is the last, and all of it stays
+    readable even if retention removes it meanwhile. The run's settings claim its name: if the store holds another
+    run's, nothing is uploaded.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -49,8 +48,8 @@ class CloudSync:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None and not self._closed:
-            deadline = time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)
+        if isinstance(error, Exception) and not self._closed:
+            deadline = time.monotonic() + ERROR_GRACE_SECONDS
             if isinstance(error, StopRequested):
                 deadline = error.asked_at + STOP_GRACE_SECONDS
             self._wait_idle(deadline)
@@ -85,10 +84,7 @@ class CloudSync:
 
         `safe_point` is called meanwhile and may raise. Raises CloudError, naming what is missing, if anything is.
         """
-        with self._changed:
-            self._pending |= {path: object() for path in self._failed}
-            self._failed.clear()
-            self._changed.notify_all()
+        deadline = time.monotonic() + seconds
         with Progress("upload", "file") as bar:
 
             def tick() -> None:
@@ -96,30 +92,29 @@ class CloudSync:
                 with self._changed:
                     bar.update(self._done - bar.done, total=len(self._pending) + self._done)
 
-            self._wait_idle(time.monotonic() + seconds, tick)
+            self._wait_idle(deadline, tick)
+            self.submit(*self._failed)
+            self._wait_idle(deadline, tick)
         if missing := self.missing():
-            status = self.status()
             self.close()
-            raise CloudError(f"{status}; missing in the cloud: {'; '.join(missing)}; the files are in {self._folder}")
+            raise CloudError(
+                f"{self.status()}; missing in the cloud: {'; '.join(missing)}; the files are in {self._folder}"
+            )
         return self.status()
 
     def close(self) -> None:
-        """End the uploads at once, cancelling the store's calls if any is under way."""
+        """Begin no more uploads."""
         with self._changed:
             self._closed = True
-            if self._pending:
-                self._store.cancel()
             self._changed.notify_all()
 
     def _name(self, path: Path) -> str:
         return f"{self._folder.name}/{path.relative_to(self._folder).as_posix()}"
 
     def _wait_idle(self, deadline: float, tick: Callable[[], None] = lambda: None) -> None:
-        while (left := deadline - time.monotonic()) > 0:
+        while self._pending and (left := deadline - time.monotonic()) > 0:
             tick()
             with self._changed:
-                if self._closed or not self._pending:
-                    return
                 self._changed.wait(min(left, 0.1))
 
     def _work(self) -> None:
@@ -128,18 +123,17 @@ class CloudSync:
                 self._changed.wait_for(lambda: self._closed or self._pending)
                 if self._closed:
                     return
-                path = min(self._pending, key=_turn)
-                request = self._pending[path]
+                path, request = next(iter(self._pending.items()))
             failure = self._upload(path)
-            with self._changed:
-                if self._pending.get(path) is request:
-                    del self._pending[path]
-                self._failed.pop(path, None)
-                if failure and path.exists():
-                    self._failed[path] = failure
-                self._changed.notify_all()
             if failure and not self._closed:
                 log.warning("upload of %s failed: %s", self._name(path), failure)
+            with self._changed:
+                self._failed.pop(path, None)
+                if failure:
+                    self._failed[path] = failure
+                if self._pending.get(path) is request:
+                    del self._pending[path]
+                self._changed.notify_all()
 
     def _upload(self, path: Path) -> str:
         """Upload a file or a checkpoint; return why it failed, or an empty string."""
@@ -162,20 +156,11 @@ class CloudSync:
         return ""
 
     def _upload_generation(self, path: Path) -> None:
-        base = self._name(path)
         with contextlib.ExitStack() as stack:
             # All are opened first: retention may remove them meanwhile.
-            files = {file.name: stack.enter_context(file.open("rb")) for file in sorted(path.iterdir())}
-            manifest = files.pop(MANIFEST)
-            try:
-                for name, file in {**files, MANIFEST: manifest}.items():
-                    self._store.put(f"{base}/{name}", file, if_absent=True)
-            except ConflictError:
-                # The run was resumed from an earlier generation; without its manifest the old one is incomplete.
-                log.warning("%s in the cloud is replaced by a later one of the same generation", base)
-                self._store.delete(f"{base}/{MANIFEST}")
-                for name, file in {**files, MANIFEST: manifest}.items():
-                    self._store.put(f"{base}/{name}", file)
+            files = {file.name: stack.enter_context(file.open("rb")) for file in path.iterdir()}
+            for name in sorted(files, key=lambda name: name == MANIFEST):
+                self._store.put(f"{self._name(path)}/{name}", files[name])
         try:
             self._prune()
         except CloudError as error:  # the next time
@@ -189,7 +174,7 @@ class CloudSync:
             return
         for generation in sorted(generations.keys() - kept):
             # The manifest first, so that the rest is never taken for a complete generation.
-            for name in sorted(generations[generation], key=lambda name: (name != MANIFEST, name)):
+            for name in sorted(generations[generation], key=lambda name: name != MANIFEST):
                 self._store.delete(f"{run}/{CHECKPOINTS}/{generation_name(generation)}/{name}")
 
 
@@ -201,9 +186,3 @@ def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
         if file and (generation := generation_of(folder)) is not None:
             found.setdefault(generation, set()).add(file)
     return found
-
-
-def _turn(path: Path) -> float:
-    """Return a number that is smaller for what is uploaded earlier: files, checkpoints, the summary."""
-    generation = generation_of(path.name)
-    return (math.inf if path.name == SUMMARY else -math.inf) if generation is None else -generation
