@@ -58,22 +58,17 @@ def evaluate(
     results: Float32Array | None = None,
 ) -> Evaluation:
     """Play a run's champion and the baselines on the days of a split, and judge them; `results` as in `play_run`."""
-    played = play_run(run, getattr(run.market.splits, split), env, judging, "evaluation", results)
-    holdout = run.market.splits.holdout
-    looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
-    champions = champions_looked_at(looks, (run.name, run.generation))
     return Evaluation(
         run.name,
         split,
         run.config,
         run.market,
-        played,
-        trials_beside(run.path) if split == "validation" else champions,
+        play_run(run, getattr(run.market.splits, split), env, judging, "evaluation", results),
+        trials_beside(run.path) if split == "validation" else 1,
         str(run.device),
         shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
-        looks=looks,
         evidence=[run.champion.evidence],
         trust=[run.champion.trust],
         extends=run.extends,

@@ -42,12 +42,10 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
 
 
 def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
-    """Return the equity that a chart can show apart: of all simple rules only the one that ended highest."""
-    equity, b = evaluation.equity, baselines
-    always = (b.CHAMPION, b.RANDOM, b.EQUAL, b.BENCHMARK, RIDGE, LIGHTGBM, b.RULE)
-    others = equity.keys() - {*always, b.HOLD, b.EQUAL_RISK, b.ORACLE, b.BEST_AGENT, b.CLOSED_FORM}
-    best = max(others, key=lambda name: (equity[name][-1], name), default=None)
-    return {name: curve for name, curve in equity.items() if name in always or name == best}
+    """Return the equity that a chart can show apart: tables have all policies."""
+    b = baselines
+    drawn = (b.CHAMPION, b.RANDOM, b.EQUAL, b.BENCHMARK, RIDGE, LIGHTGBM, b.MOMENTUM, b.RULE)
+    return {name: curve for name, curve in evaluation.equity.items() if name in drawn}
 
 
 def gain_percent(equity: FloatArray) -> FloatArray:

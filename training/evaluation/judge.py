@@ -116,8 +116,8 @@ class Evaluation:
     """None where there is a champion for each fold."""
     records: Sequence[Mapping[str, Any]] = ()
     """The run's records of metrics.jsonl up to its last generation; empty for a walk-forward test."""
-    looks: list[Look] | None = None
-    """Looks at the run's holdout, the oldest first; None where no ledger is kept."""
+    looks: Sequence[Look] = ()
+    """Looks at these days, the oldest first, where they are holdout or test days."""
     folds: Sequence[FoldResult] = ()
     extends: str = ""
     """Name of the run that this one extends, if any."""
@@ -268,7 +268,7 @@ class Evaluation:
         if self.split == "validation":
             return [f"{self.overfitting.note} Settings that are picked by validation results are fitted to these days."]
         text = (
-            f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks or ())}, of "
+            f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
             f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
         )
         return [NOTES["walk-forward"], text] if self.split == "walk-forward" else [text]

@@ -162,7 +162,7 @@ def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: tor
 
     An order is cut to the account's own cash, and left out where no candidate or no cash is left.
     """
-    return _play_plan(setup.uncapped, plan, count, generator)
+    return execute_again(setup.uncapped, plan, count, generator)
 
 
 def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
@@ -190,15 +190,10 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     return curves.each(lambda values: values.reshape(shifts, draws, *values.shape[1:]).mean(axis=1))
 
 
-def execute_again(setup: EvaluationSetup, plan: Orders) -> EquityCurves:
-    """Execute the same orders under the rules of this setup."""
-    return _play_plan(setup, plan, 1)
-
-
-def _play_plan(
-    setup: EvaluationSetup, plan: Orders, copies: int, generator: torch.Generator | None = None
+def execute_again(
+    setup: EvaluationSetup, plan: Orders, copies: int = 1, generator: torch.Generator | None = None
 ) -> EquityCurves:
-    """Give a plan's orders in copies, with a generator for stocks drawn at random."""
+    """Execute the same orders under the rules of this setup; with a generator, for stocks drawn at random."""
 
     def order(step: int) -> None:
         orders = None

@@ -74,25 +74,18 @@ def draw_breaks(
 
 
 def draw_burn_probability(
-    landscape: Landscape, judging: Hazard, placed: Mapping[str, BoolArray], path: Path, title: str, note: str | None
+    landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
-    """Write a PNG of the share of fires that burn each cell: without breaks, with them, and the decrease."""
-    cleared = [np.zeros(judging.cells, dtype=np.bool_), *placed.values()]
-    shares = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
-    maps = [own.reshape(landscape.shape) for own in cleared]
-    figure = new_figure(3.4 * len(maps) + 4.6, 4.6, title, note)
-    *grid, last = figure.subplots(1, len(maps) + 1)
-    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), shares, maps, strict=True):
-        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(shares[0].max()))
-        _map_title(axes, name, f"mean {values.mean():.1f} %")
-        _breaks(axes, breaks, colour="white")
+    """Write a PNG of the share of fires that burn each cell, without and with the (cells,) cleared."""
+    masks = {"without breaks": np.zeros_like(cleared), "with the network's breaks": cleared}
+    shares = {name: 100 * np.isfinite(judging.burn(mask)).mean(axis=0) for name, mask in masks.items()}
+    figure, largest = new_figure(9.6, 5.2, title, note), float(shares["without breaks"].max())
+    grid = figure.subplots(1, 2)
+    for axes, (name, share) in zip(grid, shares.items(), strict=True):
+        image = axes.imshow(share.reshape(landscape.shape), cmap="cividis", vmin=0, vmax=largest)
+        _map_title(axes, name, f"mean {share.mean():.1f} %")
+        _breaks(axes, masks[name].reshape(landscape.shape), colour="white")
     figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
-    saved = shares[0] - shares[1]
-    # Cleared cells are drawn over: what they save themselves would only pale the others.
-    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved[~maps[1]].max(initial=0.0)), 1e-9))
-    _breaks(last, maps[1], colour=VERMILION)
-    _map_title(last, f"saved by the {next(iter(placed))}", f"mean {saved.mean():.1f} points")
-    figure.colorbar(change, ax=last, shrink=0.9, location="bottom", label="Decrease, percentage points")
     grid[0].set_xlabel(_scale(landscape), fontsize=9)
     save_figure(figure, path)
 

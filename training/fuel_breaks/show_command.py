@@ -12,7 +12,6 @@ from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
 from utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-_BEST_BASELINE = "adaptive downstream value"
 _IGNITIONS_PER_WIND = 200  # more fires than in an evaluation, so that the maps are smooth
 
 
@@ -46,8 +45,8 @@ def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path
     hectares = env.budget_cells * landscape.cell_size_m**2 / 10_000
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
     draw_breaks(landscape, placements, folder / "breaks.png", title, fires_note)
-    chosen = {policy_name: placements[policy_name][0] for policy_name in (AGENT, _BEST_BASELINE)}
+    cleared = placements[AGENT][0]
     title = f"{name}: burn probability before and after"
-    draw_burn_probability(landscape, judging, chosen, folder / "burn_probability.png", title, fires_note)
+    draw_burn_probability(landscape, judging, cleared, folder / "burn_probability.png", title, fires_note)
     title = f"{name}: one fire, without and with breaks"
-    draw_fire(landscape, judging, chosen[AGENT], folder / "fire.gif", title, "; ".join(agent.notes))
+    draw_fire(landscape, judging, cleared, folder / "fire.gif", title, "; ".join(agent.notes))
