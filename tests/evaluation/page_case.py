@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from data.features import CLOSE, NUM_FEATURES, normalization_stats
 from data.market import Market
@@ -120,48 +119,28 @@ def curves_of(generator: np.random.Generator, drift: float, policy: str, windows
 
 
 def trades(generator: np.random.Generator, market: Market) -> list[dict[str, Any]]:
-    """A trade of up to twenty sessions in every stock about every forty sessions."""
+    """A trade of 1,000 in currency units, of up to twenty sessions, in every stock about every forty sessions."""
     made = []
     for stock in range(len(market.tickers)):
         for entry in range(12, len(market.dates) - 25, 43):
             leave = entry + int(generator.integers(2, 20))
             bought, sold = (float(np.nan_to_num(market.close[day, stock], nan=50.0)) for day in (entry, leave))
+            prices = {"entry_price": bought, "target_price": 1.2 * bought, "exit_price": sold}
+            days = {"order_day": entry - 1, "entry_day": entry, "exit_day": leave, "window": entry // SESSIONS}
+            worth = {"shares": 1000.0 / bought, "value": 1000.0, "profit": 1000.0 * (sold / bought - 1), "costs": 2.0}
             reason = EXIT_REASONS[int(generator.integers(1, len(EXIT_REASONS)))]
-            made.append(trade(stock, entry, leave, bought, sold, reason))
+            made.append({"stock": stock, "reason": reason, **days, **prices, **worth})
     return made
 
 
-def trade(stock: int, entry: int, leave: int, bought: float, sold: float, reason: str) -> dict[str, Any]:
-    """A trade of 1,000 in currency units that costs 2 of them."""
-    return {
-        "window": entry // SESSIONS,
-        "stock": stock,
-        "order_day": entry - 1,
-        "entry_day": entry,
-        "entry_price": bought,
-        "shares": 1000.0 / bought,
-        "value": 1000.0,
-        "target_price": 1.2 * bought,
-        "exit_day": leave,
-        "exit_price": sold,
-        "reason": reason,
-        "profit": 1000.0 * (sold / bought - 1),
-        "costs": 2.0,
-    }
-
-
 def records(generator: np.random.Generator, generations: int) -> list[dict[str, Any]]:
-    """Metrics of a population that learns."""
+    """What charts show of the lines of metrics.jsonl, of a population that learns."""
     mean = 6.0 * (1.0 - np.exp(-np.arange(generations) / 8.0)) - 1.0 + generator.normal(0, 0.4, generations)
-    best = np.maximum.accumulate(0.7 * mean + generator.normal(0, 0.5, generations))
-    return [record(generator, index, float(mean[index]), float(best[index])) for index in range(generations)]
-
-
-def record(generator: np.random.Generator, index: int, mean: float, best: float) -> dict[str, Any]:
-    """What charts show of a line of metrics.jsonl."""
-    spread: npt.NDArray[np.float64] = generator.uniform(1.5, 4.0, 2)
-    return {
-        "generation": index + 1,
-        "fitness": {"min": mean - spread[0], "mean": mean, "max": mean + spread[1]},
-        "validation": {"champion": best},
-    }
+    return [
+        {
+            "generation": index + 1,
+            "fitness": {"min": value - 2.0, "mean": value, "max": value + 3.0},
+            "validation": {"champion": 0.7 * value},
+        }
+        for index, value in enumerate(mean.tolist())
+    ]

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import itertools
-import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -210,11 +209,6 @@ def test_a_walk_forward_test_lists_its_folds() -> None:
     assert "nothing was chosen on the test days" in text
 
 
-@pytest.mark.parametrize("values", [[math.nan] * 3, [1.0], [0.0, 0.0], [5.0, math.nan, -1e12]])
-def test_strange_series_still_make_a_chart(values: list[float]) -> None:
-    assert not re.search(r"\b(nan|inf)\b", drawn(Chart("Title", np.arange(len(values)), {"line": np.array(values)})))
-
-
 def test_an_idle_champion_still_makes_a_page() -> None:
     one = without_trades(small())
     idle = one.played.curves[CHAMPION]
@@ -226,8 +220,8 @@ def test_an_idle_champion_still_makes_a_page() -> None:
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
-def test_the_same_evaluation_gives_the_same_page(evaluation: Evaluation) -> None:
-    assert html_report.render(evaluation) == html_report.render(evaluation)
+def test_the_same_evaluation_gives_the_same_page() -> None:
+    assert html_report.render(small()) == html_report.render(small())
 
 
 @given(

@@ -107,7 +107,7 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
     assert taken == [{0}, set()]
 
 
-SMALL = {"days": 900, "stocks": 4}
+SMALL = {"days": 1200, "stocks": 4}
 
 
 def test_fits_learn_only_what_is_known() -> None:
