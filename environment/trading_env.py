@@ -88,7 +88,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         columns = np.arange(total) if investable_columns is None else np.asarray(investable_columns)
         if not 0 < columns.size == len({*columns.tolist()} & {*range(total)}):
             raise ValueError(f"expected investable_columns to be distinct columns 0..{total - 1}, got {columns}")
-        self.rules = rules or EnvironmentConfig()
+        self.rules, self._is_history_cleared = rules or EnvironmentConfig(), False
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
         self.account = account or Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
@@ -180,6 +180,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
+        self._is_history_cleared = False
         return self._observe() if observe else (Observation(), {})
 
     def step(self, action: NDArray[np.float32] | Orders | None) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
@@ -241,16 +242,25 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         }
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """Sum up the episode so far, see `EpisodeSummary`."""
+        """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared."""
         self._require_reset()
         summary = self.account.summary()
         totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
+        if self.account.is_done:
+            self.account.clear_history()
+            self._is_history_cleared = True
         return totals if self._is_batched else {name: value.item() for name, value in totals.items()}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
-        """List the trades of the episode so far, in the order of the decisions; open positions have no exit."""
+        """List the trades of the episode so far, in the order of the decisions; open positions have no exit.
+
+        Raises:
+            RuntimeError: `get_episode_summary` has cleared those of the finished episode.
+        """
         self._require_reset()
+        if self._is_history_cleared:
+            raise RuntimeError("get_episode_summary has cleared the trades of the episode; call get_trades before it")
         return trade_ledger(self.account, lane)
 
     def _require_reset(self) -> None:

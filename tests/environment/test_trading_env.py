@@ -167,6 +167,9 @@ def test_observations_rewards_and_totals_agree_with_the_oracle(case: MarketCase)
         (trade.stock, trade.order_day, trade.exit_day, trade.reason) for trade in expected.trades
     ]
     assert_totals(env.get_episode_summary(), expected, case.rules)
+    with pytest.raises(RuntimeError, match="get_episode_summary has cleared the trades"):
+        env.get_trades()
+    assert env.get_episode_summary()["trades"] == 0
 
 
 def assert_totals(totals: dict[str, float], expected: Result, rules: EnvironmentConfig) -> None:
