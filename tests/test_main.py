@@ -34,7 +34,14 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert list(folder.glob("tensorboard/events*"))
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["environments"], summary["agents"], summary["replay_buffers"]) == (2, 5, 1)
-    assert summary["generations"] == 2 and summary["days"] == 300 and summary["columns"] == 6
+    assert [summary[name] for name in ("generations", "population_size", "days", "columns", "features")] == [
+        2,
+        4,
+        300,
+        6,
+        9,
+    ]
+    assert summary["replay_capacity"] == 80 and set(summary["champion"]["return_percent"]) >= {*POLICIES, "ridge"}
     assert 0 < summary["replay_size"] <= 80 and summary["replay_bytes_per_transition"] <= 256
     assert len(summary["uss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
     policies = {*POLICIES, "ridge", "LightGBM", "planted rule", "oracle"}

@@ -16,6 +16,7 @@ from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import write_evaluation
+from training.evaluation.judge import Evaluation
 from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
 from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
@@ -168,24 +169,34 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     get_profiler().log_memory("end", census=config.census_every > 0)
     logger.debug("%s", get_profiler().final_summary())
     write_evaluation(evaluation, run.path)
-    summary = _summary(trainer)
+    summary = _summary(trainer, evaluation)
     run.write_summary(summary)
     logger.info("%s", result_block(evaluation, _note(config), run.path, generation_name(trainer.generation)))
     return summary
 
 
-def _summary(trainer: ERLTrainer) -> dict[str, Any]:
-    market = trainer.market
+def _summary(trainer: ERLTrainer, evaluation: Evaluation) -> dict[str, Any]:
+    days, columns, features = trainer.market.data_array.shape
+    ends = [end.measures for end in get_profiler().visits(GENERATION)]
     return {
         "generations": trainer.generation,
-        "days": len(market.dates),
-        "columns": len(market.tickers),
-        "investable": len(market.investable_columns),
+        "population_size": len(trainer.population),
+        "days": days,
+        "columns": columns,
+        "features": features,
+        "investable": len(trainer.market.investable_columns),
+        "context_window_days": evaluation.config.split.context_window_days,
+        "replay_capacity": trainer.replay.capacity,
         "replay_size": trainer.replay.size,
         "replay_bytes_per_transition": trainer.replay.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
-        "uss_mb_per_generation": [end.measures["uss_mb"] for end in get_profiler().visits(GENERATION)],
+        **{f"{name}_per_generation": [measures[name] for measures in ends] for name in ("rss_mb", "uss_mb")},
         **count_living(),
         "seconds": {phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in PHASES},
         "device": str(trainer.device),
+        "champion": {
+            "generation": trainer.generation,
+            "return_percent": {name: found["return"].value for name, found in evaluation.policies.items()},
+            "verdict": evaluation.sentence,
+        },
     }
