@@ -22,12 +22,6 @@ def test_what_a_link_points_to_is_replaced(tmp_path: Path) -> None:
     assert os.listdir(target.parent) == [target.name]
 
 
-def test_a_link_to_itself_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("link")
-    write_atomically(tmp_path / "link", "orders")
-    assert (tmp_path / "link").read_text() == "orders"
-
-
 def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from main import main
-from tests.tiny_run import run
+from tests.tiny_run import run, unjudged
 from utils.runs.run_lock import RunLock
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +33,8 @@ BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")
 @pytest.mark.parametrize(
     ("command", "words", "says"),
     [
-        *((command, BAD_DATA, "# Notes") for command in ("train", "walk-forward", "sweep", "signals --run one")),
-        *((command, IN_USE, "process {pid}") for command in ("train", "walk-forward")),
+        *((command, BAD_DATA, "# Notes") for command in ("train", "signals --run one")),
+        ("walk-forward", IN_USE, "process {pid}"),
     ],
 )
 def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(
@@ -63,7 +63,9 @@ def test_settings_are_not_read_from_what_may_never_end(
 def test_a_complete_run_says_how_it_goes_on(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(tiny, "--run", "one") == 0
+    with unjudged():
+        assert run(tiny, "--run", "one") == 0
+    (tiny.parent / "runs" / "one" / "summary.json").write_text('{"generations": 2}')
     monkeypatch.setattr("training.commands.train.judge_training", lambda *_: pytest.fail("it is judged again"))
     for name in ([], ["one"]):
         capsys.readouterr()

@@ -127,13 +127,13 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="got 'alpa'; there are none"):
+    with pytest.raises(ConfigError, match="got 'alpa'; the last names there: none"):
         RunLog.open(tmp_path, "alpa")
     for name in ("alpha", "beta"):
         RunLog.create(tmp_path, name, {})
     with pytest.raises(ConfigError, match="got 'alpa'; the nearest is 'alpha'"):
         RunLog.open(tmp_path, "alpa")
-    with pytest.raises(ConfigError, match=r"got 'nope'; the names there: alpha, beta$"):
+    with pytest.raises(ConfigError, match=r"got 'nope'; the last names there: alpha, beta$"):
         RunLog.open(tmp_path, "nope")
 
 

@@ -25,7 +25,7 @@ from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, SUMMARY, files_of_runs, listed, new_folder, standings
+from utils.runs.run_log import CHECKPOINTS, SUMMARY, files_of_runs, new_folder, standings
 
 Plan = TypeVar("Plan")
 logger = logging.getLogger(__name__)
@@ -131,9 +131,9 @@ class StudyKind:
                 logger.info("restored the plan of %s from the cloud", path)
                 return path
             path.rmdir()
-            raise ConfigError(f"expected a {self.name} to resume, here or in the cloud, got none of {name!r}")
         known = [plan.parent.name for plan in path.parent.glob(f"*/{self.plan}")]
-        raise ConfigError(f"expected a {self.name} in {path.parent}, got {name!r}{hint(name, known, listed(known))}")
+        where = f"{path.parent}{'' if store is None else ' or in the cloud'}"
+        raise ConfigError(f"expected a {self.name} to resume in {where}, got {name!r}{hint(name, known)}")
 
     def read(self, path: Path, plan: type[Plan]) -> tuple[Plan, Config]:
         """Return the plan of a study, and the settings of its runs. Raises ConfigError for a damaged file."""

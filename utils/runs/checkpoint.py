@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from utils.errors import CheckpointError, ProgramError, as_program_error
+from utils.errors import CheckpointError, as_program_error
 from utils.runs.durable import fsync, new_directory, remove_directory
 
 if TYPE_CHECKING:
@@ -166,10 +166,8 @@ def _parsing(what: str) -> Iterator[None]:
     """Raise CheckpointError for an error that content of another form causes."""
     try:
         yield
-    except ProgramError:
-        raise
     except Exception as error:
-        if as_program_error(error) is not None:  # out of memory
+        if as_program_error(error) is not None:  # such as out of memory
             raise
         raise CheckpointError(f"{what}: {type(error).__name__}: {error}") from error
 

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 Settings = TypeVar("Settings")
-_LISTED = 5
-"""Runs that a message names."""
 
 
 class RunLog:
@@ -49,7 +47,8 @@ class RunLog:
         path = runs_dir / (latest_run(runs_dir) if name is None else name)
         if not (path / CONFIG).is_file():
             runs = sorted(config.parent.name for config in runs_dir.glob(f"*/{CONFIG}"))
-            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{hint(path.name, runs, listed(runs))}")
+            newest = f"; the last names there: {', '.join(runs[-5:]) or 'none'}"
+            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{hint(path.name, runs, newest)}")
         return cls(path)
 
     @property
@@ -181,14 +180,6 @@ def _fresh_folder(runs_dir: Path) -> Path:
             path.mkdir(parents=True)
             return path
         attempt, path = attempt + 1, runs_dir / f"{stamp}_{attempt + 1}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return words that list the runs that there are, the last few of many."""
-    if not names:
-        return "; there are none: start one without --resume"
-    names = names if len(names) <= _LISTED else ["...", *names[-_LISTED:]]
-    return f"; the names there: {', '.join(names)}"
 
 
 def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
