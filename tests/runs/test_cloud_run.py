@@ -29,30 +29,12 @@ def judge_nothing() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-def point_to(volume: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("CLOUD_PROVIDER", "local")
-    patch.setenv("CLOUD_BUCKET", str(volume))
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `cut` of two generations, the volume that it was uploaded to, and a run `whole` of three."""
-    folder = tmp_path_factory.mktemp("trained")
-    tiny = folder / "tiny.toml"
-    tiny.write_text(TINY)
-    (folder / "volume").mkdir()
-    with unjudged(), pytest.MonkeyPatch.context() as patch:
-        assert run(tiny, "--run", "whole", "--generations", "3") == 0
-        point_to(folder / "volume", patch)
-        assert run(tiny, "--run", "cut", "--generations", "2") == 0
-    return folder
-
-
 @pytest.fixture
 def cut(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The settings file of a copy of `trained`, to whose volume the environment points."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    point_to(tmp_path / "volume", monkeypatch)
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "volume"))
     return tmp_path / "tiny.toml"
 
 

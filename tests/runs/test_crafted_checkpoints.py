@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from main import main
-from tests.tiny_run import TINY, parameters, records, run, unjudged
+from tests.tiny_run import parameters, records, run, unjudged
 from training.run.saved import open_saved_run
 
 Tensors = dict[str, torch.Tensor]
@@ -52,16 +52,6 @@ def nan(held: Tensors) -> None:
 
 def missing(part: str) -> Callable[[Path], object]:
     return lambda path: [file.unlink() for file in path.glob(f"{part}.*")]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `cut` of two generations and a run `whole` of three."""
-    tiny = tmp_path_factory.mktemp("trained") / "tiny.toml"
-    tiny.write_text(TINY)
-    with unjudged():
-        assert run(tiny, "--run", "cut") == run(tiny, "--run", "whole", "--generations", "3") == 0
-    return tiny.parent
 
 
 @pytest.mark.parametrize("craft", [tensors("champion", other_shape), tensors("replay", nan), missing("random")])

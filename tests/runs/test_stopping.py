@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tiny_run import TINY, parameters, records, run, unjudged
+from tests.tiny_run import parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
 from utils.runs.checkpoint import checkpoint_writer, list_checkpoints, load_checkpoint
 
@@ -32,18 +32,6 @@ def judge_nothing() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What a run leaves that nothing stopped."""
-    tiny = tmp_path_factory.mktemp("whole") / "tiny.toml"
-    tiny.write_text(TINY)
-    assert run(tiny, "--run", "whole", *LENGTH) == 0
-    found = ended(tiny, "whole")
-    # Two updates a generation.
-    assert all(len(own) == 2 * GENERATIONS and all(own) for losses in found[2] for own in losses.values())
-    return found
-
-
 def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
     """The trainer's method, which a signal meets in generation 2."""
 
@@ -57,7 +45,7 @@ def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(("phase", "number"), [("train_population", signal.SIGINT), ("state_dict", signal.SIGTERM)])
 def test_a_signal_in_any_phase_stops_and_resumes_exactly(
-    tiny: Path, whole: Any, monkeypatch: pytest.MonkeyPatch, phase: str, number: signal.Signals
+    tiny: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: signal.Signals
 ) -> None:
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     with monkeypatch.context() as patch:
@@ -68,7 +56,10 @@ def test_a_signal_in_any_phase_stops_and_resumes_exactly(
     assert max(saved) == (2 if phase == "state_dict" and 2 in saved else 1)
     assert not (tiny.parent / "runs" / "cut" / "lock").exists()
     assert run(tiny, "--resume", "cut", *LENGTH) == 0
-    assert ended(tiny, "cut") == whole
+    found = ended(tiny, "cut")
+    assert found == ended(trained / "tiny.toml", "whole")
+    # Two updates a generation.
+    assert all(len(own) == 2 * GENERATIONS and all(own) for losses in found[2] for own in losses.values())
 
 
 def test_ctrl_c_while_modules_load_shows_no_traceback() -> None:
