@@ -198,7 +198,7 @@ class StockDataLoader:
         self.volume = np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None
         close, is_read = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.bool_)
         counts, doubled = Counter[str](), []
-        with Progress("read", "row", bars.rows, scales=True) as shown:
+        with Progress("read", "row", bars.rows) as shown:
             for part in bars.parts():
                 # An unused text of a file's dictionary has no place, and no rows.
                 column = np.array([place.get(text, -1) for text in part.texts])[part.ticker]

@@ -99,15 +99,9 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
     assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
 
 
-def test_sizes_and_details_are_shown(clock: Clock) -> None:
-    with Progress("restore", "byte", 5_000_000, scales=True) as shown:
-        clock.now += 10
-        shown.update(2_500_000)
-        assert str(shown) == "restore: 2.50M of 5.00M bytes, 00:10 left"
+def test_a_total_may_become_known(clock: Clock) -> None:
     with Progress("upload", "file") as shown:
         shown.update(3)
         assert str(shown) == "upload: 3 files"
         shown.update(1, total=9)
         assert str(shown).startswith("upload: 4 of 9 files")
-    with Progress("jobs", "job", 4, detail=lambda: "fold-2 generation 3 of 9") as shown:
-        assert str(shown) == "jobs: 0 of 4 jobs (fold-2 generation 3 of 9)"

@@ -21,29 +21,14 @@ DELAY_SECONDS = 1.0
 class Progress:
     """Work with a count of the units that are done; use it in a `with` block."""
 
-    def __init__(
-        self,
-        label: str,
-        unit: str,
-        total: int | None = None,
-        *,
-        done: int = 0,
-        scales: bool = False,
-        detail: Callable[[], str] = str,
-    ) -> None:
-        """Begin with `done` units of the `total`, None if it is not known.
-
-        Args:
-            scales: numbers are shown as 1.5M.
-            detail: says more about what is being done.
-        """
-        self.label, self.unit, self.total, self.done = label, unit, total, done
-        self._before, self._scales, self._detail = done, scales, detail
+    def __init__(self, label: str, unit: str, total: int | None = None, *, done: int = 0) -> None:
+        """Begin with `done` units of the `total`, None if it is not known."""
+        self.label, self.unit, self.total, self.done, self._before = label, unit, total, done, done
 
     def __enter__(self) -> Progress:
         self._begun = self._updated = REPORTER.clock()
-        names: dict[str, Any] = {"desc": self.label, "unit": self.unit, "unit_scale": self._scales}
-        self.bar = tqdm(total=self.total, initial=self.done, leave=False, disable=None, delay=DELAY_SECONDS, **names)
+        shown: dict[str, Any] = {"desc": self.label, "unit": self.unit, "total": self.total, "initial": self.done}
+        self.bar = tqdm(**shown, leave=False, disable=None, delay=DELAY_SECONDS)
         REPORTER.begin(self)
         return self
 
@@ -57,22 +42,15 @@ class Progress:
         self.bar.total = self.total = self.total if total is None else total
         self.bar.update(units)
 
-    def refresh(self) -> None:
-        """Show on the bar of a terminal what is being done."""
-        if more := self._detail():
-            self.bar.set_postfix_str(more)
-
     def __str__(self) -> str:
         """Return the work, the units done and an estimate of the time left."""
-        count = tqdm.format_sizeof if self._scales else "{:,}".format
         if self.total is None:
-            return f"{self.label}: {count(self.done)} {self.unit}s"
-        text = f"{self.label}: {count(self.done)} of {count(self.total)} {self.unit}s"
+            return f"{self.label}: {self.done:,} {self.unit}s"
+        text = f"{self.label}: {self.done:,} of {self.total:,} {self.unit}s"
         if self._before < self.done < self.total:
             seconds = (self._updated - self._begun) / (self.done - self._before) * (self.total - self.done)
             text += f", {tqdm.format_interval(max(0.0, seconds - (REPORTER.clock() - self._updated)))} left"
-        more = self._detail()
-        return f"{text} ({more})" if more else text
+        return text
 
 
 def progress(
@@ -113,10 +91,8 @@ class Reporter:
         self._last = self.clock()
 
     def check(self) -> None:
-        """Refresh the bars of a terminal; in a pipe log the work under way if it is time to."""
-        drawn, silent = ([one for one in self._open if bool(one.bar.disable) == is_off] for is_off in (False, True))
-        for work in drawn:
-            work.refresh()
+        """Log the work under way that has no bar, if it is time to."""
+        silent = [one for one in self._open if one.bar.disable]
         if silent and self.clock() - self._last >= LINE_SECONDS:
             self.quiet()
             logger.info("%s", "; ".join(map(str, silent)))

@@ -54,12 +54,9 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
     def done() -> int:
         return int(trainer.seconds["total"]) if limit else trainer.episodes
 
-    def detail() -> str:
-        return f"{trainer.episodes:,} episodes, generation {trainer.generation + 1}"
-
     def records() -> Iterator[dict[str, Any]]:
         unit, total = ("second", int(limit)) if limit else ("episode", config.episodes)
-        with Progress("training", unit, total, done=done(), detail=detail) as shown:
+        with Progress("training", unit, total, done=done()) as shown:
             # A generation that was begun is played to its end, and the first one is trained in any case.
             while not trainer.generation or not (0 < config.episodes <= trainer.episodes or trainer.is_out_of_time):
                 yield trainer.run_generation(lambda: shown.update(done() - shown.done))
