@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 
 from data.market import Market
 from models import risk
@@ -29,16 +30,7 @@ from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses
 from models.round_robin import RoundRobinPolicy
-from models.trader import (
-    AccountPolicy,
-    DailyOrders,
-    Forecasts,
-    Traders,
-    beyond_start,
-    daily_orders,
-    day_mean,
-    relative_to_day,
-)
+from models.trader import AccountPolicy, DailyOrders, Forecasts, Traders, beyond_start, daily_orders, day_mean
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -70,8 +62,7 @@ class Members:
 
     def rows(self, rows: slice) -> Members:
         """Return some of the agents."""
-        changed = {name: getattr(self, name)[rows] for name in ("weights", "ridge", "network", "start")}
-        return replace(self, **changed)
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("weights", "ridge", "network", "start")})
 
 
 class Judgement(NamedTuple):
@@ -238,51 +229,46 @@ class DDPGAgent:
         tradable = torch.from_numpy(has_bar).to(self.device)
         if self.holds_market and self.risk is None:
             return Forecasts.none(tradable)
-        if not isinstance(x, InputRows):
+        if isinstance(x, InputRows):
+            rows = x
+        else:
             days = slice(*days.indices(len(has_bar))[:2])
-            blocks = self.inputs.blocks(market, days) if x is None else iter([(slice(x.shape[1]), x)])
             rows = InputRows(days, has_bar, INPUTS, SHARED)
-            rows.fill(days, blocks)
-            x = rows.to(self.device)
+            rows.fill(days, self.inputs.blocks(market, days) if x is None else iter([(slice(x.shape[1]), x)]))
+            rows = rows.to(self.device)
         parts = 1 if self.members is None else len(Judgement._fields)
         judgements = torch.full((parts, *tradable.shape), -torch.inf, device=self.device)
         shift = torch.zeros(len(tradable), 1, device=self.device)
-        penalty = None if self.risk is None else judgements.new_zeros(1, *tradable.shape)
-        for some in x.blocks():
-            seen, shares = x.x(some), None
-            shifted = seen @ self.trust.shift.float()
-            if penalty is not None:
-                costs, shares = self.risks(risk.numbers_of_days(x, some, self.inputs.volatility_scale))
-                penalty[0, some], shifted = x.spread(costs, some), shares * shifted
-            judgements[:, some] = x.spread(torch.stack(self.judge(seen, shares)), some, -torch.inf)
-            shift[some, 0] = x.mean(shifted[None], some)[0]
+        weights = None if self.risk is None else self.risk.float()
+        penalty = None if weights is None else judgements.new_zeros(1, *tradable.shape)
+        for some in rows.blocks():
+            seen, shares = rows.x(some), torch.ones((), device=self.device)
+            # Padded: the last bits of a product depend on its rows, whose number would tell of bars on later days.
+            spare = 0 if rows is x else tradable[some].numel() - len(seen)
+            if weights is not None and penalty is not None:
+                costs = risk.penalties(risk.numbers_of_days(rows, some, self.inputs.volatility_scale), weights)
+                penalty[0, some] = rows.spread(costs, some)
+                shares = functional.pad(risk.shares(costs, weights), (0, spare), value=1.0)
+            padded = functional.pad(seen, (0, 0, 0, spare))
+            made = torch.stack((shares * (padded @ self.trust.shift.float()), *self.judge(padded, shares)))
+            shift[some, 0] = rows.mean(made[:1, : len(seen)], some)[0]
+            judgements[:, some] = rows.spread(made[1:, : len(seen)], some, -torch.inf)
         if self.members is None:
-            target = self.traders.target_percent
-            return Forecasts.of(judgements + shift, tradable, target, judgements, penalty=penalty)
-        judged, relative = Judgement(*judgements), partial(relative_to_day, tradable=tradable)
-        level = day_mean(judged.level, tradable) + shift
-        expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
-        score = judged.level + relative(judged.score)
+            return Forecasts.of(judgements + shift, tradable, self.traders.target_percent, judgements, None, penalty)
+        judged = Judgement(*judgements)
+        level, ridge, _, first, score, _ = (day_mean(part, tradable) for part in judged)
+        expected = level + shift + (judged.ridge - ridge) + (judged.reward - first)
+        score = judged.level + (judged.score - score)
         target = torch.where(tradable, judged.target, MAX_TARGET_PERCENT)
         return Forecasts.of(expected[None], tradable, target[None], score[None], penalty=penalty)
 
-    def risks(self, known: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the risk of largest orders costs, and the share of forecasts that comes true, by (..., stocks, 4)
-        numbers: (..., stocks) each. Only with aversion to risk."""
-        assert self.risk is not None
-        weights = self.risk.float()
-        penalty = risk.penalties(known, weights)
-        return penalty, risk.shares(penalty, weights)
-
-    def judge(self, x: Tensor, shares: Tensor | None = None) -> Judgement | tuple[Tensor]:
+    def judge(self, x: Tensor, shares: Tensor) -> Judgement | tuple[Tensor]:
         """Return what it makes of stocks by (rows, inputs), (rows,) each; without networks the level alone.
 
         Args:
-            shares: (rows,) of the ridge forecasts that come true, see `risks`; default: all.
+            shares: (rows,) of the ridge forecasts that come true, see `models.risk`; or one number.
         """
-        level = x @ self.traders.weights[0].float()
-        if shares is not None:
-            level = level * shares
+        level = shares * (x @ self.traders.weights[0].float())
         if self.members is None:
             return (level,)
         members, networks, seen = self.members, self._learned.targets, self.inputs.for_networks(x)
@@ -295,9 +281,7 @@ class DDPGAgent:
                 total += judged / (folds * len(members.start))
         score, target, at_start, reward = total
         factors = members.ridge, networks.weights[..., 0].mean(1).double() - 1.0
-        ridge, more = (x @ (factor[:, None] * members.weights).mean(0).float() for factor in factors)
-        if shares is not None:
-            ridge, more = ridge * shares, more * shares
+        ridge, more = (shares * (x @ (factor[:, None] * members.weights).mean(0).float()) for factor in factors)
         return Judgement(level, ridge, reward, at_start, score + more, target)
 
     def act(
@@ -312,20 +296,15 @@ class DDPGAgent:
         Returns:
             (investable, 2): coefficient in [0, 10], sale target in [10, 50] percent.
         """
-        positions = np.concatenate((observation["portfolio"], observation["exits"]), axis=-1)
-        return self.action(
-            torch.from_numpy(positions), torch.from_numpy(observation["account"]), forecasts, day
-        ).numpy()
-
-    def action(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Tensor:
-        """Return the (n, 2) action for (n, 6) positions by stock, 0 where none is held, and a (3,) account."""
-        placed = self.place(positions, account, forecasts, day)
+        held = np.concatenate((observation["portfolio"], observation["exits"]), axis=-1)
+        placed = self.place(torch.from_numpy(held), torch.from_numpy(observation["account"]), forecasts, day)
         # An order of the market's has a sale target of its own.
         target = forecasts.target[:, day].scatter(1, placed.stock, placed.target_percent)
-        return placed.action(target)[0].cpu()
+        return placed.action(target)[0].cpu().numpy()
 
     def place(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> DailyOrders:
-        """Return the orders of this one account, the best first as in rollouts, see `action`."""
+        """Return the orders of one account by (n, 6) positions by stock, 0 where none is held, and a (3,) account; the
+        best first, as in rollouts."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         score = torch.where(positions[..., 0] > 0, -torch.inf, forecasts.score[:, day])
         orders = min(self.rules.max_new_positions_per_day, score.shape[1])
@@ -371,23 +350,28 @@ class DDPGAgent:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device | str = "cpu") -> Self:
         """Restore what `state_dict` gave."""
+
+        def held(part: str) -> dict[str, Tensor]:
+            return {name: value.to(device) for name, value in state[part].items()}
+
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
-        rules = from_dict(state["rules"], EnvironmentConfig)
-        cash_value = CashValue.from_state(state["cash_value"], rules, device)
-        traders = Traders(**{name: value.to(device) for name, value in state["traders"].items()})
+        rules, traders = from_dict(state["rules"], EnvironmentConfig), Traders(**held("traders"))
         shapes = arrays["mean"].shape, arrays["std"].shape, traders.weights.shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
-        evidence = Evidence(**{name: float(chance) for name, chance in state["evidence"].items()})
-        saved = state["trust"]
-        trust = Trust(float(saved["orders"]), float(saved["timing"]), saved["shift"].to(device))
-        agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence, trust)
-        agent.risk = state["risk"]["weights"].to(device) if "risk" in state else None
-        if "networks" in state:
-            agent.networks = Networks.of({name: value.to(device) for name, value in state["networks"].items()})
-            agent.members = Members(**{name: value.to(device) for name, value in state["members"].items()})
-        return agent
+        trust = state["trust"]
+        return cls(
+            TradeInputs(arrays["mean"], arrays["std"], responses),
+            traders,
+            CashValue.from_state(state["cash_value"], rules, device),
+            rules,
+            Evidence(**{name: float(chance) for name, chance in state["evidence"].items()}),
+            Trust(float(trust["orders"]), float(trust["timing"]), trust["shift"].to(device)),
+            networks=Networks.of(held("networks")) if "networks" in state else None,
+            members=Members(**held("members")) if "networks" in state else None,
+            risk=held("risk")["weights"] if "risk" in state else None,
+        )
 
     def save(self, path: Path | str) -> None:
         """Write it to one safetensors file."""

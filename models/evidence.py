@@ -16,10 +16,6 @@ def _p_value(value: float) -> str:
     return f"p < {SIGNIFICANCE_LEVEL:g}" if value < SIGNIFICANCE_LEVEL else f"p = {value:.3f}"
 
 
-def _share(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.005 else "none"
-
-
 @dataclass(frozen=True)
 class Trust:
     """How far an agent is trusted by its evidence, 0 to 1 each."""
@@ -64,20 +60,14 @@ class Evidence:
         """Return the smaller p-value."""
         return min(self.selection, self.timing)
 
-    @property
-    def p_value(self) -> str:
-        """Return the smaller p-value as text."""
-        return _p_value(self.smallest)
-
     def bet(self, trust: Trust) -> str:
         """Return how far the agent is trusted, and what follows, without a full stop."""
         parts = (kelly_share(self.selection), "selection", self.selection), (trust.timing, "timing", self.timing)
-        worth = " and ".join(f"{_share(own)} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
-        orders = f"{100 * trust.orders:.0f}% of the orders are the agents', the rest holds the market"
-        orders = {0.0: "it holds the market", 1.0: "all orders are the agents'"}.get(trust.orders, orders)
-        return f"trusted for {worth}{':' if trust.orders == self.trust else ', but'} {orders}"
+        worth = " and ".join(f"{own:.2f} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
+        return f"trusted for {worth}: {trust.orders:.0%} of the orders are the agents', the rest holds the market"
 
     @property
     def finding(self) -> str:
         """Return the finding as a sentence without a full stop."""
-        return f"Training days show {'' if self.is_significant else 'no '}significant evidence ({self.p_value})"
+        some = "" if self.is_significant else "no "
+        return f"Training days show {some}significant evidence ({_p_value(self.smallest)})"

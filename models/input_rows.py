@@ -49,14 +49,6 @@ class InputRows:
         runs = (list(run) for _, run in groupby(range(inputs), key=lambda column: self._is_shared[column]))
         self._pieces = [(bool(self._is_shared[run[0]]), slice(place[run[0]], place[run[-1]] + 1)) for run in runs]
 
-    @classmethod
-    def of_dense(cls, x: Float32Array, first_day: int = 0) -> InputRows:
-        """Return the rows of (days, n, inputs) from this day on, all of which have a bar."""
-        days = slice(first_day, first_day + len(x))
-        rows = cls(days, np.ones((days.stop, x.shape[1]), dtype=np.bool_), x.shape[2])
-        rows.fill(rows.days, iter([(slice(0, x.shape[1]), x)]))
-        return rows
-
     def fill(self, days: slice, blocks: Blocks, first: int = 0) -> None:
         """Write inputs of some days, from the `first` one on as many as there are in the blocks."""
         here = self.here(days)

@@ -45,6 +45,9 @@ _LARGEST_MOVE = 4.0
 """Clip of moves for leaders and states, standard deviations: a few extreme days must not make a term."""
 _MOST_STATES = 4
 """Most states per lag."""
+_Events = tuple[NDArray[np.int8], Float64Array, BoolArray]
+"""Bins of own moves, what may be the answers to them in standard deviations, and where there is one; (days, stocks)
+each."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Responses:
             mean[columns], scale[columns] = _moments(returns, is_move)
             own[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
             is_own[:, block] = is_move
-            return _Events.of(returns, is_move)
+            return _events(returns, is_move)
 
         event, event_t = _event_answers([*in_order(events_of, stock_blocks(*shape))])
         returns, is_move = _one_day_moves(close[:, context], learned)
@@ -107,11 +110,6 @@ class Responses:
         for block in stock_blocks(*shape):
             own[:, block] -= is_own[:, block] * market
         return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states, *pair_terms(own))
-
-    def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
-        """Return the forecasts of all stocks and days, (days, n, 6), see `forecaster`."""
-        forecast_of = self.forecaster(close, investable)
-        return np.concatenate([*in_order(forecast_of, stock_blocks(len(close), len(investable)))], axis=1)
 
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
@@ -271,23 +269,13 @@ def _event_bins(returns: Float64Array, is_move: BoolArray, volatility: Float64Ar
     return np.digitize(np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_known), EVENT_EDGES)
 
 
-@dataclass(frozen=True)
-class _Events:
-    """Own moves of a block of stocks, and what may be the answers to them, (days, stocks) each."""
-
-    bins: NDArray[np.int8]
-    answer: Float64Array
-    """In standard deviations, 0 where there is none."""
-    is_answer: BoolArray
-
-    @classmethod
-    def of(cls, returns: Float64Array, is_move: BoolArray) -> Self:
-        """Scale returns by the volatility before them."""
-        volatility = _volatility(returns, is_move)[:-1]
-        is_answer = is_move & (volatility > 0.0)
-        answer = np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_answer)
-        np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER, out=answer)
-        return cls(_event_bins(returns, is_move, volatility).astype(np.int8), answer, is_answer)
+def _events(returns: Float64Array, is_move: BoolArray) -> _Events:
+    """Return the own moves of a block of stocks, scaled by the volatility before them."""
+    volatility = _volatility(returns, is_move)[:-1]
+    is_answer = is_move & (volatility > 0.0)
+    answer = np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_answer)
+    np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER, out=answer)
+    return _event_bins(returns, is_move, volatility).astype(np.int8), answer, is_answer
 
 
 def _event_answers(events: Sequence[_Events]) -> tuple[Float64Array, Float64Array]:
@@ -295,16 +283,16 @@ def _event_answers(events: Sequence[_Events]) -> tuple[Float64Array, Float64Arra
 
     The test sums by day, since returns of one day are correlated.
     """
-    days, width = len(events[0].bins), len(EVENT_EDGES) + 1
-    level = sum(part.answer[part.is_answer].sum() for part in events) / max(sum(e.is_answer.sum() for e in events), 1)
+    days, width = len(events[0][0]), len(EVENT_EDGES) + 1
+    level = sum(answer[known].sum() for _, answer, known in events) / max(sum(known.sum() for *_, known in events), 1)
     count, daily = np.zeros((SESSIONS, width)), np.zeros((SESSIONS, days, width))
-    for part in events:
-        stocks, bins = part.bins.shape[1], part.bins.ravel()
+    for block, answers, known in events:
+        stocks, bins = block.shape[1], block.ravel()
         event = np.flatnonzero(bins != _NO_EVENT)
         bins = bins[event].astype(np.intp)
         cell = event // stocks * width + bins
-        is_answer = part.is_answer.ravel().astype(np.float64)
-        answer = part.answer.ravel() - level * is_answer
+        is_answer = known.ravel().astype(np.float64)
+        answer = answers.ravel() - level * is_answer
         for lag in range(1, min(SESSIONS + 1, days)):
             left, some = days - lag, slice(int(np.searchsorted(event, (days - lag) * stocks)))
             later = event[some] + lag * stocks

@@ -73,19 +73,10 @@ class Traders(Stacked):
         return Traders(*(part.clone() for part in (numbers[:, :-3], *numbers[:, -3:].unbind(1))))
 
 
-def total_of_day(values: Tensor, tradable: Tensor) -> Tensor:
-    """Return the (..., days, 1) sum of (..., days, n) values over the stocks with a bar, (days, n)."""
-    return torch.where(tradable, values, 0.0).sum(-1, keepdim=True)
-
-
 def day_mean(values: Tensor, tradable: Tensor) -> Tensor:
     """Return the (..., days, 1) mean of (..., days, n) values over the stocks with a bar, (days, n)."""
-    return total_of_day(values, tradable) / tradable.sum(-1, keepdim=True).clamp(min=1)
-
-
-def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
-    """Return (..., days, n) values less their mean over the stocks with a bar."""
-    return values - day_mean(values, tradable)
+    total = torch.where(tradable, values, 0.0).sum(-1, keepdim=True)
+    return total / tradable.sum(-1, keepdim=True).clamp(min=1)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
@@ -20,6 +21,7 @@ from environment.trading_env import TradingEnvironment
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
 from models.ddpg_agent import DDPGAgent, Members
 from models.evidence import Evidence, Trust
+from models.input_rows import InputRows
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
 from models.population import RidgeRegressions
@@ -137,6 +139,14 @@ def trending_panel(returns: Sequence[float], days: int, noise: float = 0.004, se
     open_ = np.concatenate((np.full((1, len(returns)), 50.0), close[:-1]))
     high, low = np.maximum(open_, close) * 1.001, np.minimum(open_, close) * 0.999
     return np.stack((open_, high, low, close), axis=-1).astype(np.float32)
+
+
+def rows_of(x: NDArray[np.float32], first_day: int = 0) -> InputRows:
+    """The rows of (days, n, inputs) from this day on, all of which have a bar."""
+    days = slice(first_day, first_day + len(x))
+    rows = InputRows(days, np.ones((days.stop, x.shape[1]), dtype=np.bool_), x.shape[2])
+    rows.fill(days, iter([(slice(0, x.shape[1]), x)]))
+    return rows
 
 
 def regressions(by_fold: Tensor) -> RidgeRegressions:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models import risk
-from models.cash_value import Accounts, CashValue, Decision
+from models.cash_value import Accounts, Decision
 from models.ddpg_agent import LOSSES
 from models.networks import at_target, choose, sale_target, soft_update
 from models.population import Learn, Learners
@@ -70,9 +70,7 @@ def temporal_difference(learners: Learners, replayed: Transitions, gamma: float)
     agents, cash_value = learners.traders.count, learners.cash_value
     online, target = (AccountPolicy.of(own) for own in (learners.networks.online, learners.networks.targets))
     with torch.no_grad():
-        following = act(
-            target, learners.traders, cash_value, replayed.next, replayed.next_best, penalty=replayed.next_penalty
-        )
+        following, _ = act(target, learners, replayed.next, replayed.next_best, replayed.next_penalty)
         reward = (target.calibration * following.reward.view(agents, -1)).flatten()
         # The next decision of a terminated transition is the last one: nothing follows it.
         later = target.following(following.after, cash_value) * ~replayed.terminated.repeat(agents)
@@ -115,57 +113,43 @@ def choice_loss(learners: Learners, batch: Batch, hidden: Tensor, rewards: Tenso
 def size_loss(learners: Learners, replayed: Transitions) -> Tensor:
     """Return the (A,) negative Q of the sizes that actors order in replayed accounts, in units of a good order."""
     policy, cash_value = AccountPolicy.of(learners.networks.online), learners.cash_value
-    departures: list[Tensor] = []
-    chosen = act(policy, learners.traders, cash_value, replayed.state, replayed.best, departures, replayed.penalty)
+    chosen, departures = act(policy, learners, replayed.state, replayed.best, replayed.penalty)
     q = policy.value(chosen, cash_value) / cash_value.good_order
-    departure = torch.stack(departures).square().mean(0)
-    return (SIZE_TRUST * departure - q).view(learners.traders.count, -1).mean(1)
+    return (SIZE_TRUST * departures.square().mean(0) - q).view(learners.traders.count, -1).mean(1)
 
 
 def act(
-    policy: AccountPolicy,
-    traders: Traders,
-    cash_value: CashValue,
-    accounts: Accounts,
-    best: Tensor,
-    departures: list[Tensor] | None = None,
-    penalty: Tensor | None = None,
-) -> Decision:
-    """Let each agent decide in N accounts with these (N, k) best candidates: a decision in A * N.
+    policy: AccountPolicy, learners: Learners, accounts: Accounts, best: Tensor, penalty: Tensor | None
+) -> tuple[Decision, Tensor]:
+    """Let each agent decide in N accounts with these (N, k) best candidates, whose risk costs the (N, k) penalty.
 
-    Args:
-        departures: takes the (A * N,) departures from the greedy rule, of each candidate.
-        penalty: (N, k) what the risk of the largest orders costs.
+    Returns:
+        The decision in A * N accounts, and its (k, A * N) departures from the greedy rule.
     """
-    agents, count = traders.count, len(best)
-    slopes = _of_each(agents, cash_value.slopes(accounts.left, accounts.opportunity))  # the same for all agents
-    accounts = accounts.map(partial(_of_each, agents))
+    traders, cash_value, each = learners.traders, learners.cash_value, partial(_of_each, learners.traders.count)
+    slopes = each(cash_value.slopes(accounts.left, accounts.opportunity))  # the same for all agents
+    accounts, departures = accounts.map(each), list[Tensor]()
     adjustment = policy.adjusting(accounts, cash_value)
 
     def noted(*seen: Tensor) -> Tensor:
-        departure = adjustment(*seen)
-        if departures is not None:
-            departures.append(departure)
-        return departure
+        departures.append(adjustment(*seen))
+        return departures[-1]
 
-    return cash_value.greedy(
-        _of_each(agents, best),
+    decision = cash_value.greedy(
+        each(best),
         accounts,
-        value_weight=traders.value_weight.repeat_interleave(count),
-        largest=traders.size.repeat_interleave(count),
+        value_weight=traders.value_weight.repeat_interleave(len(best)),
+        largest=traders.size.repeat_interleave(len(best)),
         slopes=slopes,
         adjustment=noted,
-        penalty=None if penalty is None else _of_each(agents, penalty),
+        penalty=None if penalty is None else each(penalty),
     )
+    return decision, torch.stack(departures)
 
 
 def _of_each(agents: int, values: Tensor) -> Tensor:
     """Repeat (N, ...) values, the agents one after the other: (A * N, ...)."""
     return values.repeat(agents, *[1] * (values.dim() - 1))
-
-
-Outcomes = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From (...) rows to the (..., inputs) of orders on training days, and the (..., targets) that they earned."""
 
 
 class Updates:
@@ -176,11 +160,17 @@ class Updates:
         self.learn, self.replay, self.accumulate = learn, replay, accumulate
         self.graph = CudaGraph("updates")
 
-    def take(self, learners: Learners, outcomes: Outcomes, orders: Tensor, replayed: Tensor) -> Tensors:
+    def take(
+        self,
+        learners: Learners,
+        outcomes: Callable[[Tensor], tuple[Tensor, Tensor]],
+        orders: Tensor,
+        replayed: Tensor,
+    ) -> Tensors:
         """Take an update of A agents; return the (A,) losses by name, which the next one overwrites.
 
         Args:
-            outcomes: reads no host memory.
+            outcomes: from rows to the (..., inputs) of orders on training days and the (..., targets) that they earned.
             orders: (folds, D, S) rows of the outcomes.
             replayed: (N,) rows of the replay buffer.
         """

@@ -3,9 +3,8 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -154,6 +153,7 @@ class GenerationLog:
 
 def _spread(fitness: Tensor) -> dict[str, float | None]:
     """Return mean, max, min and standard deviation; None where no agent has a fitness."""
-    std = partial(torch.std, correction=0)
-    measures: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.max, "min": torch.min, "std": std}
-    return {name: float(measure(fitness)) if len(fitness) else None for name, measure in measures.items()}
+    if not len(fitness):
+        return dict.fromkeys(("mean", "max", "min", "std"))
+    measures = {"mean": fitness.mean(), "max": fitness.max(), "min": fitness.min(), "std": fitness.std(correction=0)}
+    return {name: float(value) for name, value in measures.items()}

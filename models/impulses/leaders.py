@@ -5,6 +5,8 @@ sum, tested by its regression of daily moves on summed past ones (Hodrick 1992, 
 returns: alternative procedures for inference and measurement"), since sums of consecutive days overlap.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from models.impulses.terms import SESSIONS, BoolArray, Int64Array, autocorrelate
 
 Float32Array = NDArray[np.float32]
 
+_LAGS = range(1, SESSIONS + 1)
 _AGES = range(0, 500, SESSIONS)
 """Ages of moves that are tried for sums; around the best one all are."""
 _MOST_LEADERS = 4
@@ -37,7 +40,7 @@ def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> 
     # float32: half the memory and time, and a statistic matters to its first digits only.
     leaders, left = causes.astype(np.float32), own.astype(np.float32)
     least, stocks = bound(SESSIONS * own.shape[1] * causes.shape[1]), np.arange(own.shape[1])
-    single = _single_t(left[:, stocks], leaders)
+    single = _white_t(left[:, stocks], leaders, _LAGS)
     chosen = _summed_terms(left, leaders, single.max(axis=(0, 2), initial=0.0))
     loadings = [_take(left, is_own, leaders, term) for term in chosen]
     is_taken = np.zeros((len(stocks), causes.shape[1]), dtype=bool)
@@ -45,7 +48,7 @@ def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> 
         is_taken[stock, column] = True
     for _ in range(_MOST_LEADERS):
         if chosen:  # something was taken off since
-            single = _single_t(left[:, stocks], leaders)
+            single = _white_t(left[:, stocks], leaders, _LAGS)
         t = np.where(is_taken[stocks], 0.0, single)
         led = np.flatnonzero(t.max(axis=(0, 2), initial=0.0) > least)
         for place in led:
@@ -65,7 +68,7 @@ def _summed_terms(answers: Float32Array, leaders: Float32Array, single: Float32A
         single: (n,) largest t-statistics of single sessions.
     """
     stocks, sums = answers.shape[1], last_sum(leaders.astype(np.float64), SESSIONS)
-    t_summed = _summed_t(answers, sums.astype(np.float32)).swapaxes(0, 1)
+    t_summed = _white_t(answers, sums.astype(np.float32), [1 + age for age in _AGES]).swapaxes(0, 1)
     least, most = bound(_AGES.stop * stocks * leaders.shape[1]), _SINGLE * single
     found = set[tuple[int, int]]()
     for stock in np.flatnonzero(t_summed.max(axis=(1, 2)) > np.maximum(most, least)).tolist():
@@ -100,29 +103,17 @@ def after_leaders(moves: Float64Array, stocks: int, terms: Int64Array, loadings:
     return total
 
 
-def _single_t(answers: Float32Array, leaders: Float32Array) -> Float32Array:
-    """Return the (sessions, n, context) absolute t-statistics of (days, n) answers to earlier (days, context) moves.
+def _white_t(answers: Float32Array, causes: Float32Array, lags: Sequence[int]) -> Float32Array:
+    """Return the (lags, n, context) absolute t-statistics of (days, n) answers to (days, context) causes before them.
 
     With heteroskedasticity-consistent errors (White 1980).
     """
-    t = np.zeros((SESSIONS, answers.shape[1], leaders.shape[1]), dtype=np.float32)
-    for lag in range(1, min(SESSIONS + 1, len(leaders))):
-        t[lag - 1] = _white_t(answers[lag:], leaders[:-lag])
+    t = np.zeros((len(lags), answers.shape[1], causes.shape[1]), dtype=np.float32)
+    for place, lag in enumerate(lags):
+        if lag < len(causes):
+            answer, cause = answers[lag:], causes[:-lag]
+            t[place] = np.abs(ratio(answer.T @ cause, np.sqrt(answer.T**2 @ cause**2)))
     return t
-
-
-def _summed_t(answers: Float32Array, sums: Float32Array) -> Float32Array:
-    """Return the t-statistics of answers to (days, context) sums of moves, (ages, n, context)."""
-    t = np.zeros((len(_AGES), answers.shape[1], sums.shape[1]), dtype=np.float32)
-    for place, age in enumerate(_AGES):
-        if age + 1 < len(sums):
-            t[place] = _white_t(answers[age + 1 :], sums[: -age - 1])
-    return t
-
-
-def _white_t(answers: Float32Array, causes: Float32Array) -> Float32Array:
-    t: Float32Array = ratio(answers.T @ causes, np.sqrt(answers.T**2 @ causes**2)).astype(np.float32)
-    return np.abs(t)
 
 
 def _robust_t(answers: Float32Array, sums: Float64Array, age: int) -> float:

@@ -5,12 +5,12 @@ performance of a relative-value arbitrage rule"). It forecasts if each stock's p
 what the other's own past tells, significantly so among all pairs and half-lives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from data.bank import Float32Array, Float64Array, exponential_mean
-from models.impulses.terms import BoolArray, Int64Array, autocorrelated_t, bound
+from models.impulses.terms import BoolArray, Int64Array, autocorrelated_t, bound, ratio
 from utils.threads import in_threads
 
 HALF_LIVES = (8, 16, 32, 64)
@@ -65,21 +65,24 @@ def after_pairs(moves: Float64Array, terms: Int64Array, loadings: Float64Array, 
     return total
 
 
-def _surprises(moves: Float64Array) -> Float32Array:
-    """Return the (days - 1, n) moves of the second day on, less what each stock's own past tells of them."""
-    # float32: half the memory and time of products over all pairs, and a statistic matters to its first digits only.
-    left = np.empty((len(moves) - 1, moves.shape[1]), dtype=np.float32)
+def _by_columns(days: int, stocks: int, numbers_of: Callable[[slice], Float64Array]) -> Float32Array:
+    """Compute (days, stocks) numbers, some stocks at a time.
+
+    As float32: half the memory and time of products over all pairs, and a statistic matters to its first digits only.
+    """
+    numbers = np.empty((days, stocks), dtype=np.float32)
 
     def fill(some: slice) -> None:
-        left[:, some] = _residual(moves[1:, some], _own_past(moves[:, some])).T
+        numbers[:, some] = numbers_of(some)
 
-    in_threads(fill, _columns(moves.shape[1]))
-    return left
+    in_threads(fill, [slice(first, first + _TOGETHER) for first in range(0, stocks, _TOGETHER)])
+    return numbers
 
 
-def _columns(stocks: int) -> list[slice]:
-    """Divide stocks into blocks whose pasts are in memory at a time."""
-    return [slice(first, first + _TOGETHER) for first in range(0, stocks, _TOGETHER)]
+def _surprises(moves: Float64Array) -> Float32Array:
+    """Return the (days - 1, n) moves of the second day on, less what each stock's own past tells of them."""
+    days, stocks = moves.shape
+    return _by_columns(days - 1, stocks, lambda some: _residual(moves[1:, some], _own_past(moves[:, some])).T)
 
 
 def _own_past(moves: Float64Array) -> Float64Array:
@@ -104,13 +107,8 @@ def _blocks(stocks: int) -> list[tuple[slice, slice]]:
 
 def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Float32Array:
     """Return the decayed moves of (days, n) before each learned one of (days - 1,) days, as many rows."""
-    past = np.empty((is_learned.sum(), moves.shape[1]), dtype=np.float32)
-
-    def fill(some: slice) -> None:
-        past[:, some] = exponential_mean(moves[:, some], half_life)[:-1][is_learned]
-
-    in_threads(fill, _columns(moves.shape[1]))
-    return past
+    days, stocks = is_learned.sum(), moves.shape[1]
+    return _by_columns(days, stocks, lambda some: exponential_mean(moves[:, some], half_life)[:-1][is_learned])
 
 
 def _products(left: Float32Array) -> list[tuple[Float32Array, Float32Array]]:
@@ -118,7 +116,7 @@ def _products(left: Float32Array) -> list[tuple[Float32Array, Float32Array]]:
     known, found = (left != 0.0).astype(np.float32), []
     for one, two in _blocks(left.shape[1]):
         total = left[:, one].T @ left[:, two]
-        found.append((total, _ratio(total, known[:, one].T @ known[:, two])))
+        found.append((total, ratio(total, known[:, one].T @ known[:, two])))
     return found
 
 
@@ -167,16 +165,12 @@ def _spread_t(
         own: (m, 1) and (k,) sums of squares of the pasts.
         error: (m, 1) and (k,) variances of the surprises, and their covariances.
     """
-    unlike = 1.0 - _ratio(gram**2, own[0] * own[1])
+    unlike = 1.0 - ratio(gram**2, own[0] * own[1])
     noise = error[0] * own[1] + own[0] * error[1]
     spread = (noise - 2.0 * error[2] * gram) * unlike
-    t = np.abs(_ratio(cross, np.sqrt(np.maximum(spread, 0.0))))
+    t: Float32Array = np.abs(ratio(cross, np.sqrt(np.maximum(spread, 0.0))))
     np.fill_diagonal(t, 0.0)
     return t
-
-
-def _ratio(numerator: Float32Array, denominator: Float32Array) -> Float32Array:
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
 
 
 def _robust_t(moves: Float64Array, left: Float32Array, half_life: int, first: int, second: int) -> float:

@@ -24,9 +24,9 @@ def bound(candidates: int, significance: float = SIGNIFICANCE) -> float:
     return float(-norm.ppf(significance / 2.0 / max(candidates, 1)))
 
 
-def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64Array:
+def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> NDArray[Any]:
     """Divide; 0 where the denominator is 0."""
-    found: Float64Array = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0.0)
+    found: NDArray[Any] = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
     return found
 
 

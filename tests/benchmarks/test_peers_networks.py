@@ -12,9 +12,8 @@ from benchmarks.peers.networks import Learner, best_target, fit_networks, networ
 from benchmarks.peers.peer import Budget
 from data.splits import Span
 from environment.portfolio import Portfolio
-from models.input_rows import InputRows
 from tests.benchmarks.study_cases import tiny_config
-from tests.tiny import seeded, tiny_rules, trending_panel, world_of
+from tests.tiny import rows_of, seeded, tiny_rules, trending_panel, world_of
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.spaces import TARGET_PERCENTS
@@ -26,7 +25,7 @@ PEERS = {**networks(), "differentiable rollout": differentiable_rollout}
 def samples_of(results: np.ndarray, longest: int = 4) -> Samples:
     """Results at all targets of days 0 to 299, all known."""
     days, stocks = results.shape[-2:]
-    x = InputRows.of_dense(np.zeros((days, stocks, INPUTS), np.float32))
+    x = rows_of(np.zeros((days, stocks, INPUTS), np.float32))
     return Samples(x, results, Span(0, days - 1), longest)
 
 
@@ -84,7 +83,7 @@ def test_a_cold_soft_account_is_the_account(orders: int, stake: float) -> None:
     world = world_of(trending_panel(np.zeros(6), 120, noise=0.05), rules=rules)
     env, train_span = world.env, world.market.splits.train
     x = torch.randn(world.days, world.stocks, INPUTS, generator=seeded(1))
-    samples = Samples.of(InputRows.of_dense(x.numpy()), env, train_span, train_span.last)
+    samples = Samples.of(rows_of(x.numpy()), env, train_span, train_span.last)
     starts, gaps = world.starts(12).clamp(max=world.days - 12), []
     for target in (0, 4):
         account = SoftAccount.of(env, samples, target)
@@ -113,7 +112,7 @@ def test_training_finds_the_stock_that_rises() -> None:
     world = world_of(trending_panel([0.02, 0.0, -0.02], 100), rules=tiny_rules())
     span, env = world.market.splits.train, world.env
     x = torch.tensor([1.0, 0.0, -1.0])[:, None].expand(world.days, 3, 1)
-    account = SoftAccount.of(env, Samples.of(InputRows.of_dense(x.numpy()), env, span, span.last), 4)
+    account = SoftAccount.of(env, Samples.of(rows_of(x.numpy()), env, span, span.last), 4)
     torch.manual_seed(0)
     policy, starts, calls = StockPolicy(1), world.starts(8), iter(range(41))
     looks: list[float] = []

@@ -271,7 +271,7 @@ def test_monthly_returns_compound_to_the_whole(seed: int, days: int, first: Any)
             Evidence(selection=1e-9, timing=0.8),
             1.0,
             "significant evidence (p < 0.001). The champion is trusted for 1.00 of its selection (p < 0.001) and 0.25 "
-            "of its timing (p = 0.800): all orders are the agents'. ",
+            "of its timing (p = 0.800): 100% of the orders are the agents', the rest holds the market. ",
         ),
         (Evidence(selection=0.04, timing=1.0), 0.49, "49% of the orders are the agents', the rest holds the market. "),
         (Evidence(selection=0.8, timing=0.703), 0.0, "no significant evidence (p = 0.703). "),

@@ -15,8 +15,8 @@ from data.market import Market, build_market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import bars_frame, built_in_market, synthetic_market
 from environment.portfolio import Portfolio
-from models.input_rows import InputRows
 from tests.evaluation.page_case import case
+from tests.tiny import rows_of
 from training.evaluation.baselines import ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
 from training.evaluation.supervised import (
@@ -72,7 +72,7 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
     results = (2 + x[..., 1] - 0.5 * x[..., 2] + generator.standard_normal((days, n))).astype(np.float32)[None]
     results[:, generator.random((days, n)) < 0.1] = np.nan
     results[:, 175:] = np.nan
-    samples = Samples(InputRows.of_dense(x), results, Span(20, 179), longest=5)
+    samples = Samples(rows_of(x), results, Span(20, 179), longest=5)
     ridge = fit_ridge(samples)
     weights = ridge.moments.over(samples.train_days).solve(ridge.penalty)[:, 0]
 

@@ -37,17 +37,9 @@ def days() -> TrainingDays:
     return TrainingDays.of(market(), Portfolio.on(market(), TINY_RULES))
 
 
-def outcomes_of(results: NDArray[np.float32] | None = None) -> RelativeOutcomes:
-    """The outcomes of the market, or of it with other (targets, days, n) results."""
-    samples = days().samples
-    if results is not None:
-        samples = replace(samples, results=results)
-    return RelativeOutcomes.of(samples, days().inputs)
-
-
 @cache
 def outcomes() -> RelativeOutcomes:
-    return outcomes_of()
+    return RelativeOutcomes.of(days().samples, days().inputs)
 
 
 def dense_y(found: RelativeOutcomes) -> Tensor:
@@ -131,37 +123,13 @@ def test_a_row_has_the_inputs_and_results_of_its_day_and_stock() -> None:
     assert x.shape == (*rows.shape, found.x.inputs) and y.shape == (*rows.shape, len(TARGET_PERCENTS))
 
 
-@pytest.mark.parametrize("fold", [0, 2, 4])
-def test_results_of_a_fold_change_nothing_that_is_learned_for_it(fold: int) -> None:
-    """But for the standard deviation, which is of all training days and the same for all orders."""
-    samples, found = days().samples, outcomes()
-    _, held = samples.folds[fold]
-    results = samples.results.copy()
-    results[:, held] = 3 * results[:, held] + np.random.default_rng(0).standard_normal(results[:, held].shape)
-    other = outcomes_of(results)
-    drawn = found.draw(1, 500, seeded(2))
-    assert torch.equal(other.draw(1, 500, seeded(2)), drawn)
-    own = drawn[:, fold]
-    assert torch.equal(found.at(own)[0], other.at(own)[0])
-    one, two = (part.at(own)[1] * part.deviation for part in (found, other))
-    torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
-    scale = found.deviation / other.deviation
-    assert bool((scale < 0.95).all())
-    rest = drawn[:, (fold + 1) % 5]
-    assert not torch.allclose(found.at(rest)[1] * scale, other.at(rest)[1], atol=1e-2)
-
-
-def random_networks() -> Networks:
-    """Of two agents, no number of which is zero."""
+def random_agents() -> ActorCritic:
+    """Two agents, no number of which is zero."""
     sizes = NetworkSizes(outcomes().x.inputs - 1, hidden=3, folds=5, account=FEATURES)
     mask = torch.ones(2, sizes.inputs, dtype=torch.bool)
     networks = shake(Networks.initialize(mask, sizes, 0.0, seeded(1)), 0.7, seeded(2))
     networks.base.copy_(torch.tensor([[0.6, 1.5, 0.4], [0.9, 0.3, 2.0]]))
-    return networks
-
-
-def random_agents() -> ActorCritic:
-    return random_networks().targets
+    return networks.targets
 
 
 def ridge_by_fold() -> Tensor:
@@ -186,45 +154,12 @@ def by_hand(
 START = torch.tensor([TARGET_PERCENTS[2], TARGET_PERCENTS[0]], dtype=torch.float64)
 
 
-def test_each_day_is_judged_by_the_networks_of_its_fold() -> None:
-    """What the others expect does not matter: with theirs at no number, these alone are heard on their days."""
-    found, agents = outcomes(), random_agents()
-    ridge = found.x.relative(torch.randn(2, int(found.x.has_bar.sum()), generator=seeded(3)), found.x.days)
-    judged = found.judged(found.x.days, agents, ridge, START)
-    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days))).double().numpy()
-    for fold, own in enumerate(found.held):
-        alone = random_networks().map(
-            lambda part, fold=fold: (
-                part  # type: ignore[misc]
-                if part.dim() < 3
-                else torch.full_like(part, torch.nan).index_copy(
-                    1, torch.tensor([fold]), part.detach()[:, fold : fold + 1]
-                )
-            )
-        )
-        rows = found.x.rows(own)
-        heard = found.judged(own, alone.targets, ridge[:, rows], START)
-        for part, whole in zip(heard, judged, strict=True):
-            assert torch.equal(part, whole[:, rows])
-        for day in range(own.start, own.stop):
-            rows, here = found.x.rows(slice(day, day + 1)), day - found.x.days.start
-            x = seen[here, found.x.has_bar[here].numpy()]
-            for agent in range(2) if len(x) else ():
-                parts = by_hand(agents, agent, fold, x, ridge[agent, rows].double().numpy(), float(START[agent]))
-                for expected, whole in zip(
-                    parts, (judged.score, judged.target, judged.at_start, judged.reward), strict=True
-                ):
-                    np.testing.assert_allclose(whole[agent, rows], expected, rtol=1e-3, atol=1e-3)
-    shifted = judged.target - START[:, None]
-    assert float(shifted.abs().mean()) > 1.0 and float(shifted.std()) > 1.0
-
-
 def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand for some weights of both; the best five stocks by score are the opportunity of a day."""
     found, agents, by_fold = outcomes(), random_agents(), ridge_by_fold()
     weight, network = [0.6, 0.3], [0.5, 1.2]
     blend = replace(Blend.of_ridge(2), ridge=torch.tensor(weight), network=torch.tensor(network))
-    monkeypatch.setattr(RelativeOutcomes, "blend", lambda *_: blend)
+    monkeypatch.setattr(Blend, "of_products", lambda *_: blend)
     forecasts, same = days().forecasts(regressions(by_fold), START, agents)
     closed, _ = days().forecasts(regressions(by_fold), START)
     typical = found.typical.double().numpy()
@@ -248,6 +183,8 @@ def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest
                 best = expected[np.argsort(-score - ridge)[:5]].mean()
                 assert float(forecasts.opportunity[agent, day]) == pytest.approx(best, rel=1e-3, abs=1e-2)
             assert bool((forecasts.expected[:, day, ~has_bar] == -torch.inf).all())
+    shifted = forecasts.target[:, found.learned] - START[:, None, None]
+    assert float(shifted.abs().mean()) > 1.0 and float(shifted.std()) > 1.0
 
 
 def blend_of(ridge: Tensor, network: Tensor, results: Tensor) -> Blend:

@@ -122,11 +122,9 @@ def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tens
         assert float(ridge.explained[agent]) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("fold", [0, 2, 4])
-def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market, fold: int) -> None:
+def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market, days: TrainingDays) -> None:
     """Other prices on its days change no result on the days that its critics learn from, nor their responses."""
-    days = days_of(market)
-    learned, held = days.samples.folds[fold]
+    learned, held = days.samples.folds[2]
     factor = np.ones(market.data_array.shape[:2])
     factor[held] = np.exp(np.random.default_rng(0).uniform(-0.3, 0.3, factor[held].shape))
     other_market = with_prices(market, factor)
@@ -147,12 +145,11 @@ def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market
 
 
 def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
-    market: Market, genes: Tensor, monkeypatch: pytest.MonkeyPatch
+    market: Market, days: TrainingDays, genes: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the results on: other ones on a fold and as long before and after it as a trade may take."""
-    expected = days_of(market)
-    _, held = expected.samples.folds[2]
-    longest, first = expected.samples.longest, market.splits.train.first
+    _, held = days.samples.folds[2]
+    longest, first = days.samples.longest, market.splits.train.first
     changed = slice(held.start - longest - first, held.stop + longest - first)
 
     def other_results(*args: Any) -> Any:
@@ -161,8 +158,7 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
         return known
 
     monkeypatch.setattr("training.forecasts.samples.order_results", other_results)
-    found_days = days_of(market)
-    one, two = (expected_by(days, genes) for days in (expected, found_days))
+    one, two = (expected_by(own, genes) for own in (days, days_of(market)))
     assert torch.equal(one[:, held], two[:, held])
     assert not torch.allclose(one[:, : held.start].nan_to_num(0, 0, 0), two[:, : held.start].nan_to_num(0, 0, 0))
 

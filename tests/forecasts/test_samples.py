@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.splits import Span
-from models.input_rows import InputRows
+from tests.tiny import rows_of as input_rows
 from training.forecasts.samples import Moments, Samples
 from utils.errors import DataError
 
@@ -25,7 +25,7 @@ def samples_of(seed: int = 0, days: int = 90, stocks: int = 4, longest: int = 3,
     train = Span(10, days - 11 if last is None else last)
     results[:, : train.first], results[:, train.last - longest + 1 :] = np.nan, np.nan
     results[:, rng.random((days, stocks)) < 0.15] = np.nan
-    return Samples(InputRows.of_dense(x), results.astype(np.float32), train, longest)
+    return Samples(input_rows(x), results.astype(np.float32), train, longest)
 
 
 def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[FloatArray, FloatArray]:
@@ -47,7 +47,7 @@ def ridge(x: FloatArray, y: FloatArray, penalty: FloatArray) -> FloatArray:
 def test_folds_part_the_training_days_and_trades_do_not_overlap(days: int, longest: int, after: int) -> None:
     train = Span(7, 6 + days)
     total = 7 + days + after
-    x = InputRows.of_dense(np.zeros((total, 1, 1), np.float32))
+    x = input_rows(np.zeros((total, 1, 1), np.float32))
     samples = Samples(x, np.zeros((1, total, 1), np.float32), train, longest)
     judged = [day for _, held in samples.folds for day in range(held.start, held.stop)]
     assert judged == list(range(train.first, train.last + 1))

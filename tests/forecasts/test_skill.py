@@ -103,7 +103,8 @@ def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     for day, scores in enumerate(found, start=FIRST_DAY):
         world.env.reset(torch.tensor([day]))
         nothing = torch.zeros(world.stocks, POSITION_FEATURES)
-        orders = agent.action(nothing, world.env.account()[0], forecasts, day)[:, 0].numpy()
+        placed = agent.place(nothing, world.env.account()[0], forecasts, day)
+        orders = placed.action(forecasts.target[:, day])[0, :, 0].numpy()
         is_best = (scores == np.nanmax(scores)) & (scores > 0)
         np.testing.assert_array_equal(orders > 0, is_best)
         ordered += is_best.sum()

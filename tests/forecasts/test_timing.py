@@ -7,27 +7,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.learning.study import study_config
-from benchmarks.learning.unseen import training_market
-from environment.portfolio import Portfolio
 from models.evidence import Trust
 from models.evolution import random_genes
 from models.inputs import INPUTS
 from models.population import target_percents
 from models.trader import day_mean
 from tests.tiny import learnable_market, seeded, tiny_trainer
-from training.forecasts.ridge import TrainingDays
 
 AGENTS = 4
-
-
-@pytest.mark.parametrize(("kind", "low", "high"), [("regime", 0.5, 1.0), ("martingale", 0.0, 0.0)])
-def test_timing_is_trusted_where_it_was_planted(kind: str, low: float, high: float) -> None:
-    words = ("--synthetic.kind", kind, "--synthetic.days", "3000", "--synthetic.stocks", "12")
-    market, _ = training_market(config := study_config([*words]))
-    days = TrainingDays.of(market, Portfolio.on(market, config.env))
-    trust = days.fit(random_genes(AGENTS, seeded(0)), trials=16).timing
-    assert low <= float(trust.mean()) <= high
 
 
 def test_the_level_of_a_day_by_hand() -> None:

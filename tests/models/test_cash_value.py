@@ -95,7 +95,7 @@ def test_what_is_due_soon_stands_in_front() -> None:
 
 @given(seeds, st.integers(1, 4), st.sampled_from((4.0, 10.0)), st.sampled_from((0.0, 60.0)))
 @example(5550730, 1, 10.0, 60.0)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: float, cost: float) -> None:
     """One account after the other, one order after the other, the best first, by the values before and after it."""
     generator, rules = seeded(seed), rules_of(20, 5, stake, cost)

@@ -56,16 +56,16 @@ def approximately(trade: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "rules",
+    ("rules", "share"),
     [
-        TINY_RULES,
-        tiny_rules(max_new_positions_per_day=3, stake_percent=2.5, fill="same_close", trading_days=10),
-        tiny_rules(max_new_positions_per_day=9, stake_percent=10.0, cost_bps=60.0, delisting_loss=30.0),
+        (TINY_RULES, 1.0),
+        (tiny_rules(max_new_positions_per_day=3, stake_percent=2.5, fill="same_close", trading_days=10), 0.37),
+        (tiny_rules(max_new_positions_per_day=9, stake_percent=10.0, cost_bps=60.0, delisting_loss=30.0), 0.37),
+        (TINY_RULES, 0.0),
     ],
-    ids=["one order", "three orders", "all stocks"],
+    ids=["one order", "three orders", "all stocks", "the market"],
 )
 @pytest.mark.parametrize("has_networks", [False, True], ids=["closed form", "networks"])
-@pytest.mark.parametrize("share", [1.0, 0.37, 0.0])
 def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, has_networks: bool, share: float) -> None:
     """The same trades on the same windows, decided on observations by stock there and on slots here.
 
@@ -73,7 +73,7 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ha
     """
     env, starts = environment_of(market, rules=rules), [20, 47, 90]
     trades = 0
-    for seed in range(3):
+    for seed in range(2):
         agent = tiny_agent(market, rules=rules, seed=seed, target=12.5)
         agent = (networked(agent, seed) if has_networks else agent).betting(share)
         trading, policy = TradingEnvironment.on(market, rules), agent.policy
@@ -91,13 +91,12 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ha
             wanted = rollout.equity[:, 0, lane].tolist()
             assert equity == (pytest.approx(wanted, rel=1e-6) if has_networks else wanted)
             trades += len(env.get_trades())
-    assert trades > 15
+    assert trades > 10
 
 
-@pytest.mark.parametrize("has_networks", [False, True], ids=["closed form", "networks"])
 @pytest.mark.parametrize("day", [40, 99])
-def test_what_it_thinks_on_a_day_ignores_what_follows(market: Market, day: int, has_networks: bool) -> None:
-    agent = networked(tiny_agent(market)) if has_networks else tiny_agent(market)
+def test_what_it_thinks_on_a_day_ignores_what_follows(market: Market, day: int) -> None:
+    agent = networked(tiny_agent(market))
     changed = market.data_array.copy()
     changed[day + 1 :] *= np.random.default_rng(0).uniform(0.5, 2.0, changed[day + 1 :].shape).astype(np.float32)
     other = Market(**(vars(market) | {"data_array": changed}))
@@ -150,10 +149,9 @@ def less_mean(values: Floats, has_bar: npt.NDArray[np.bool_]) -> Floats:
     return values - day_means(values, has_bar)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market, seed: int) -> None:
+def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
     """Two members of two folds each: what they expect, by what they rank stocks, and where they sell."""
-    agent, has_bar = networked(tiny_agent(market, seed=seed), seed), np.isfinite(market.close)
+    agent, has_bar = networked(tiny_agent(market)), np.isfinite(market.close)
     found, expected = agent.forecasts(market), thought_by_hand(agent, market)
     for name, wanted in zip(("expected", "score", "target"), expected, strict=True):
         own = getattr(found, name)[0].numpy()
@@ -168,12 +166,8 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path, has_net
     agent = networked(agent) if has_networks else agent
     agent.save(tmp_path / "agent.safetensors")
     loaded = DDPGAgent.load(str(tmp_path / "agent.safetensors"))
-    for part in ("networks", "members") if has_networks else ():
-        found, expected = (one.state_dict()[part] for one in (loaded, agent))
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert loaded.rules == rules and loaded.device == agent.device
-    for part in ("inputs", "traders", "cash_value"):
+    for part in ("inputs", "traders", "cash_value", *(("networks", "members") if has_networks else ())):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))
         assert found.keys() == expected.keys()
         for name, value in expected.items():
@@ -186,53 +180,25 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path, has_net
     assert loaded_equity == equity and len(set(equity)) > 5
 
 
-def broken_files(folder: Path, agent: DDPGAgent) -> list[Path]:
-    """Files that are no agents: none, a folder, other formats, a cut one, and good tensors with other metadata."""
-    good = folder / "good.safetensors"
-    agent.save(good)
+def test_a_file_that_is_no_agent_is_refused_in_one_line(market: Market, tmp_path: Path) -> None:
+    """None, a folder, other formats, a cut one; good tensors with other metadata, and tensors of another shape."""
+    good = tmp_path / "good.safetensors"
+    tiny_agent(market).save(good)
     with safe_open(good, framework="pt") as file:
         metadata = file.metadata()
     tensors, rules = load_file(good), json.loads(metadata["rules"])
-    (folder / "text").write_text("no agent\n" * 20)
-    (folder / "cut").write_bytes(good.read_bytes()[:-100])
-    torch.save({"a": torch.zeros(2)}, folder / "torch.pt")
-    changed = {
-        "no_metadata": None,
-        "no_json": {**metadata, "rules": "{"},
-        "unknown_setting": {**metadata, "rules": json.dumps({**rules, "leverage": 3})},
-        "impossible_setting": {**metadata, "rules": json.dumps({**rules, "trading_days": 0})},
-    }
-    for name, other in changed.items():
-        save_file(tensors, folder / name, metadata=other)
-    names = ["nowhere/agent.safetensors", "text", "cut", "torch.pt", *changed]
-    return [folder, *(folder / name for name in names)]
-
-
-def assert_no_agent(path: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        DDPGAgent.load(path)
-    message = str(refused.value)
-    assert message.startswith(f"expected an agent saved by DDPGAgent.save, got {path}: ")
-    assert "\n" not in message
-
-
-def test_a_file_that_is_no_agent_is_refused_in_one_line(market: Market, tmp_path: Path) -> None:
-    for path in broken_files(tmp_path, tiny_agent(market)):
-        assert_no_agent(path)
-
-
-def with_tensors(market: Market, path: Path, **changes: Any) -> None:
-    """Write an agent with other tensors; None leaves one out."""
-    tiny_agent(market).save(path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    tensors = {name: value for name, value in (load_file(path) | changes).items() if value is not None}
-    save_file(tensors, path, metadata=metadata)
-
-
-@pytest.mark.parametrize(
-    "name", ["traders/weights", "cash_value/weights", "cash_value/opportunity_knots", "inputs/mean"]
-)
-def test_a_file_with_tensors_of_another_shape_is_refused(market: Market, tmp_path: Path, name: str) -> None:
-    with_tensors(market, tmp_path / "agent", **{name: torch.zeros(2, 5)})
-    assert_no_agent(tmp_path / "agent")
+    (tmp_path / "text").write_text("no agent\n" * 20)
+    (tmp_path / "cut").write_bytes(good.read_bytes()[:-100])
+    torch.save({"a": torch.zeros(2)}, tmp_path / "torch.pt")
+    unknown, impossible = (json.dumps({**rules, **changes}) for changes in ({"leverage": 3}, {"trading_days": 0}))
+    for place, other in enumerate((None, {"rules": "{"}, {"rules": unknown}, {"rules": impossible})):
+        save_file(tensors, tmp_path / f"metadata {place}", metadata=other)
+    for name in ("traders/weights", "cash_value/weights", "cash_value/opportunity_knots", "inputs/mean"):
+        changed = {**tensors, name: torch.zeros(2, 5)}
+        save_file(changed, tmp_path / name.replace("/", " "), metadata=metadata)
+    good.unlink()
+    for path in (tmp_path, good, *tmp_path.iterdir()):
+        with pytest.raises(ConfigError) as refused:
+            DDPGAgent.load(path)
+        message = str(refused.value)
+        assert message.startswith(f"expected an agent saved by DDPGAgent.save, got {path}: ") and "\n" not in message

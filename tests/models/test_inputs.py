@@ -51,7 +51,8 @@ def test_inputs_are_bank_and_forecasts_in_units_of_the_learned_days() -> None:
     found = TradeInputs.fit(market, LEARNED).of(market)[..., 1:].astype(np.float64)
     close = market.data_array[:, :, CLOSE]
     bank = multi_scale_bank(market.close).astype(np.float64)
-    forecast = Responses.fit(close, market.investable_columns, LEARNED).forecast(close, market.investable_columns)
+    responses = Responses.fit(close, market.investable_columns, LEARNED)
+    forecast = responses.forecaster(close, market.investable_columns)(slice(0, len(INVESTABLE)))
     for place in range(bank.shape[2] + len(FORECASTS)):
         raw = bank[..., place] if place < bank.shape[2] else forecast[..., place - bank.shape[2]].astype(np.float64)
         learned = raw[LEARNED[:, None] & np.isfinite(market.close)]

@@ -16,22 +16,7 @@ from tests.data.test_planted_rules import Array
 from utils.config.trader import SyntheticConfig
 
 
-def couples(days: int, stocks: int, speed: float, seed: int) -> Array:
-    """Moves of 2 x `stocks`: the spread of each of the first `stocks` from the one `stocks` places later reverts."""
-    moves, level = np.random.default_rng(seed).standard_normal((days, 2, stocks)), np.zeros(stocks)
-    for day in range(days):
-        moves[day] += speed * level * np.array([[-1.0], [1.0]])
-        level += moves[day, 0] - moves[day, 1]
-    return moves.reshape(days, 2 * stocks)
-
-
-def test_couples_are_found_among_all_pairs() -> None:
-    terms, loadings = pair_terms(couples(2500, 10, 0.04, 0))
-    assert [tuple(term) for term in terms[:, :2]] == [(stock, (stock + 10) % 20) for stock in range(20)]
-    assert (loadings < 0).all()
-
-
-@pytest.mark.parametrize("kind", ["martingale", "reversal", "value", "momentum", "lead-lag", "crowd"])
+@pytest.mark.parametrize("kind", ["reversal", "momentum", "crowd"])
 def test_own_pasts_and_leaders_make_no_pairs(kind: str) -> None:
     market = synthetic_market(SyntheticConfig(kind=kind, days=2000), 31)
     close, stocks = market.close.astype(np.float32), np.arange(market.stocks)
@@ -41,14 +26,15 @@ def test_own_pasts_and_leaders_make_no_pairs(kind: str) -> None:
 def test_the_built_in_couples_are_found() -> None:
     market = synthetic_market(SyntheticConfig(kind="pairs", days=2400), 32)
     close, stocks = market.close.astype(np.float32), np.arange(market.stocks)
-    terms = Responses.fit(close, stocks, np.ones(len(close), dtype=bool)).pair_terms
-    assert (terms[:, 1] == partner(40)[terms[:, 0]]).all() and len(terms) >= 30
+    found = Responses.fit(close, stocks, np.ones(len(close), dtype=bool))
+    terms = found.pair_terms
+    assert (terms[:, 1] == partner(40)[terms[:, 0]]).all() and len(terms) >= 30 and (found.pair_loadings < 0).all()
 
 
 def test_slow_own_drifts_are_no_pairs() -> None:
     """Two independent slow series correlate by chance, more than independent errors tell."""
     generator, found = np.random.default_rng(5), 0
-    for _ in range(10):
+    for _ in range(6):
         drift = np.zeros((1500, 20))
         shocks = 0.1 * generator.standard_normal(drift.shape)
         for day in range(1, len(drift)):

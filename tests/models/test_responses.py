@@ -45,6 +45,11 @@ def always(close: np.ndarray) -> np.ndarray:
     return np.ones(len(close), dtype=bool)
 
 
+def forecast_of(found: Responses, close: np.ndarray, stocks: np.ndarray) -> np.ndarray:
+    """The forecasts of all stocks and days."""
+    return found.forecaster(close, stocks)(slice(0, len(stocks)))
+
+
 def responses(columns: int, **answers: np.ndarray) -> Responses:
     """Answers made by hand, for columns whose returns have mean 0 and deviation 1%."""
     bins = len(EVENT_EDGES) + 1
@@ -96,7 +101,7 @@ def test_answers_over_many_sessions_are_found_at_their_age(kind: str, age: int) 
     found = Responses.fit(close, stocks, always(close))
     assert set(found.leader_terms[:, 0].tolist()) == {SESSIONS + 1 + age} and len(found.leader_terms) >= 36
     assert (np.sign(found.leader_loadings) == np.where(found.leader_terms[:, 1] % 2, -1, 1)).all()
-    forecast = found.forecast(close, stocks)[:, :, LEADERS]
+    forecast = forecast_of(found, close, stocks)[:, :, LEADERS]
     moves = np.diff(np.log(close[:, 40].astype(np.float64)), prepend=np.nan)
     first = found.leader_terms[0, 1]
     told = np.corrcoef(forecast[200:, first], moves[200 - age : len(moves) - age])[0, 1]
@@ -112,13 +117,13 @@ def test_the_state_in_which_moves_repeat_is_found() -> None:
 
 def test_little_is_sure_where_there_is_nothing() -> None:
     counts = []
-    for seed in range(10):
+    for seed in range(6):
         close = prices(0.0005 + 0.015 * noise(seed, 2000, 48))
         found = Responses.fit(close, np.arange(40), always(close))
         terms = found.leader_terms, found.state_terms, found.pair_terms
         counts.append((len(significant_events(found)), *map(len, terms)))
-    # The chance of two of ten runs is a twelfth at the size of the test, which heavy tails only make smaller.
-    assert (np.array(counts) > 0).sum(axis=0).max() <= 2
+    # At the size of the test, which heavy tails only make smaller, two of six runs have a chance of a thirtieth.
+    assert (np.array(counts) > 0).sum(axis=0).max() <= 1
 
 
 def test_what_is_answered_in_every_state_is_no_states() -> None:
@@ -138,7 +143,7 @@ def test_events_forecast_what_is_still_to_be_answered(seed: int) -> None:
     days, close = 70, closes(seed, days=70, columns=1)
     event = np.random.default_rng(seed).standard_normal((SESSIONS, len(EVENT_EDGES) + 1))
     event[:, len(EVENT_EDGES) // 2] = 0.0
-    forecast = responses(1, event=event).forecast(close, np.arange(1))[:, 0, EVENT]
+    forecast = forecast_of(responses(1, event=event), close, np.arange(1))[:, 0, EVENT]
     returns, is_move = 0.01 * bounded_moves(close)[:, 0], np.zeros(days, dtype=bool)
     is_move[1:] = np.isfinite(close[1:, 0]) & np.isfinite(close[:-1, 0])
     plain = weighted_deviations(returns, is_move)
@@ -169,7 +174,7 @@ def weighted_deviations(returns: np.ndarray, is_move: np.ndarray) -> list[float]
 def test_leaders_forecast_what_is_still_to_be_answered(seed: int, lag: int) -> None:
     close = closes(seed, days=80, columns=4)
     made = responses(4, leader_terms=np.array([[lag, 1, 3]]), leader_loadings=np.array([0.5]))
-    forecast = made.forecast(close, np.array([0, 2]))
+    forecast = forecast_of(made, close, np.array([0, 2]))
     moves = np.clip(bounded_moves(close)[:, 3], -4, 4)
     for day in range(80):
         # The answers of coming sessions are to the moves of the last `lag` days.
@@ -183,7 +188,7 @@ def test_leaders_forecast_what_is_still_to_be_answered(seed: int, lag: int) -> N
 def test_states_forecast_what_is_still_to_be_answered(seed: int, lag: int, column: int, place: int) -> None:
     close = closes(seed, days=80, columns=4)
     made = responses(4, state_terms=np.array([[lag, column, place]]), state_loadings=np.array([-0.3]))
-    forecast = made.forecast(close, np.array([0, 2]))
+    forecast = forecast_of(made, close, np.array([0, 2]))
     moves = np.clip(bounded_moves(close), -4, 4)
     is_move = np.isfinite(close[1:]) & np.isfinite(close[:-1])
     stocks = np.concatenate(([0], is_move[:, [0, 2]].sum(axis=1)))
@@ -222,7 +227,7 @@ def test_no_forecast_looks_ahead(seed: int, day: int) -> None:
     corrupted[day:] = generator.uniform(1, 100, corrupted[day:].shape)
     corrupted[day:][generator.random(corrupted[day:].shape) < 0.3] = np.nan
     stocks = np.arange(4)
-    before, after = made.forecast(close, stocks), made.forecast(corrupted, stocks)
+    before, after = forecast_of(made, close, stocks), forecast_of(made, corrupted, stocks)
     np.testing.assert_array_equal(before[:day], after[:day])
     assert before.shape == (300, 4, len(FORECASTS)) and before.dtype == np.float32 and np.isfinite(after).all()
 
@@ -250,12 +255,12 @@ def test_a_change_over_a_gap_is_no_move() -> None:
     days = np.arange(300)
     returns = 0.01 * (0.998**days * np.where(days % 2, 1.0, -1.0))[:, None]
     made = responses(1, event=event)
-    assert not made.forecast(prices(returns), np.arange(1)).any()
+    assert not forecast_of(made, prices(returns), np.arange(1)).any()
     returns[200] = 0.3
     close = prices(returns)
-    assert made.forecast(close, np.arange(1))[200:219, 0, 2].all()
+    assert forecast_of(made, close, np.arange(1))[200:219, 0, 2].all()
     close[199] = np.nan
-    assert not made.forecast(close, np.arange(1)).any()
+    assert not forecast_of(made, close, np.arange(1)).any()
     assert Responses.fit(close, np.arange(1), always(close)).scale[0] < 0.01
 
 
@@ -268,7 +273,7 @@ def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
     for learned in (always(close), ~always(close)):
         for stocks in (np.arange(5), np.array([3, 1])):
             found = Responses.fit(close, stocks, learned)
-            forecast = found.forecast(close, stocks)
+            forecast = forecast_of(found, close, stocks)
             assert np.isfinite(forecast).all() and forecast.shape == (days, len(stocks), len(FORECASTS))
             if kind != "noise":
                 assert not forecast.any()

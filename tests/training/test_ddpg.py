@@ -277,7 +277,7 @@ def losses_by_hand(learners: Learners, batch: Batch, gamma: float) -> dict[str, 
 
 
 @over(seeds, st.integers(1, 3), st.sampled_from((0.0, 0.7, 1.0)), st.sampled_from((0.0, 0.6)))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_losses_are_those_in_plain_numbers(seed: int, orders: int, gamma: float, missing: float) -> None:
     """Of rewards; of V(s, a) against gamma (r' + V'(s', mu'(s'))); of what actors choose and how much they buy."""
     learners, batch = random_learners(2, seed, rate=0.0), random_batch(8, orders, seed + 1, missing=missing)
@@ -300,7 +300,7 @@ def slopes_by_hand(loss: Callable[[], float], part: Tensor, place: tuple[int, ..
 
 
 @over(seed=seeds, orders=st.sampled_from((1, 3)))
-@settings(max_examples=10)
+@settings(max_examples=5)
 @mock.patch("models.cash_value.MIN_COEFFICIENT", 0.0)
 @mock.patch(f"{__name__}.MIN_COEFFICIENT", 0.0)
 def test_a_step_is_that_of_adamw_along_the_gradient_in_plain_numbers(seed: int, orders: int) -> None:

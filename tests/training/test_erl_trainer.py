@@ -108,8 +108,7 @@ def unlike(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     "changes",
     [
-        unlike(max_holding_days=1, settlement_days=0),
-        unlike(trading_days=2),
+        unlike(max_holding_days=1, settlement_days=0, trading_days=2),
         unlike(max_new_positions_per_day=9, stake_percent=10.0),
         unlike(stake_percent=50.0, max_days_without_bar=1, delisting_loss=100.0),
         unlike(inaction_penalty=0.3, loss_multiplier=2.0, fill="same_close"),

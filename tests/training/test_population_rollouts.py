@@ -19,8 +19,7 @@ def market() -> Market:
     return learnable_market(1)
 
 
-@pytest.mark.parametrize("gradient_steps", [0, 2], ids=["closed forms", "networks"])
-@pytest.mark.parametrize("capacity", [100_000, 60], ids=["all", "thinned"])
+@pytest.mark.parametrize(("gradient_steps", "capacity"), [(0, 100_000), (2, 60)], ids=["closed forms", "networks"])
 def test_known_forecasts_change_nothing(market: Market, capacity: int, gradient_steps: int) -> None:
     """They are those that would be computed anew."""
     learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps)

@@ -56,7 +56,7 @@ def summed_up(kind: str) -> TrainingDays:
     return TrainingDays.of(market(kind), Portfolio.on(market(kind), RULES))
 
 
-def trained(kind: str, part: str | None = None) -> tuple[ERLTrainer, dict[str, Any]]:
+def trained(kind: str, part: str | None = None, generations: int = 2) -> tuple[ERLTrainer, dict[str, Any]]:
     """A trainer after a few generations, and its last record."""
     change, days = {} if part is None else PARTS[part], summed_up(kind)
     with mock.patch.object(TrainingDays, "of", lambda *_: replace(days, means=copy.copy(days.means))):
@@ -69,27 +69,25 @@ def trained(kind: str, part: str | None = None) -> tuple[ERLTrainer, dict[str, A
         )
     if not isinstance(change, dict):
         change(trainer, seeded())
-    *_, last = trainer.run(3)
+    *_, last = trainer.run(generations)
     return trainer, last
 
 
 @cache
-def base(kind: str) -> dict[str, Any]:
-    return trained(kind)[1]
+def base() -> dict[str, Any]:
+    return trained("agree")[1]
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_noise_in_place_of_a_part_changes_what_the_agents_earn(part: str) -> None:
     trainer, record = trained("agree", part)
-    assert record["generation"] == base("agree")["generation"] == 3
     for name in ("profit_percent", "trading"):
-        assert record[name] != base("agree")[name], name
+        assert record[name] != base()[name], name
     assert trainer.population.updates > 0
 
 
 def test_random_actors_lose_the_profit() -> None:
     """Of the champion on validation days, on a market whose drifts last."""
-    random = trained("momentum", "actor")[1]["validation"]
-    profit = base("momentum")["validation"]
+    random, profit = (trained("momentum", part, 3)[1]["validation"] for part in ("actor", None))
     assert profit["champion"] > 3.0 and random["champion"] < 0.1 * profit["champion"]
     assert random["closed_form"] > 0.5 * profit["closed_form"], "the closed form beneath is whole"

@@ -16,7 +16,7 @@ from torch import Tensor
 from models.input_rows import InputRows
 from models.inputs import TradeInputs
 from models.networks import ActorCritic
-from models.trader import Blend, day_mean, products
+from models.trader import day_mean, products
 from training.forecasts.samples import Samples
 
 _STOCKS = 64
@@ -68,10 +68,9 @@ class RelativeOutcomes:
         deviation = (torch.stack(square) / known.sum()).sqrt().clamp(min=1e-6)
         assert torch.equal(known[x.here(learned)], x.has_bar[x.here(learned)])
         has_orders = samples.is_known.any(axis=1)
-        folds = [
-            torch.from_numpy(np.flatnonzero((fitted & has_orders)[days])).to(device) for fitted, _ in samples.folds
-        ]
-        return cls(x, inputs, results, mean, deviation, learned, [own for _, own in samples.folds], folds)
+        fitted, held = zip(*samples.folds, strict=True)
+        folds = [torch.from_numpy(np.flatnonzero((own & has_orders)[days])).to(device) for own in fitted]
+        return cls(x, inputs, results, mean, deviation, learned, [*held], folds)
 
     @property
     def typical(self) -> Tensor:
@@ -114,9 +113,9 @@ class RelativeOutcomes:
         """
         rows, judgement = self.x.rows(days), ridge.new_empty(4, *ridge.shape)
         for fold, held in enumerate(self.held):
-            tested = overlap(held, days)
-            here = slice(*(row - rows.start for row in (self.x.rows(tested).start, self.x.rows(tested).stop)))
-            seen = self.inputs.for_networks(self.x.x(tested))
+            tested = self.x.rows(overlap(held, days))
+            here = slice(tested.start - rows.start, tested.stop - rows.start)
+            seen = self.inputs.for_networks(self.x.x(overlap(held, days)))
             for agent, percent in enumerate(start.to(seen.dtype)):
                 judgement[:, agent, here] = agents.judge(agent, fold, seen, percent, self.deviation)
             judgement[0, :, here] += (agents.weights[:, fold, :1] - 1.0) * ridge[:, here]
@@ -128,10 +127,6 @@ class RelativeOutcomes:
         results = self.relative(overlap(self.learned, days))
         y = torch.stack([results[target] for target in targets])
         return products(ridge[:, : y.shape[1]], network[:, : y.shape[1]], y)
-
-    def blend(self, sums: Tensor) -> Blend:
-        """Blend ridge regressions and networks by sums of `products` over all training days; ablations replace it."""
-        return Blend.of_products(sums)
 
 
 def overlap(one: slice, other: slice) -> slice:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class TrainingDays:
         rows, start, sums = self.samples.x, start.to(self.tradable.device), torch.zeros((), device=self.tradable.device)
         most = self.tradable.shape[1] if most is None else most
         whole_shift = self.means.shift(ridge.shift_by_fold).to(rows.own)[..., None]
-        by_block, unblended = list[tuple[slice, Forecasts]](), list[tuple[slice, BestOrders]]()
+        by_block, unblended = list[tuple[slice, Forecasts]](), list[tuple[slice, Callable[[Blend], Forecasts]]]()
         for days in rows.blocks():
             forecast, shift, penalty = self.ridge(days, ridge.by_fold), whole_shift[:, rows.here(days)], None
             if self.risk is not None:
@@ -149,13 +149,31 @@ class TrainingDays:
             score = score if penalty is None else risk.utility(score, penalty)
             stock = best_stocks(score, most)
             kept = (score, *(rows.spread(part, days) for part in (forecast, judged.reward, judged.target)))
-            score, forecast, reward, target = (part.gather(2, stock) for part in kept)
-            penalty = None if penalty is None else penalty.gather(2, stock)
-            level = level[..., None]
-            unblended.append((days, BestOrders(stock, score, forecast, reward, target, level, shift, penalty)))
-        blend = Blend.of_ridge(len(start)) if agents is None else self.relative.blend(sums)
-        by_block += [(days, best.forecasts(blend, start, self.relative.typical)) for days, best in unblended]
+            best = [None if part is None else part.gather(2, stock) for part in (*kept, penalty)]
+            unblended.append((days, partial(self._blended, start, stock, best, level[..., None], shift)))
+        blend = Blend.of_ridge(len(start)) if agents is None else Blend.of_products(sums)
+        by_block += [(days, blended(blend)) for days, blended in unblended]
         return Forecasts.on_days(by_block, len(self.tradable)), blend
+
+    def _blended(
+        self, start: Tensor, stock: Tensor, best: Sequence[Any], level: Tensor, shift: Tensor, blend: Blend
+    ) -> Forecasts:
+        """Return the forecasts of agents once the blend of ridge regression and network is known.
+
+        Args:
+            start: (A,) sale targets that they start from, in percent.
+            best: what they think of the (A, days, k) best stocks: score, ridge forecast, the critic's reward, sale
+                target, and what the risk of orders costs, if anything.
+            level: (A, days, 1) mean ridge forecasts.
+            shift: (A, days, 1) what is not trusted of them.
+        """
+        score, ridge, reward, target, penalty = best
+        weight, network = (part.float()[:, None, None] for part in (blend.ridge, blend.network))
+        # The mean over a day's stocks is the ridge regression's.
+        expected = weight * ridge + network * reward + (1.0 - weight) * level + shift
+        expected += beyond_start(self.relative.typical, target, start)
+        expected = expected.masked_fill(score == -torch.inf, -torch.inf)
+        return Forecasts(expected, score, target, opportunity_of(expected, score, penalty), stock, penalty)
 
     def fit(self, genes: Tensor, trials: int = 1) -> RidgeRegressions:
         """Fit the ridge regressions of agents with these (A, genes).
@@ -195,11 +213,8 @@ class TrainingDays:
     def ridge(self, days: slice, by_fold: Tensor) -> Tensor:
         """Return the out-of-fold ridge forecasts of some training days, (A, rows)."""
         rows = self.samples.x
-        weights, parts = by_fold.to(rows.own.device), list[Tensor]()
-        for fold, (_, held) in enumerate(self.samples.folds):
-            tested = overlap(held, days)
-            parts.append(expectations(rows.x(tested), weights[:, fold]))
-        return torch.cat(parts, dim=1)
+        pairs = zip(self.samples.folds, by_fold.to(rows.own.device).unbind(1), strict=True)
+        return torch.cat([expectations(rows.x(overlap(held, days)), weights) for (_, held), weights in pairs], dim=1)
 
     def at_risk(self, days: slice, ridge: RidgeRegressions, forecast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (A, rows) forecasts as far as they come true, their (A, days, 1) shifts, and what the risk of orders
@@ -211,13 +226,13 @@ class TrainingDays:
     def penalties(self, days: slice, by_fold: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the risk of orders of some training days costs, and the share of forecasts that comes true, (A,
         rows) each, by (A, folds, numbers) weights."""
-        rows, found = self.samples.x, list[tuple[Tensor, Tensor]]()
-        for fold, (_, held) in enumerate(self.samples.folds):
-            weights = by_fold[:, fold].to(rows.own)
-            known = risk.numbers_of_days(rows, overlap(held, days), self.inputs.volatility_scale)
-            penalty = risk.penalties(known, weights)
-            found.append((penalty, risk.shares(penalty, weights)))
-        penalty, share = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+        rows, found = self.samples.x, list[Tensor]()
+        for (_, held), weights in zip(self.samples.folds, by_fold.to(rows.own).unbind(1), strict=True):
+            penalty = risk.penalties(
+                risk.numbers_of_days(rows, overlap(held, days), self.inputs.volatility_scale), weights
+            )
+            found.append(torch.stack((penalty, risk.shares(penalty, weights))))
+        penalty, share = torch.cat(found, dim=2)
         return penalty, share
 
 
@@ -243,38 +258,6 @@ def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
             told = told[:, None] * torch.stack((known[:, 0], 1.0 / risk.penalties(known, own)), dim=1)
             own[5:] = torch.linalg.solve(told.T @ told, told.T @ y)
     return found.cpu()
-
-
-class BestOrders(NamedTuple):
-    """What agents think of the best stocks of some days, before the blend of ridge regression and network is known."""
-
-    stock: Tensor
-    """(A, days, k)"""
-    score: Tensor
-    """(A, days, k); minus infinity without a bar."""
-    ridge: Tensor
-    reward: Tensor
-    target: Tensor
-    level: Tensor
-    """(A, days, 1) mean ridge forecasts."""
-    shift: Tensor
-    """(A, days, 1) what is not trusted of them."""
-    penalty: Tensor | None = None
-    """(A, days, k) what the risk of the largest orders costs."""
-
-    def forecasts(self, blend: Blend, start: Tensor, typical: Tensor) -> Forecasts:
-        """Return the forecasts of agents that start from these (A,) sale targets.
-
-        Args:
-            typical: (targets,) mean results at each target.
-        """
-        weight, network = (part.float()[:, None, None] for part in (blend.ridge, blend.network))
-        # The mean over a day's stocks is the ridge regression's.
-        expected = weight * self.ridge + network * self.reward + (1.0 - weight) * self.level + self.shift
-        expected += beyond_start(typical, self.target, start)
-        expected = expected.masked_fill(self.score == -torch.inf, -torch.inf)
-        opportunity = opportunity_of(expected, self.score, self.penalty)
-        return Forecasts(expected, self.score, self.target, opportunity, self.stock, self.penalty)
 
 
 class SkillTest:

@@ -1,23 +1,88 @@
-"""Rollouts and updates that are captured as a CUDA graph and launched give what they give one by one, bit for bit."""
+"""The computation on a CUDA device: rollouts and updates that are launched as a graph give what they give one by one.
 
+What would make the host wait for the device can be told on a CPU too: such operations read a tensor's value, or have a
+result whose shape depends on one. The tests that need a device are skipped without.
+"""
+
+import contextlib
 import logging
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.speed.updates import Size, draw, stacked_generation
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
+from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import Batch
+from models.trader import Forecasts
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_LEARNING, learnable_market, tiny_rules, tiny_trainer
+from tests.tiny import TINY_LEARNING, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
 from training import ddpg
 from training.erl_trainer import ERLTrainer
+from training.rollout import roll_out
 from utils.config.trader import EnvironmentConfig
 
 SIZE = Size(agents=3, hidden=5, batch=64, accumulate=2, updates=3, transitions=60)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+_WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::unique_dim",
+    "aten::_unique2",
+    "aten::repeat_interleave.Tensor",
+}
+"""Operations for which a host waits until a CUDA device has done all its work."""
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what would make the host wait for a device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        indices = args[1] if func.name().startswith("aten::index") and isinstance(args[1], list | tuple) else ()
+        by_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+        assert func.name() not in _WAITING and not by_mask, func.name()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "rules", [tiny_rules(), tiny_rules(delisting_loss=30.0, volume_cap=5.0, max_new_positions_per_day=3)]
+)
+def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
+    world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]
+    agent, expected = tiny_agent(world.market, rules=rules), torch.randn(1, world.days, world.stocks)
+    forecasts = Forecasts.of(expected, world.env.bars.tradable, agent.traders.target_percent)
+
+    def begin() -> None:
+        if not days[0]:
+            modes.enter_context(NoWaiting())
+        days[0] += 1
+
+    with modes:
+        least = torch.rand(1, 1, generator=seeded(4), dtype=torch.float64)
+        parts = world.trading, agent.traders, forecasts, agent.cash_value, world.starts(4)
+        roll_out(*parts, exploration_threshold=least, records=True, safe_point=begin)
+    assert days[0] == rules.episode_steps
+
+
+def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The meta device stands for one that is not the CPU; as it has no values, what it expects is not looked at."""
+    monkeypatch.setattr(DDPGAgent, "holds_market", False)
+    market = learnable_market()
+    tiny_agent(market).save(tmp_path / "agent")
+    agent = DDPGAgent.load(tmp_path / "agent", device="meta")
+    assert agent.device.type == "meta"
+    for part in (agent.traders, agent.cash_value):
+        assert {value.device.type for value in vars(part).values() if isinstance(value, Tensor)} == {"meta"}
+    assert agent.forecasts(market).expected.device.type == "meta"
 
 
 def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
@@ -57,7 +122,7 @@ def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
 def test_generations_that_launch_are_those_that_run_one_by_one(
     rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where another agent uses the account in between, with other lanes, for which it is allocated anew."""
+    """Also where another agent uses the account in between; what was learned plays on a CPU."""
     caplog.set_level(logging.INFO)
     launched, eager = (trainer_of(rules, is_eager=is_eager) for is_eager in (False, True))
     for generation, (ours, theirs) in enumerate(zip(launched.run(6), eager.run(6), strict=True)):
@@ -71,6 +136,10 @@ def test_generations_that_launch_are_those_that_run_one_by_one(
     for name, part in networks[0].tensors.items():
         assert torch.equal(part, networks[1].tensors[name]), name
     assert caplog.text.count("updates are captured as a CUDA graph") == 1
+    here = tiny_trainer(launched.market, rules=rules, learning=launched.learning, evolution=eager.population.evolution)
+    here.load_state_dict(launched.state_dict())
+    assert here.champion.device.type == "cpu"
+    assert here.validate_best_agent()["champion"] == pytest.approx(ours["validation"]["champion"], rel=1e-3)
 
 
 @needs_cuda
