@@ -32,8 +32,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 SLOWEST = (
-    *("test_readme", "test_executors", "test_gpu_budget", "test_sweep", "test_folds"),
-    *("test_faults", "test_card_with_values", "test_first_hour", "test_examples"),
+    *("test_readme", "test_executors", "test_sweep", "test_folds"),
+    *("test_faults", "test_cards", "test_first_hour", "test_examples"),
 )
 """Files that take longest. They begin first, so that no process ends with one of them while the others are idle."""
 

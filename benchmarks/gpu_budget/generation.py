@@ -65,9 +65,9 @@ class Size:
 FULL = Size("full", full_scale(), FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
 _SMALL_CONFIG = replace(
     full_scale(),
-    env=EnvironmentConfig(trading_days=8, settlement_days=4, max_holding_days=5),
+    env=EnvironmentConfig(trading_days=2, settlement_days=1, max_holding_days=2),
     split=DataConfig(context_window_days=32),
-    learning=LearningConfig(replay_capacity=1000, gradient_steps=2, gradient_accumulation=2, batch_size=64, hidden=8),
+    learning=LearningConfig(replay_capacity=1000, gradient_steps=2, gradient_accumulation=1, batch_size=64, hidden=8),
     evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=2),
 )
 SMALL = Size("small", _SMALL_CONFIG, 700, 8, 5)

@@ -1,11 +1,7 @@
 """The benchmarks measure what they say: fits know their slope, phases add up, what is missing is told."""
 
-import importlib
-import inspect
 import json
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -14,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import default_run
 from benchmarks.speed.environment import account_rate, portfolio_of
 from benchmarks.speed.growth import Workload, exponent, measure_workload
-from benchmarks.speed.harness import CPU, MemoryGauge, Row
+from benchmarks.speed.harness import CPU, Row
 from benchmarks.speed.updates import FOLDS, PlainAgent, Size, draw, plain_generation, stacked_generation
 from tests.benchmarks.study_cases import tiny_config
 
@@ -34,28 +29,6 @@ def test_workload_is_measured() -> None:
     work = Workload(days=1000, columns=4, population=2, windows=2, buffer=256, investable=2)
     prepare, generation, _ = measure_workload(work, CPU)
     assert prepare > 0 and generation > 0
-
-
-@pytest.mark.parametrize("name", [name for names in default_run.PHASES.values() for name in names])
-def test_a_phase_of_the_program_is_a_function_that_is_there(name: str) -> None:
-    module, _, path = name.partition(":")
-    found = reduce(getattr, path.split("."), importlib.import_module(module))
-    function = inspect.unwrap(found)
-    code = getattr(function, "__func__", function).__code__  # type: ignore[attr-defined]
-    assert f"{function.__module__}:{code.co_qualname}" == name or "importlib" in name
-
-
-def test_the_time_of_a_function_is_that_of_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(default_run, "INTERVAL_SECONDS", 0.001)
-    monkeypatch.setitem(default_run.PHASES, "judge", (f"{__name__}:burn",))
-    with default_run.measured_phases() as seconds:
-        burn(lambda: seconds["judge"][1] > 0.0)
-    assert default_run.phase_of(["main:main", default_run.PHASES["train"][0], f"{__name__}:burn"]) == "train"
-    assert default_run.phase_of(["main:main"]) == default_run.REST
-
-
-def burn(is_enough: Callable[[], bool]) -> None:
-    assert any(is_enough() for _ in range(50_000_000))
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -87,13 +60,6 @@ def test_environment_is_played_to_the_end() -> None:
     assert account_rate(portfolio, first_days[:2], 0.0) > 0
     assert portfolio.is_done
     assert int(portfolio.summary().positions_opened.min()) > 0
-
-
-def test_gauge_sees_memory_that_was_given_back() -> None:
-    gauge = MemoryGauge()
-    block = torch.ones(2**25)  # 128 MiB
-    del block
-    assert gauge.rise_mb() >= 100
 
 
 def test_the_table_and_the_file_hold_every_row(

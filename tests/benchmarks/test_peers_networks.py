@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from benchmarks.peers.differentiable import SoftAccount, StockPolicy, differentiable_rollout, train
-from benchmarks.peers.networks import Learner, best_target, fit_networks, networks, scores_of
+from benchmarks.peers.networks import fit_networks, networks, scores_of
 from benchmarks.peers.peer import Budget
 from data.splits import Span
 from environment.portfolio import Portfolio
@@ -50,30 +50,6 @@ def test_networks_learn_a_law_that_is_no_line_and_nothing_from_noise() -> None:
             known[held] = scores_of([network], torch.from_numpy(x[held]), deviation)
         for target in (0, 4):
             assert least < samples.explained(known[..., target], target) < most
-
-
-def test_a_network_is_what_it_was_when_it_was_best() -> None:
-    torch.manual_seed(0)
-    x, y = torch.randn(2, 128, INPUTS), torch.randn(2, 128, 1)
-    learner = Learner((x[0], y[0]), (x[1], y[1]))
-    at_first = learner.error()
-    for _ in range(60):
-        learner.epoch(seeded())
-    assert learner.bad_epochs > 0 and learner.error() > learner.least_error
-    learner.ready()
-    assert learner.error() == learner.least_error <= at_first
-
-
-def test_the_best_target_is_the_one_that_earns_most() -> None:
-    """Stocks that jump once and come back: only a low target keeps the gain."""
-    returns = np.zeros((60, 2))
-    returns[3::6], returns[4::6] = 0.12, -0.12
-    close = 50 * np.exp(returns.cumsum(axis=0))
-    panel = np.stack((np.roll(close, 1, 0), close, np.minimum(close, np.roll(close, 1, 0)), close), axis=-1)
-    panel[0] = 50
-    world = world_of(panel.astype(np.float32))
-    scores = np.ones((60, 2))
-    assert best_target(world.env, [scores] * len(TARGET_PERCENTS), world.starts(4)) == 0
 
 
 @pytest.mark.parametrize(("orders", "stake"), [(1, 4.0), (1, 8.0), (2, 1.0)])

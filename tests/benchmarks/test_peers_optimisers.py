@@ -1,7 +1,5 @@
 """Searches of genes: CMA-ES finds a known optimum, elites stay and are evaluated again, budgets hold."""
 
-import sys
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +8,12 @@ import pytest
 import torch
 
 from benchmarks.learning.unseen import UnseenPaths, training_market
-from benchmarks.peers.optimisers import Population, cma_es, optimisers
+from benchmarks.peers.optimisers import cma_es, optimisers
 from benchmarks.peers.peer import Budget
 from models import evolution
 from tests.benchmarks.study_cases import tiny_config
 from tests.tiny import seeded, tiny_trainer
-from training.erl_trainer import ERLTrainer
 from utils.config.trader import EvolutionConfig, LearningConfig
-from utils.errors import ConfigError
 
 
 def test_cma_es_finds_the_optimum_of_a_known_fitness() -> None:
@@ -67,20 +63,3 @@ def test_every_peer_plays_unseen_paths(name: str) -> None:
     profits = learned.play(path)
     assert profits.shape == (3,) and np.isfinite(profits).all()
     assert learned.environment_steps == 2 * 8 * (2 + 1) * config.env.episode_steps
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cmaes", None)
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-peers\.txt"):
-        cma_es(tiny_trainer(), seeded())
-
-
-def test_seconds_are_an_upper_limit() -> None:
-    """A spent budget allows one generation."""
-    config = tiny_config("--generations", "5")
-    market, _ = training_market(config)
-    seen: list[ERLTrainer] = []
-    alter = partial(lambda trainer, _: seen.append(trainer))
-    learned = Population(networks=False, alter=alter)(config, market, Budget(0.0))
-    assert seen[0].generation == 1 and seen[0].population.networks is None
-    assert learned.environment_steps == 4 * 3 * config.env.episode_steps

@@ -1,0 +1,224 @@
+"""Cards that are not there: what a generation costs, what one refuses, and every command with the CPU's results."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.golden import differences
+from benchmarks.gpu_budget.__main__ import BUDGET
+from benchmarks.gpu_budget.costs import BYTES_SHARE, CARDS, Cost, Phase, joined
+from benchmarks.gpu_budget.generation import UPDATES
+from main import main
+from tests.fuel_breaks.run_cases import TINY as FIRE
+from tests.tiny_run import TINY, frame, unjudged
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ for the fake card")
+TRAIN = (
+    "--config {f}/tiny.toml --data {f}/prices.parquet --profile quick --runs-dir {f}/runs --rivals none "
+    "--env.trading-days 5 --env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2"
+)
+JUDGE = "evaluate --runs-dir {f}/runs --split validation --rivals none --random-pickers 20"
+SIGNALS = "signals --runs-dir {f}/runs"
+FUEL = "fuel-breaks train --config {f}/fire.toml --runs-dir {f}/runs"
+
+_COSTS_AND_REFUSALS = """
+import torch
+from benchmarks.gpu_budget.fake_card import MixedDevicesError, fake_card, install
+
+install()
+here = torch.arange(4)
+with fake_card() as meter:
+    x = torch.zeros(4, 8, dtype=torch.float64, device="cuda")
+    rows, mask = torch.zeros(3, dtype=torch.int64, device="cuda"), torch.ones(4, dtype=torch.bool, device="cuda")
+    waiting = {
+        "item": lambda: x[0, 0].item(),
+        "truth": lambda: bool((x > 0).any()),
+        "mask": lambda: x[mask],
+        "nonzero": lambda: mask.nonzero(),
+        "constant": lambda: torch.tensor([1.0, 2.0], device="cuda"),
+        "to the device": lambda: here.to("cuda"),
+        "to the host": lambda: x.cpu(),
+        "host index": lambda: x[here],
+        "into": lambda: x.copy_(torch.zeros(4, 8)),
+        "solve": lambda: torch.linalg.solve(torch.eye(4, dtype=torch.float64, device="cuda"), x),
+    }
+    running = {
+        "add": lambda: x + 1,
+        "rows": lambda: x[rows],
+        "fill by mask": lambda: x.__setitem__(mask, 0.0),
+        "where": lambda: torch.where(x > 0, x, 0.0),
+        "product": lambda: x @ x.T,
+        "view": lambda: x[:, 1:],
+        "on the host": lambda: bool(here.any()) and here[here > 1].tolist(),
+    }
+    for name, work in (waiting | running).items():
+        with meter.within(name):
+            work()
+    for name in waiting:
+        assert meter.phases[name].waits.total() == 1, (name, meter.phases[name].waits)
+    for name in running:
+        assert not meter.phases[name].waits, (name, meter.phases[name].waits)
+    assert meter.phases["to the host"].copied == 256
+    with meter.within("backward"):
+        torch.ops.aten.silu_backward(x, x)
+    assert meter.phases["backward"].figures()["kernels"] == 1
+    product, view = (meter.phases[name].figures() for name in ("product", "view"))
+    assert product["flops"] == 2 * 4 * 8 * 4 and product["bytes"] == 8 * (32 + 32 + 16), product
+    assert view["kernels"] == 0 and not meter.phases["on the host"].costs
+    with meter.within("memory"):
+        large = torch.empty(1000, device="cuda")
+        del large
+        torch.empty(10, device="cuda")
+    others = meter.phases["memory"].peak - meter.phases["view"].peak
+    assert 0 <= 4096 - others <= 4096, others
+    assert not meter.faults
+    torch.rand(2, device="cuda")
+    assert len(meter.faults) == 1, meter.faults
+    try:
+        x + torch.zeros(8)
+        raise SystemExit("mixed devices were not found")
+    except MixedDevicesError:
+        pass
+
+from benchmarks.gpu_budget.card_with_values import DrawnOnCardError, card_with_values, unordered
+
+here = torch.arange(4.0)
+with card_with_values():
+    there = here.to("cuda")
+    assert there.device.type == "cuda" and torch.tensor([1], device="cuda").device.type == "cuda"
+    there[1:].mul_(2).unsqueeze_(0)
+    there[torch.tensor([0])] = 5.0
+    assert there.tolist() == [5.0, 2.0, 4.0, 6.0] and here.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert torch.equal((there + torch.tensor(1.0)).cpu(), torch.tensor([6.0, 3.0, 5.0, 7.0]))
+    into = torch.empty(4).copy_(there)
+    assert into.device.type == "cpu" and into.numpy()[0] == 5.0
+    for work, error in (
+        (lambda: there + here, MixedDevicesError),
+        (lambda: here[there.long() * 0], MixedDevicesError),
+        (lambda: torch.cat((there, here)), MixedDevicesError),
+        (lambda: here.add_(there), MixedDevicesError),
+        (lambda: torch.rand(2, device="cuda"), DrawnOnCardError),
+        (lambda: there.numpy(), RuntimeError),
+    ):
+        try:
+            work()
+        except error:
+            continue
+        raise SystemExit(f"{error.__name__} was not raised")
+    assert not unordered
+    there.long().cumsum(0)
+    assert not unordered
+    there.cumsum(0)
+    assert len(unordered) == 1
+"""
+
+
+def beside(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python from the project's root, on one thread."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CLOUD_PROVIDER": ""}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+@needs_compiler
+def test_costs_are_what_they_are_and_what_a_card_refuses_is_refused() -> None:
+    done = beside("-c", _COSTS_AND_REFUSALS)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_compiler
+def test_a_small_generation_is_within_its_budget_but_for_a_figure_that_was_lowered(tmp_path: Path) -> None:
+    budget = json.loads(BUDGET.read_text())
+    figures = budget["small 4"]["train"]
+    figures["operations"] = int(figures["operations"] / 1.03)
+    path = tmp_path / "budget.json"
+    path.write_text(json.dumps(budget | {"torch": torch.__version__.split("+")[0].rpartition(".")[0]}))
+    done = beside("-m", "benchmarks.gpu_budget", "--small", "--budget", str(path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    phases = ("evaluate", "evaluate, days", "evolve", "train", UPDATES, "validate, days", "generation")
+    for phase in phases:
+        assert f"\n{phase}" in done.stdout
+    (fault,) = re.findall("FAULT .*", done.stdout)
+    assert fault.startswith("FAULT 4 agents: train operations:")
+
+
+def test_phases_add_up_and_the_slower_side_decides() -> None:
+    large = Phase(peak=5)
+    large.costs[Cost(1, int(CARDS[0].bytes_per_second), 0, False)] += 1
+    many = Phase(copied=12_000_000_000, peak=9)
+    many.costs[Cost(0, 0, 0, False)] += 125_000
+    taken = 1 / BYTES_SHARE
+    assert large.seconds(CARDS[0]) == pytest.approx((taken, taken))
+    assert many.seconds(CARDS[0]) == pytest.approx((0.0, 2.0))  # one of the host, one of the copies
+    # A replay is one launch: what is left is the copies.
+    assert replace(many, graphs=1).seconds(CARDS[0]) == pytest.approx((0.0, 1.0), abs=1e-4)
+    whole = joined([large, many])
+    figures = whole.figures()
+    assert figures.pop("H200 us") == pytest.approx(1e6 * taken)
+    assert {name for name in figures if name.endswith(" us")} == {"H100 us", "RTX 4090 us"}
+    assert {name: value for name, value in figures.items() if not name.endswith(" us")} == {
+        "operations": 125_001,
+        "waits": 0,
+        "copied": 12_000_000_000,
+        "kernels": 1,
+        "bytes": int(CARDS[0].bytes_per_second),
+        "flops": 0,
+        "peak": 9,
+    }
+
+
+def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
+    """The records of a run."""
+    return [json.loads(line) for line in (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+
+
+@needs_compiler
+def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, restore_process: None) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "fire.toml").write_text(FIRE)
+    prices = frame(320, 6)
+    drift = np.exp(np.outer(np.arange(320), np.linspace(-0.004, 0.006, 6))).ravel()
+    prices[["open", "high", "low", "close"]] *= drift[:, None]  # something to learn
+    prices.to_parquet(tmp_path / "prices.parquet")
+
+    def words(text: str) -> list[str]:
+        return [word.format(f=tmp_path) for word in text.split()]
+
+    with unjudged():
+        for text in (f"{TRAIN} --run here", f"{TRAIN} --run moved --generations 1"):
+            assert main(words(text)) == 0
+    for text in (f"{JUDGE} --run here", f"{SIGNALS} --run here --json {{f}}/here.json", f"{FUEL} --run fire-here"):
+        assert main(words(text)) == 0
+    commands = [
+        f"{TRAIN} --run there --generations 1 --device cuda",
+        "--runs-dir {f}/runs --resume moved --generations 2 --device cuda",
+        f"{JUDGE} --run moved --device cuda",
+        f"{SIGNALS} --run moved --device cuda --json {{f}}/moved.json",
+        f"{FUEL} --run fire-there --device cuda",
+    ]
+    joined = [word for text in commands for word in (*words(text), "--then")][:-1]
+    done = beside("-m", "benchmarks.gpu_budget.card_with_values", *joined)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "no deterministic kernel" not in done.stdout, done.stdout
+
+    assert "resumed after generation 1" in done.stderr
+    for here, there, last in (("here", "there", 0), ("here", "moved", 1), ("fire-here", "fire-there", 1)):
+        ours, theirs = metrics(tmp_path, here), metrics(tmp_path, there)
+        expected = ours[last] | {name: last + 1 for name in ("generations",) if name in ours[last]}
+        assert len(theirs) == last + 1 and differences(expected, theirs[last], tolerance=1e-6) == []
+    assert metrics(tmp_path, "here")[1]["learning"]["p_value_selection"] < 0.001  # the champion plays by its critic
+    for path in ("runs/{}/evaluation-validation/results.json", "{}.json"):
+        ours, theirs = (json.loads((tmp_path / path.format(run)).read_text()) for run in ("here", "moved"))
+        assert differences(ours | {"run": "moved"}, theirs, tolerance=1e-6) == []
