@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.orders import choose_orders, cut_to_cash, held_stocks
+from environment.orders import cut_to_cash
 from utils.spaces import rank_stocks
 
 
@@ -16,17 +16,6 @@ def test_ties_go_to_the_lower_stock_however_many_are_ordered(stocks: int, count:
     for row, best, order in zip(score.tolist(), found.tolist(), chosen.tolist(), strict=True):
         assert order == sorted(range(stocks), key=lambda stock: (-row[stock], stock))[:count]
         assert best == [row[stock] for stock in order]
-
-
-def test_a_coefficient_below_one_and_a_stock_that_is_no_candidate_are_not_ordered() -> None:
-    coefficient = torch.tensor([[9.0, 3.0, 0.99, 0.0]])
-    size, stock = choose_orders(coefficient, torch.tensor([[False, True, True, True]]), 3)
-    assert size.tolist() == [[3.0, 0.0, 0.0]] and stock[0, 0] == 1
-
-
-def test_stocks_of_open_positions_are_held() -> None:
-    slots = torch.tensor([[4, 2, 4], [0, 4, 3]])  # 4: the slot is empty
-    assert held_stocks(slots, 4).tolist() == [[False, False, True, False], [True, False, False, True]]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 20), st.sampled_from((0.0, 0.5)))

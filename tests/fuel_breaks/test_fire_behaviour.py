@@ -13,7 +13,7 @@ from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import load_landscape
 from environment.fuel_breaks.config import FuelMoisture
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, fuel_bed, surface_fire
-from tests.fuel_breaks.fire_cases import LITTER, flat_landscape, random_landscape, rotated
+from tests.fuel_breaks.fire_cases import flat_landscape, random_landscape, rotated
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "landfire_vt_west.npz"
 CHAINS_PER_HOUR_PER_METRE_PER_MINUTE = 60 / 20.1168
@@ -96,9 +96,3 @@ def test_turning_the_landscape_and_the_wind_turns_the_fire(seed: int, speed: flo
 def test_wetter_fuel_spreads_no_faster(code: int, dry: float, wet: float, herb: float, woody: float) -> None:
     rates = [base_rate(code, FuelMoisture(dead, dead, dead, herb, woody)) for dead in sorted((dry, wet))]
     assert rates[0] >= rates[1] * (1 - 1e-9) >= 0
-
-
-def test_curing_speeds_grass_and_leaves_litter() -> None:
-    green, cured = (FuelMoisture(live_herbaceous_percent=percent) for percent in (120, 30))
-    assert all(base_rate(code, cured) > 1.5 * base_rate(code, green) for code in (102, 104, 122, 163))
-    assert fuel_bed(FUEL_MODELS[LITTER], cured) == fuel_bed(FUEL_MODELS[LITTER], green)

@@ -103,8 +103,7 @@ class DQNTrainer:
 
     def begin(self) -> None:
         """Validate the heuristic and the untrained network."""
-        heuristic = self._judge(policies.best_by(policies.downstream_value))
-        score = self._validate()
+        heuristic, score = self._judge(policies.best_by(policies.downstream_value)), self._validate()
         self.scores = {"agent": score, "best": score, "best_generation": 0, "untrained": score}
         self.scores["adaptive_downstream_value"] = heuristic
 
@@ -225,7 +224,7 @@ class DQNTrainer:
 
     def _choose(self) -> Int64Array:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
-        heuristic = policies.downstream_values(env)
+        heuristic = (env.exposure.downstream * legal).astype(np.float64)
         chosen = policies.noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
         values = policies.action_values(self.online, env)
         explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon

@@ -77,7 +77,7 @@ def at_start(score: Score) -> Score:
 
 def baselines(seed: int = 0) -> dict[str, Policy]:
     """Return every baseline by name; the seed is for random cells."""
-    generator = np.random.Generator(np.random.PCG64(seed))
+    generator = np.random.default_rng(seed)
     scores: dict[str, Score] = {
         "random": lambda state: generator.random(len(state.cleared)),
         "burn probability": at_start(burn_probability),
@@ -118,11 +118,6 @@ def action_values(
     return np.asarray(values.cpu().numpy())
 
 
-def downstream_values(env: VectorFuelBreakEnvironment) -> Float64Array:
-    """Return the (lanes, cells) downstream value, 0 for illegal cells."""
-    return np.asarray(env.exposure.downstream * env.action_masks(), dtype=np.float64)
-
-
 def noisy_choice(values: Float64Array, legal: BoolArray, noise: float, generator: torch.Generator) -> Int64Array:
     """Choose each lane's best legal cell, with log-normal noise on the values."""
     factors = np.exp(noise * torch.randn(values.shape, generator=generator, dtype=torch.float64).numpy())
@@ -138,17 +133,10 @@ def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch
     return np.asarray((totals < draws).sum(axis=1))
 
 
-def place(
-    policy: Policy,
-    env: VectorFuelBreakEnvironment,
-    tiles: Sequence[int],
-    scenario_seed: int,
-    safe_point: Callable[[], None] = lambda: None,
-) -> BoolArray:
+def place(policy: Policy, env: VectorFuelBreakEnvironment, tiles: Sequence[int], scenario_seed: int) -> BoolArray:
     """Return the (tiles, cells) breaks that a policy makes, seeing the planning fires of the seed."""
     env.reset(tiles, [scenario_seed] * len(tiles))
     while not env.terminated.all():
-        safe_point()
         env.step(policy(env))
     return env.cleared
 
@@ -180,6 +168,7 @@ def reductions(
     for row, seed in enumerate(scenario_seeds):
         for first in range(0, len(tiles), lanes):
             part = tiles[first : first + lanes]
-            place(policy, env, part, seed, safe_point)
+            safe_point()
+            place(policy, env, part, seed)
             saved[row, part] = env.reductions
     return np.asarray(saved.mean(axis=0))
