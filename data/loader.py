@@ -16,7 +16,6 @@ import pyarrow as pa
 from data.bars import (
     COLUMNS,
     EARLIEST,
-    LARGE_MOVE,
     LARGEST_RATIO,
     SMALLEST_PRICE,
     VOLUME,
@@ -24,7 +23,6 @@ from data.bars import (
     Part,
     has_wrong_digit,
     latest_day,
-    most_like,
 )
 from data.features import (
     CLOSE,
@@ -39,8 +37,9 @@ from data.features import (
     indicators,
     normalization_stats,
 )
+from utils.config.settings import hint
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
-from utils.errors import DataError
+from utils.errors import DataError, first_line
 from utils.memory.guard import MB, free_memory_mb
 from utils.progress import Progress
 
@@ -52,6 +51,7 @@ logger = logging.getLogger(__name__)
 IntArray = npt.NDArray[np.int64]
 
 DEFAULT_CONFIG = DataConfig()
+LARGE_MOVE = 0.5
 _SHOWN = 60
 """Letters that are shown of a line."""
 _BLOCK = 64
@@ -197,26 +197,18 @@ class StockDataLoader:
         self.data_array = np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32)
         self.volume = np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None
         close, is_read = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.bool_)
-        counts, doubled = Counter[str](), []
+        counts = Counter[str]()
         with Progress("read", "row", bars.rows) as shown:
             for part in bars.parts():
-                # An unused text of a file's dictionary has no place, and no rows.
                 column = np.array([place.get(text, -1) for text in part.texts])[part.ticker]
                 day = np.searchsorted(days, part.day)
-                cell = column * len(days) + day
-                ordered = np.sort(cell, kind="stable")  # linear in rows that are sorted, as they mostly are
-                doubled += [cell[is_read[cell]], ordered[1:][ordered[1:] == ordered[:-1]]]
-                is_read[cell] = True
+                is_read[column * len(days) + day] = True
                 counts += self._put(part, day, column, close)
                 shown.update(len(column))
-            if shown.done < bars.rows:
-                raise DataError(f"expected {bars.rows} rows, as the file itself says, got {shown.done}; it is damaged")
-        twice = bars.rows - int(is_read.sum())
-        if twice:
-            where, when = divmod(int(np.concatenate(doubled).min()), len(days))
+        if (distinct := int(is_read.sum())) < bars.rows:
             raise DataError(
-                f"expected one row for each date and ticker, got {twice} duplicate rows (first: {self.tickers[where]} "
-                f"on {days[when].astype('datetime64[D]')}); drop them, or use `python main.py prepare`"
+                f"expected {bars.rows} rows, one for each date and ticker, got {bars.rows - distinct} duplicate rows; "
+                "drop them, or use `python main.py prepare`"
             )
         return close, counts
 
@@ -255,12 +247,14 @@ class StockDataLoader:
                 self.data_array[:, first : first + _BLOCK, len(PRICES) :] = block
                 shown.update(len(several))
         counts["large_moves"] = int(moves.sum())
-        bars = np.isfinite(closes).sum(axis=1)
-        absurd = np.flatnonzero(moves > np.maximum(_ABSURD_SHARE * bars, 2))
+        absurd = np.flatnonzero(moves > np.maximum(_ABSURD_SHARE * np.isfinite(closes).sum(axis=1), 2))
         if absurd.size:
-            named = ", ".join(f"{self.tickers[at]} on {moves[at]:,} of {bars[at]:,} days" for at in absurd[:3])
-            rest = f" and {absurd.size - 3:,} more tickers" if absurd.size > 3 else ""
-            logger.warning("Moves beyond 50%%: %s%s: is this a price? Results on such data mean nothing", named, rest)
+            logger.warning(
+                "Moves beyond 50%%: %s on %d days (%d such tickers): is this a price? Results on it mean nothing",
+                self.tickers[absurd[0]],
+                moves[absurd[0]],
+                absurd.size,
+            )
 
 
 def require_memory(days: int, tickers: int, bytes_per_bar: int = 4 * NUM_FEATURES) -> None:
@@ -275,29 +269,21 @@ def require_memory(days: int, tickers: int, bytes_per_bar: int = 4 * NUM_FEATURE
 
 def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:
     """Raise `DataError` if too many rows are bad, or none is usable."""
-    if masked > max_bad_share * rows:
+    if masked > max_bad_share * rows or masked + empty == rows:
         raise DataError(
-            f"expected finite, positive prices in all but {max_bad_share:.2%} of the rows, "
-            f"got {masked} bad rows of {rows} ({masked / rows:.2%}); mend the file or raise --split.max-bad-row-share"
+            f"expected finite, positive prices in all but {max_bad_share:.2%} of the rows, got {masked} bad rows and "
+            f"{empty} empty ones of {rows}; mend the file or raise --split.max-bad-row-share"
         )
-    if masked + empty == rows:
-        raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")
 
 
 def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None:
     """Warn of bars without a known volume, both (days, n) of investable tickers; `DataError` if none is known."""
     total, unknown = int(traded.sum()), int((traded & np.isnan(volume)).sum())
+    lack = f"volume that is missing, infinite or negative in {unknown} of {total} investable rows"
     if unknown == total:
-        raise DataError(
-            f"expected volume for --env.volume-cap, got none (missing, infinite or negative) in all {total} investable "
-            "rows; leave the cap out, or give a file with volume"
-        )
+        raise DataError(f"expected volume for --env.volume-cap, got {lack}; leave it out, or give a file with volume")
     if unknown:
-        logger.warning(
-            "No volume (missing, infinite or negative) in %d of %d investable rows; no order is cut there",
-            unknown,
-            total,
-        )
+        logger.warning("Got %s; no order is cut there", lack)
 
 
 def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:
@@ -310,20 +296,12 @@ def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str])
     try:
         lines = wanted.read_text(encoding="utf-8-sig").splitlines() if isinstance(wanted, Path) else wanted
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise DataError(
-            f"expected a text file of tickers, one per line, got {wanted} ({why}); check the path"
-        ) from None
-    names = {number: name for number, line in enumerate(lines, 1) if (name := line.partition("#")[0].strip())}
-    if not names:
-        raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
-    index = {ticker: column for column, ticker in enumerate(tickers)}
-    for number, name in names.items():
-        if name not in index:
-            near = most_like(name, tickers)
-            hint = f" (the nearest is '{near}')" if near else ""
-            where = f" on line {number} of {wanted}" if isinstance(wanted, Path) else ""
-            raise DataError(
-                f"expected investable tickers that are in the data, got '{name[:_SHOWN]}'{where}{hint}; mend the list"
-            )
-    return np.array(sorted({index[name] for name in names.values()}), dtype=np.int64)
+        raise DataError(f"expected a text file of tickers, one per line, got {wanted} ({first_line(error)})") from None
+    names = [name for line in lines if (name := line.partition("#")[0].strip())]
+    place = {ticker: column for column, ticker in enumerate(tickers)}
+    unknown = [name for name in names if name not in place]
+    if unknown or not names:
+        got = f"{unknown[0][:_SHOWN]!r}{hint(unknown[0], tickers)}" if unknown else "none"
+        listed = f" in {wanted}" if isinstance(wanted, Path) else ""
+        raise DataError(f"expected investable tickers that are in the data{listed}, got {got}; mend the list")
+    return np.array(sorted({place[name] for name in names}), dtype=np.int64)

@@ -112,7 +112,7 @@ def test_an_index_is_appended_to_its_own_file(tmp_path: Path, capsys: pytest.Cap
     assert "bars.parquet to stay as they are, got ^SPX on " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "does not exist"), (b"PAR1", "expected a readable parquet")])
+@pytest.mark.parametrize(("content", "words"), [(None, "no such file"), (b"PAR1", "expected a readable parquet")])
 def test_there_must_be_a_file_to_append_to(
     content: bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
