@@ -49,7 +49,7 @@ class FakeAlpaca:
             return {"cash": str(self.cash)}
         if path.endswith("/positions"):
             return [{"symbol": symbol, "qty": str(qty)} for symbol, qty in self.held.items()]
-        return [] if "after" in query and len(query["after"][0]) == 9 else self.orders
+        return [order for order in self.orders if query["status"] != ["open"] or order["status"] == "new"]
 
 
 @contextmanager

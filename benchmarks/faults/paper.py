@@ -71,7 +71,7 @@ def account() -> Iterator[Path]:
         path = runs / "account"
         assert run_here("paper", "open", path.name, "--run", "one", "--runs-dir", str(runs)).code == 0
         with Journal(path / JOURNAL) as journal:
-            opening, market = journal.opening, load_account(path, journal).market
+            opening, market = journal.opening, load_account(journal).market
         (path / JOURNAL).unlink()
         start = str(market.dates[market.splits.train.first].astype("datetime64[D]"))
         Journal.create(path / JOURNAL, opening | {"start": start})
@@ -84,7 +84,7 @@ class Steps:
     def __init__(self, path: Path) -> None:
         self.path = path
         with Journal(path / JOURNAL) as journal:
-            self.account = load_account(path, journal)
+            self.account = load_account(journal)
         self.days = range(self.account.market.splits.train.first, len(self.account.market.dates))
 
     def step(self, path: Path, day: int, now: datetime | None = None) -> None:

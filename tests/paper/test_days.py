@@ -72,7 +72,7 @@ def test_a_split_and_changed_bars_are_held_until_accepted(tmp_path: Path) -> Non
     while True:
         walk.step(day)
         with walk.journal() as journal:
-            held = walk.account(journal, day).book.shares(day)
+            held = walk.account(journal, day).book.session(day)["positions"]
         bars = MARKET.data_array[day : day + 2, :, CLOSE]
         steady = [t for t in held if 0.99 < np.divide(*bars[:, MARKET.tickers.index(t)]) < 1.01]
         if steady:
@@ -95,7 +95,7 @@ def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None
     for day in range(START, START + 3):
         walk.step(day)
     with walk.journal() as journal:
-        ticker = next(iter(walk.account(journal, START + 2).book.shares(START + 2)))
+        ticker = next(iter(walk.account(journal, START + 2).book.session(START + 2)["positions"]))
     bars = MARKET.data_array.copy()
     bars[START + 3 :, MARKET.tickers.index(ticker)] = np.full(NUM_FEATURES, np.nan)
     gone = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))

@@ -30,16 +30,7 @@ def test_rows_are_read_as_they_were_written_and_written_once(tmp_path: Path) -> 
         assert journal.last == before
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE rows SET body = '{}' WHERE number = 2",
-        "DELETE FROM rows WHERE number = 6",
-        "INSERT OR REPLACE INTO rows VALUES (2, 'session', 'x', '{}', '')",
-        "INSERT OR REPLACE INTO rows VALUES (7, 'session', 'day 1', '{}', '')",
-        "INSERT INTO rows VALUES (9, 'session', 'x', '{}', '')",
-    ],
-)
+@pytest.mark.parametrize("statement", ["UPDATE rows SET body = '{}' WHERE number = 2", "DELETE FROM rows"])
 def test_nothing_is_changed_through_the_database(tmp_path: Path, statement: str) -> None:
     with sqlite3.connect(journal_of(tmp_path)) as connection, pytest.raises(sqlite3.IntegrityError, match="append"):
         connection.execute(statement)
@@ -50,7 +41,7 @@ def test_nothing_is_changed_through_the_database(tmp_path: Path, statement: str)
 def test_a_row_changed_behind_its_back_is_found(tmp_path: Path, number: int, what: str) -> None:
     path = journal_of(tmp_path)
     with sqlite3.connect(path) as connection:
-        for trigger in ("no_update", "no_delete", "in_order"):
+        for trigger in ("no_update", "no_delete"):
             connection.execute(f"DROP TRIGGER {trigger}")
         if what == "gone":
             # The last row alone can be missing unnoticed: what the venue knows tells that.

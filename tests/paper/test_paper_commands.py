@@ -103,8 +103,6 @@ def test_a_replay_is_its_backtest(home: Path, restore_process: None, capsys: pyt
     assert paper(home, "replay", "demo", "--to", DATES[LEARNED - 10]) == 0
     assert "equal bit for bit" in capsys.readouterr().err
     assert (home / "runs" / "demo" / "replay" / REPORT).is_file()
-    assert paper(home, "replay", "demo", "--from", DATES[LEARNED - 2], "--processes") == 0
-    assert "equal bit for bit on 2 sessions" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import CLOSE
@@ -19,7 +19,7 @@ from training.paper.backtest import backtest
 from training.paper.report import parity_sentence
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6)
 @given(st.integers(0, 9), st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 3), st.sampled_from([0.0, 0.02]), st.data())
 def test_an_account_equals_its_backtest(
     seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
@@ -44,7 +44,6 @@ def test_an_account_equals_its_backtest(
             played = backtest(account)
             assert played.first_difference(account) == ""
             assert "equal bit for bit" in parity_sentence(account, played)
-            assert backtest(account).equity.tolist() == played.equity.tolist()  # with what is kept of windows
             book = account.book
             if last < START + rules.episode_steps:
                 return
@@ -68,4 +67,4 @@ def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:
     with walk.journal() as journal:
         other = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
         account = other.account(journal, START + 5)
-        assert backtest(account, uses_cache=False).first_difference(account).startswith(account.book.date(START + 4))
+        assert backtest(account).first_difference(account).startswith(account.book.date(START + 4))

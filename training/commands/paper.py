@@ -2,7 +2,6 @@
 
 import logging
 from datetime import UTC, datetime
-from pathlib import Path
 
 from training.commands.table import PaperArguments, PaperOpenArguments, PaperReplayArguments, PaperStepArguments
 from training.paper.backtest import backtest
@@ -45,34 +44,33 @@ def run_step(arguments: PaperStepArguments) -> None:
         NoAnswer: the venue is silent; the next step goes on.
     """
     choose_threads(1)
-    path, now = arguments.path, datetime.now(UTC) if arguments.date is None else None
-    with opened(path) as journal:
-        setup_logging(path)
-        account = load_account(path, journal, _broker(journal.opening["venue"]))
+    with opened(arguments.path) as journal:
+        setup_logging(journal.path.parent)
+        account = load_account(journal, _broker(journal.opening["venue"]))
         if arguments.date is not None:
             account = account.on(session(arguments.date, account.market, "--date"))
-        is_new = account.step(now)
-        if is_new or not (path / REPORT).exists():
+        is_new = account.step(datetime.now(UTC) if arguments.date is None else None)
+        if is_new or not (account.path / REPORT).exists():
             write_report(account, backtest(account))
         if not is_new:
             logger.info("%s is in the account already: nothing to do", account.book.date(-1))
-        _show(path, journal)
+        _show(journal)
 
 
 def run_status(arguments: PaperArguments) -> None:
     """Show the account's last session, orders, positions and certificate, by its journal alone."""
     with opened(arguments.path) as journal:
-        _show(arguments.path, journal)
+        _show(journal)
 
 
 def run_report(arguments: PaperArguments) -> None:
-    """Write the page anew, all windows of the backtest played again."""
+    """Write the page anew."""
     choose_threads(1)
     with opened(arguments.path) as journal:
-        account = load_account(arguments.path, journal)
+        account = load_account(journal)
         if not journal.of("session"):
             raise ConfigError(f"expected an account with a session, got {account.name} before its first `paper step`")
-        played = backtest(account, uses_cache=False)
+        played = backtest(account)
         logger.info("%s", parity_sentence(account, played))
         logger.info("written to %s", write_report(account, played))
 
@@ -88,7 +86,7 @@ def run_go(arguments: PaperArguments) -> None:
     """Accept what was held or doubted, and let orders be given again."""
     with opened(arguments.path) as journal:
         journal.append("go", str(journal.last.number), {})
-        (arguments.path / STOP).unlink(missing_ok=True)
+        (journal.path.parent / STOP).unlink(missing_ok=True)
         logger.info("%s takes orders", arguments.name)
 
 
@@ -100,10 +98,10 @@ def run_replay(arguments: PaperReplayArguments) -> None:
     """
     choose_threads(1)
     with opened(arguments.path) as journal:
-        logger.info("%s", replay(load_account(arguments.path, journal), arguments))
+        logger.info("%s", replay(load_account(journal), arguments))
 
 
-def _show(path: Path, journal: Journal) -> None:
+def _show(journal: Journal) -> None:
     """Log where the account stands, by its journal alone."""
     sessions, intents = journal.of("session"), journal.of("intent")
     if not sessions:
@@ -116,7 +114,7 @@ def _show(path: Path, journal: Journal) -> None:
     logger.info("%s: equity %s, cash %s", date, *(f"{last.body[name]:,.2f}" for name in ("equity", "cash")))
     logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
     if reason := journal.stop_reason():
-        logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, path.name)
+        logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, journal.opening["account"])
     logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)))
 
 

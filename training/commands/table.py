@@ -190,8 +190,6 @@ class PaperReplayArguments(PaperArguments):
     """Session at whose close the first order is given; default: the first one of the holdout."""
     to: str | None = None
     """Last session; default: that of the data."""
-    processes: bool = False
-    """Start a process for each session."""
 
 
 @checked_dataclass

@@ -71,8 +71,7 @@ class Account:
             Held: a session cannot be taken in as the data are.
             NoAnswer: the venue was silent; the next step goes on where this one ended.
         """
-        length = self.journal.last.number
-        newest, book = len(self.market.dates) - 1, self.book
+        length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
         if now is not None:
             self._check_clock(now)
         self._reconcile(newest)
@@ -90,7 +89,7 @@ class Account:
         """Say what the calendar makes of the newest data; DataError where the clock is behind the account."""
         book, today = self.book, np.datetime64(now.date())
         newest, closed = self.market.dates[-1].astype("datetime64[D]"), self.sessions.last_closed(now)
-        if book.journal.of("session") and today < np.datetime64(book.date(book.last)):
+        if book.journal.of("session") and str(today) < book.date(book.last):
             raise DataError(
                 f"expected a clock after {book.date(book.last)}, the last session of the account, got {today}; set it"
             )
@@ -107,23 +106,31 @@ class Account:
 
     def _check(self, day: int) -> None:
         """Raise Held where a new session's data cannot be right."""
-        dates, tradable = self.market.dates.astype("datetime64[D]"), np.isfinite(self.market.data_array[:, :, CLOSE])
+        dates, book = self.market.dates.astype("datetime64[D]"), self.book
         if not self.sessions.is_session(dates[day]):
             self._hold("session", day, f"a session of {self.sessions.name}, got bars of {dates[day]}")
-        if day == self.book.start:
+        if day == book.start:
             return
         if missing := self.sessions.between(dates[day - 1], dates[day]):
             self._hold("missing", day, f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
-        bars, before = int(tradable[day].sum()), int(tradable[day - 1].sum())
+        before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
         if bars < _FEWEST_BARS * before:
             self._hold("bars", day, f"some {before} bars on {dates[day]} as on the session before, got {bars}")
-        for ticker in [*self.book.shares(day - 1), *(order.ticker for order in self.book.orders(day - 1))]:
-            past = self._prices(ticker, day - 1)[-10:]
-            ratio = float(past[np.isfinite(past)][-1] / self._prices(ticker, day, OPEN)[-1])
+        for ticker in [*book.session(day - 1)["positions"], *(order.ticker for order in book.orders(day - 1))]:
+            ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
             if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
                 kind = "split" if ratio > 1 else "reverse split"
                 text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
                 self._hold(f"split {ticker}", day, text)
+
+    def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
+        """Return the prices of a stock up to a day, NaN without a bar."""
+        return self.market.data_array[: day + 1, self.market.tickers.index(ticker), feature]
+
+    def _last_price(self, ticker: str, day: int) -> float:
+        """Return the last known close of a stock up to a day."""
+        prices = self._prices(ticker, day)
+        return float(prices[np.isfinite(prices)][-1])
 
     def _venue(self, day: int) -> Venue:
         """Return the venue as it is after the close of a day."""
@@ -142,17 +149,11 @@ class Account:
             statement = self._statement(day)
             self._compare(day, statement)
         result = bounded_result(self.market, day, book.stakes(day))
-        values = {**dataclasses.asdict(statement), "result": result}
-        self.journal.append("session", book.date(day), values)
+        self.journal.append("session", book.date(day), {**dataclasses.asdict(statement), "result": result})
         for fill in statement.fills:
             logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
-        silent = [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]
-        if silent:
+        if silent := [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
-
-    def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
-        """Return the prices of a stock up to a day, NaN without a bar."""
-        return self.market.data_array[: day + 1, self.market.tickers.index(ticker), feature]
 
     def _statement(self, day: int) -> Statement:
         """Ask the venue."""
@@ -160,37 +161,28 @@ class Account:
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         positions = venue.positions()
         if isinstance(venue, PaperVenue):
-            for known in range(book.window(day - 1), min(day, book.last + 1)):
-                if venue.equity_on(known) != book.equity(known):
-                    text = f"the bars up to {book.date(known)} as the account knew them, got others"
-                    self._hold("changed", day, text)
-                    break
+            days = range(book.window(day - 1), min(day, book.last + 1))
+            changed = [book.date(known) for known in days if venue.equity_on(known) != book.equity(known)]
+            if changed:
+                self._hold("changed", day, f"the bars up to {changed[0]} as the account knew them, got others")
             return Statement(fills, cash, venue.equity_on(day), positions)
-        equity = cash
-        for ticker, shares in positions.items():
-            if ticker in self.market.tickers:
-                prices = self._prices(ticker, day)
-                equity += shares * float(prices[np.isfinite(prices)][-1])
+        known = [ticker for ticker in positions if ticker in self.market.tickers]
+        equity = sum((positions[ticker] * self._last_price(ticker, day) for ticker in known), start=cash)
         return Statement(fills, cash, equity, positions)
 
     def _compare(self, day: int, statement: Statement) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
-        expected = dict(self.book.shares(day - 1))
+        book = self.book
+        expected = dict(book.session(day - 1)["positions"])
         for fill in statement.fills:
             sign = 1 if fill.side == "buy" else -1
             expected[fill.ticker] = expected.get(fill.ticker, 0.0) + sign * fill.shares
-        expected = {ticker: shares for ticker, shares in expected.items() if abs(shares) > 1e-9 * abs(shares) + 1e-9}
-        tickers = sorted(expected.keys() | statement.positions.keys())
-        differ = [one for one in tickers if not np.isclose(expected.get(one, 0), statement.positions.get(one, 0))]
+        pairs = {one: (statement.positions.get(one, 0), expected.get(one, 0)) for one in expected | statement.positions}
+        differ = [f"{one} {held:g}, not {due:g}" for one, (held, due) in pairs.items() if not np.isclose(held, due)]
         if differ:
-            held = ", ".join(f"{one} {statement.positions.get(one, 0):g}" for one in differ)
-            believed = ", ".join(f"{one} {expected.get(one, 0):g}" for one in differ)
-            self.doubt(f"positions {day}", f"{self.book.date(day)}: the venue holds {held}, and not {believed}")
-
-    def doubt(self, key: str, text: str) -> None:
-        """Stop new orders until `paper go`, and say why."""
-        self.journal.append("doubt", key, {"text": text})
-        logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
+            text = f"{book.date(day)}: the venue holds {'; '.join(sorted(differ))}"
+            self.journal.append("doubt", f"positions {day}", {"text": text})
+            logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
 
     def _reconcile(self, newest: int) -> None:
         """Ask the venue about the orders without an answer; those that it does not know are sent if it is not too late.
@@ -242,9 +234,9 @@ class Account:
 
     def _purchases(self, day: int, start: int, left: int) -> list[Order]:
         """Return the champion's orders at a close."""
-        book, session = self.book, self.journal.of("session")[self.book.date(day)].body
-        cash = float(session["equity"] if day == start else session["cash"])
-        holdings = [] if day == start else [position.holding for position in book.positions(day)]
+        book, is_first = self.book, day == start
+        cash = float(book.session(day)["equity" if is_first else "cash"])
+        holdings = [] if is_first else [position.holding for position in book.positions(day)]
         is_own, stocks, orders = self.agent.decides_on(day), list(book.stocks), list[Order]()
         for one in decide(self.agent, self.market, day, book.rules(start), cash, holdings, left):
             ticker = stocks[one.stock]
@@ -254,11 +246,10 @@ class Account:
 
     def _send(self, day: int) -> None:
         """Send the newest close's orders that have no answer."""
-        for ordered, order in list(self.book.unanswered()):
-            if ordered != day:
-                continue
+        venue = self._venue(day)
+        for _, order in list(self.book.unanswered()):
             try:
-                status = self._venue(day).submit(order)
+                status = venue.submit(order)
             except NoAnswer:
                 self.journal.append("unknown", order.id)
                 raise

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -10,15 +10,14 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from training.paper.venue import Fill, NoAnswer, Order, Status
-from utils.errors import ConfigError
+from utils.errors import ConfigError, DataError
 
 PAPER = "https://paper-api.alpaca.markets"
 KEY, SECRET, ENDPOINT = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "APCA_API_BASE_URL"
 _HOSTS = ("paper-api.alpaca.markets", "127.0.0.1", "localhost")
 _SECONDS = 10.0
-_PAGE = 500
-_OPEN = {"new", "accepted", "pending_new", "partially_filled", "held", "accepted_for_bidding", "calculated", "stopped"}
-Answer = TypeVar("Answer")
+_MOST_ORDERS = 500
+"""That an answer of Alpaca holds."""
 
 
 class _Adapter(HTTPAdapter):
@@ -62,29 +61,26 @@ class AlpacaVenue:
         try:
             self._ask(lambda: self._client.post("/orders", order.request))
         except APIError as error:
-            if error.status_code == 422 and "client_order_id" in str(error):
-                return "accepted"
-            return "rejected"
+            is_known = error.status_code == 422 and "client_order_id" in str(error)
+            return "accepted" if is_known else "rejected"
         return "accepted"
 
     def open_orders(self) -> set[str]:
         """Return the ids of the orders that Alpaca still works on."""
-        return {order["client_order_id"] for order in self._orders({}) if order["status"] in _OPEN}
+        return {order["client_order_id"] for order in self._orders("open")}
 
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
-        found = self._ask(lambda: self._client.get("/positions"))
-        return {position["symbol"]: float(position["qty"]) for position in found}
+        return {one["symbol"]: float(one["qty"]) for one in self._ask(lambda: self._client.get("/positions"))}
 
     def cash(self) -> float:
         """Return the cash."""
-        account: Any = self._ask(lambda: self._client.get("/account"))
-        return float(account["cash"])
+        return float(self._ask(lambda: self._client.get("/account"))["cash"])
 
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return what was executed after `day`, an order's parts as one fill."""
         fills = []
-        for order in self._orders({"after": f"{day}T00:00:00Z"}):
+        for order in self._orders("all", after=f"{day}T00:00:00Z"):
             shares, side = float(order["filled_qty"] or 0), order["side"]
             if shares > 0 and np.datetime64(order["filled_at"][:10]) > day:
                 price, reason = float(order["filled_avg_price"]), "" if side == "buy" else order["type"]
@@ -92,30 +88,24 @@ class AlpacaVenue:
                 fills.append(Fill(*what))
         return sorted(fills, key=lambda fill: fill.id)
 
-    def _orders(self, query: dict[str, str]) -> list[dict[str, Any]]:
-        """Return all orders, the oldest first, page by page."""
-        found: dict[str, dict[str, Any]] = {}
-        while True:
-            asked = {"status": "all", "direction": "asc", "limit": _PAGE, **query}
-            page = self._ask(lambda asked=asked: self._client.get("/orders", asked))  # type: ignore[misc]
-            found |= {order["id"]: order for order in page}
-            if len(page) < _PAGE:
-                return list(found.values())
-            query = {**query, "after": page[-1]["submitted_at"]}
+    def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:
+        asked = {"status": status, "limit": _MOST_ORDERS, **query}
+        found: list[dict[str, Any]] = self._ask(lambda: self._client.get("/orders", asked))
+        if len(found) == _MOST_ORDERS:
+            raise DataError(f"expected fewer than {_MOST_ORDERS} orders since the last step, got more; step each day")
+        return found
 
-    def _ask(self, call: Callable[[], Answer]) -> Answer:
+    def _ask(self, call: Callable[[], Any]) -> Any:
         """Return the answer; raises NoAnswer for silence and for errors of the server, which tell nothing."""
         from alpaca.common.exceptions import APIError
 
         try:
             return call()
         except APIError as error:
-            if error.status_code is None or error.status_code >= 500 or error.status_code in (408, 429):
-                raise NoAnswer(f"expected an answer of Alpaca, got status {error.status_code}") from None
             if error.status_code in (401, 403):
-                raise ConfigError(
-                    f"expected valid keys in {KEY} and {SECRET}, got status {error.status_code}"
-                ) from None
+                raise ConfigError(f"expected valid keys in {KEY} and {SECRET}, got {error.status_code}") from None
+            if error.status_code is None or error.status_code >= 500 or error.status_code in (408, 429):
+                raise NoAnswer(f"expected an answer of Alpaca, got status {error.status_code}; step again") from None
             raise
         except (requests.RequestException, ValueError) as error:
             raise NoAnswer(f"expected an answer of Alpaca, got {type(error).__name__}; step again") from None

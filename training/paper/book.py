@@ -1,8 +1,8 @@
 """What the journal and the market say together: windows, orders, positions and results of an account."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,6 @@ from training.paper.venue import Fill, Order
 from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
-
-_ANY = ("accepted", "rejected", "lapsed")
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,20 @@ class Book:
     def __init__(self, journal: Journal, market: Market, rules: EnvironmentConfig) -> None:
         """Raises DataError where the market lacks a session of the account."""
         self.journal, self.market, self._rules = journal, market, rules
+        self._dates = market.dates.astype("datetime64[D]").astype(str).tolist()
+        self._days = {date: day for day, date in enumerate(self._dates)}
         self.start = self.day_of(journal.opening["start"])
         self.stocks = {market.tickers[column]: place for place, column in enumerate(market.investable_columns.tolist())}
 
     def day_of(self, date: str) -> int:
         """Return the index of a session of the account."""
-        day = int(np.searchsorted(self.market.dates, np.datetime64(date, "D")))
-        if day >= len(self.market.dates) or self.date(day) != date:
-            raise DataError(
-                f"expected the session {date} of the account in the data, got data from {self.date(0)} to "
-                f"{self.date(-1)} without it; give the file that has it"
-            )
-        return day
+        if date not in self._days:
+            raise DataError(f"expected the account's session {date} in the data, got none; give the file that has it")
+        return int(self._days[date])
 
     def date(self, day: int) -> str:
         """Return the date of a day."""
-        return str(self.market.dates[day].astype("datetime64[D]"))
+        return str(self._dates[day])
 
     @property
     def last(self) -> int:
@@ -71,9 +67,13 @@ class Book:
         capital = self.journal.opening["capital"] if window == self.start else self.equity(window)
         return replace(self._rules, initial_capital=capital)
 
+    def session(self, day: int) -> dict[str, Any]:
+        """Return a session as the venue stated it, fills, cash, equity and positions, with the champion's result."""
+        return self.journal.of("session")[self.date(day)].body
+
     def equity(self, day: int) -> float:
         """Return the equity at the close of a session of the journal."""
-        return float(self.journal.of("session")[self.date(day)].body["equity"])
+        return float(self.session(day)["equity"])
 
     def is_locked(self, day: int) -> bool:
         """Tell whether a drawdown has ended ordering in the window of a day."""
@@ -84,47 +84,39 @@ class Book:
                 return True
         return False
 
-    def orders(self, day: int, *, status: Sequence[str] = ("accepted",)) -> list[Order]:
-        """Return the orders given at a close whose answer is one of these."""
-        intent, answers = self.journal.of("intent").get(self.date(day)), self.journal.of("answer")
-        orders = [] if intent is None else [Order(**values) for values in intent.body["orders"]]
-        return [order for order in orders if order.id in answers and answers[order.id].body["status"] in status]
+    def intended(self, day: int) -> list[Order]:
+        """Return the orders that were decided at a close."""
+        intent = self.journal.of("intent").get(self.date(day))
+        return [] if intent is None else [Order(**values) for values in intent.body["orders"]]
+
+    def orders(self, day: int) -> list[Order]:
+        """Return the orders of a close that the venue accepted."""
+        answers = self.journal.of("answer")
+        orders = [order for order in self.intended(day) if order.id in answers]
+        return [order for order in orders if answers[order.id].body["status"] == "accepted"]
 
     def unanswered(self) -> Iterator[tuple[int, Order]]:
         """Yield the orders without an answer, with their days."""
-        for date, intent in self.journal.of("intent").items():
-            for values in intent.body["orders"]:
-                if values["id"] not in self.journal.of("answer"):
-                    yield self.day_of(date), Order(**values)
+        for day in map(self.day_of, self.journal.of("intent")):
+            yield from ((day, one) for one in self.intended(day) if one.id not in self.journal.of("answer"))
 
     def fills(self, day: int) -> list[Fill]:
         """Return the fills on a session."""
-        return [Fill(**values) for values in self.journal.of("session")[self.date(day)].body["fills"]]
-
-    def shares(self, day: int) -> dict[str, float]:
-        """Return the shares by ticker at the close of a session, as the venue stated them."""
-        return dict(self.journal.of("session")[self.date(day)].body["positions"])
+        return [Fill(**values) for values in self.session(day)["fills"]]
 
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
-        held: dict[str, Position] = {}
-        for entry in range(max(self.start, day - self._longest), day + 1):
+        held, longest = dict[str, Position](), self._rules.max_holding_days + self._rules.max_days_without_bar
+        for entry in range(max(self.start, day - longest), day + 1):
             for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
-                column, ordered = self.market.tickers.index(fill.ticker), entry - 1
-                order = next(order for order in self.orders(ordered, status=_ANY) if order.id == fill.id)
+                column = self.market.tickers.index(fill.ticker)
+                order = next(order for order in self.intended(entry - 1) if order.id == fill.id)
                 bars = self.market.data_array[entry : day + 1, column]
                 holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, fill.shares, bars)
-                held[fill.ticker] = Position(holding, order, ordered)
+                held[fill.ticker] = Position(holding, order, entry - 1)
         # What the venue says wins.
-        return [
-            replace(held[ticker], holding=replace(held[ticker].holding, shares=shares))
-            for ticker, shares in self.shares(day).items()
-            if ticker in held
-        ]
-
-    @cached_property
-    def _longest(self) -> int:
-        return self._rules.max_holding_days + self._rules.max_days_without_bar
+        stated = [(held[ticker], shares) for ticker, shares in self.session(day)["positions"].items() if ticker in held]
+        return [replace(known, holding=replace(known.holding, shares=shares)) for known, shares in stated]
 
     def stakes(self, day: int) -> list[Stake]:
         """Return what the champion's own decisions have at stake in the session `day`."""
@@ -142,5 +134,5 @@ class Book:
     def _candidates(self, day: int) -> NDArray[np.bool_]:
         """Tell which stocks could be ordered at the close of a session."""
         candidates: NDArray[np.bool_] = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
-        candidates[[self.stocks[ticker] for ticker in self.shares(day)]] = False
+        candidates[[self.stocks[ticker] for ticker in self.session(day)["positions"]]] = False
         return candidates

@@ -30,9 +30,8 @@ LINE = 20.0
 """Capital that counts as shown: evidence at the level of 5%."""
 _WINDOW = 63
 """Sessions of which the median dispersion of returns is the forecast of a session's."""
-MEDIAN_SESSIONS = {6.0: 61, 5.0: 78, 4.0: 103, 3.0: 170, 2.0: 331, 1.0: 1538}
-"""Median sessions until the capital reaches the line, by annual information ratio of normal daily results: see
-`python -m benchmarks.learning.certificate`."""
+_FEWEST, _LONGEST = 20, 50 * 252
+"""Sessions of results below which nothing is said of the future, and sessions ahead beyond which nothing is."""
 TERMS = {
     "null": "the conditional mean of each day's bounded result is at most 0",
     "result": "own positions less the mean of all candidates of their order's day, over the forecast deviation",
@@ -102,14 +101,10 @@ def finding(results: Sequence[float], dates: Sequence[str]) -> str:
             f"Shown on {dates[above[0] - 1]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the champion "
             f"selected no better than at random, this would happen to at most one account of {LINE:g}, at any time."
         )
-    begin = f"Nothing is shown yet (capital {capital[-1]:.2f} of {LINE:g})."
-    if len(values) < 20:
-        return f"{begin} An edge cannot be told from 20 sessions or fewer."
-    growth = max(float(np.log1p(bet * values).mean()) for bet in BETS)
-    if growth <= 0:
-        return f"{begin} So far the champion is not ahead of random selections: with such results it will never be."
-    sessions = math.ceil(math.log(LINE / capital[-1]) / growth)
-    if sessions > 252 * 50:
-        return f"{begin} With the edge so far it would take more than fifty years."
-    until = np.busday_offset(np.datetime64(dates[-1], "D"), sessions, roll="backward").astype("datetime64[Y]")
-    return f"{begin} With the edge so far it would take until about {until}, and the edge so far is mostly chance."
+    begin = f"Nothing is shown yet (capital {capital[-1]:.2f} of {LINE:g})"
+    growth = max(float(np.log1p(bet * values).sum()) for bet in BETS) / max(len(values), 1)
+    sessions = math.log(LINE / capital[-1]) / growth if growth > 0 else math.inf
+    if len(values) < _FEWEST or sessions > _LONGEST:
+        return f"{begin}, and from the results so far nobody can tell whether it ever will be."
+    until = np.busday_offset(np.datetime64(dates[-1], "D"), math.ceil(sessions), roll="backward")
+    return f"{begin}. With the edge so far, which is mostly chance, it would take until about {until.astype('M8[Y]')}."

@@ -35,7 +35,7 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
         ConfigError: there is such a folder, the run fills orders at the close, or there is no such calendar.
     """
     path, name = arguments.runs_dir / arguments.name, arguments.name
-    if path.exists() and any(not item.name.startswith(".") for item in path.iterdir()):
+    if path.exists():
         raise ConfigError(f"expected a new name for the account, got {name!r}, which is in {path.parent} already")
     if run.config.env.fill != "next_open":
         raise ConfigError(
@@ -78,13 +78,13 @@ def opened(path: Path) -> Iterator[Journal]:
         yield journal
 
 
-def load_account(path: Path, journal: Journal, broker: Venue | None = None) -> Account:
+def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     """Return an account on a market as long as the data are.
 
     Raises:
         ConfigError, DataError: the champion or the data have changed.
     """
-    opening = journal.opening
+    opening, path = journal.opening, journal.path.parent
     if _digest(path / CHAMPION) != opening["champion"]:
         raise DataError(f"expected the champion that the account began with in {path / CHAMPION}, got another file")
     config = from_dict(opening["settings"], Config)

@@ -20,12 +20,7 @@ CREATE TABLE rows (
 ) STRICT;
 CREATE TRIGGER no_update BEFORE UPDATE ON rows BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER no_delete BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
-CREATE TRIGGER in_order BEFORE INSERT ON rows
-WHEN NEW.number <> (SELECT coalesce(max(number), 0) + 1 FROM rows)
-    OR EXISTS (SELECT 1 FROM rows WHERE kind = NEW.kind AND key = NEW.key)
-BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
-"""The last trigger is there for INSERT OR REPLACE, which fires no trigger of deletes."""
 
 
 class Row(NamedTuple):
@@ -42,27 +37,28 @@ class Row(NamedTuple):
 class Journal:
     """Rows that were written, in their order; each is durable when `append` returns."""
 
+    last: Row
+    """The last row."""
+
     def __init__(self, path: Path) -> None:
         """Open and verify a journal.
 
         Raises:
             DataError: a row was changed.
         """
-        self.path = path
+        self.path, self._of = path, dict[str, dict[str, Row]]()
         with _errors(path):
             self._connection = _connect(path)
-            rows = [Row(*row) for row in self._connection.execute("SELECT * FROM rows ORDER BY number")]
-        self._of: dict[str, dict[str, Row]] = {}
+            rows = self._connection.execute("SELECT * FROM rows ORDER BY number").fetchall()
         before = ""
-        for number, row in enumerate(rows, start=1):
-            text = str(row.body)
-            if row.number != number or row.hash != _hash(before, number, row.kind, row.key, text):
+        for place, (number, kind, key, text, known) in enumerate(rows, start=1):
+            if number != place or known != _hash(before, number, kind, key, text):
                 raise DataError(
-                    f"expected the journal {path} as it was written, got row {row.number} ({row.kind} {row.key}), "
-                    "which does not follow from the rows before it; restore the file from a copy"
+                    f"expected the journal {path} as it was written, got row {number} ({kind} {key}), which does not "
+                    "follow from the rows before it; restore the file from a copy"
                 )
-            before = row.hash
-            self._keep(row._replace(body=json.loads(text)))
+            before = known
+            self._keep(Row(number, kind, key, json.loads(text), known))
 
     @classmethod
     def create(cls, path: Path, body: dict[str, Any]) -> None:
@@ -85,11 +81,6 @@ class Journal:
         """The first row's contents."""
         return self.of("open")[""].body
 
-    @property
-    def last(self) -> Row:
-        """The last row."""
-        return self._last
-
     def stop_reason(self) -> str:
         """Return why the account gives no new order; empty where it does."""
         if (self.path.parent / STOP).exists():
@@ -111,7 +102,7 @@ class Journal:
         if key in self.of(kind):
             return self.of(kind)[key]
         text = json.dumps(body or {}, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        number, before = (self._last.number + 1, self._last.hash) if self._of else (1, "")
+        number, before = (self.last.number + 1, self.last.hash) if self._of else (1, "")
         row = Row(number, kind, key, json.loads(text), _hash(before, number, kind, key, text))
         with _errors(self.path):
             self._connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (number, kind, key, text, row.hash))
@@ -119,8 +110,7 @@ class Journal:
         return row
 
     def _keep(self, row: Row) -> None:
-        self._of.setdefault(row.kind, {})[row.key] = row
-        self._last = row
+        self._of.setdefault(row.kind, {})[row.key] = self.last = row
 
 
 def _connect(path: Path) -> sqlite3.Connection:

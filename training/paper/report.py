@@ -1,13 +1,14 @@
 """The page of a paper account: account and backtest, orders, positions, certificate, and what happened."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
-from training.paper.certificate import LINE, MEDIAN_SESSIONS, capital_curves, finding
+from training.paper.certificate import LINE, capital_curves, finding
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 
@@ -17,10 +18,9 @@ _NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown")
 
 def parity_sentence(account: Account, played: Backtest) -> str:
     """Say whether the account is its backtest, bit for bit, or where it first differs."""
-    sessions = account.book.last - account.book.start + 1
     if difference := played.first_difference(account):
         return f"Account and backtest differ, first on {difference}."
-    return f"Account and backtest are equal bit for bit on {sessions} sessions: equity, orders and fills."
+    return f"Account and backtest are equal bit for bit on {len(played.fills)} sessions: equity, orders and fills."
 
 
 def write_report(account: Account, played: Backtest) -> Path:
@@ -31,23 +31,14 @@ def write_report(account: Account, played: Backtest) -> Path:
 
 
 def _render(account: Account, played: Backtest) -> str:
-    book, journal = account.book, account.journal
-    days = range(book.start, book.last + 1)
-    dates, results = [book.date(day) for day in days], [row.body["result"] for row in journal.of("session").values()]
-    capital, opening = capital_curves(np.array(results, dtype=np.float64)), journal.opening
-    x = np.array(dates, dtype="datetime64[D]")
+    journal, opening, sessions = account.journal, account.journal.opening, account.journal.of("session")
+    dates, results = [*sessions], [row.body["result"] for row in sessions.values()]
+    x, equity = np.array(dates, "datetime64[D]"), np.array([row.body["equity"] for row in sessions.values()])
     percent = {
-        "account": 100 * (np.array([book.equity(day) for day in days]) / opening["capital"] - 1),
-        "backtest": 100 * (played.equity / opening["capital"] - 1),
+        name: 100 * (curve / opening["capital"] - 1)
+        for name, curve in {"account": equity, "backtest": played.equity}.items()
     }
-    equity = Chart("Profit of account and backtest, percent of the first capital", x, percent)
-    power = np.log10(np.maximum(capital, 1e-3))
-    certificate = Chart(
-        "Capital of a bet on the champion, powers of ten",
-        x,
-        {"capital": power, "skill is shown at": np.full(len(x), np.log10(LINE))},
-        "{:.2f}",
-    )
+    power = np.log10(np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3))
     return document(
         "report.html",
         f"Paper account {account.name}",
@@ -58,51 +49,46 @@ def _render(account: Account, played: Backtest) -> str:
             "venue": opening["venue"],
             "calendar": opening["calendar"],
             "sessions": f"{dates[0]} to {dates[-1]}",
-            "equity": number(book.equity(book.last), 2),
+            "equity": number(equity[-1], 2),
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
         words=finding(results, dates),
-        last=dates[-1],
-        equity=equity,
-        certificate=certificate,
+        equity=Chart("Profit of account and backtest, percent of the first capital", x, percent),
+        certificate=Chart(
+            "Capital of a bet on the champion, powers of ten",
+            x,
+            {"capital": power, "skill is shown at": np.full(len(x), np.log10(LINE))},
+            "{:.2f}",
+        ),
         terms=opening["certificate"],
-        medians=[[number(ratio, 1), number(sessions, 0)] for ratio, sessions in MEDIAN_SESSIONS.items()],
-        **_listings(account),
+        listings=_listings(account),
     )
 
 
-def _listings(account: Account) -> dict[str, list[list[str]]]:
-    book, journal, last = account.book, account.journal, account.book.last
-    answers = journal.of("answer")
-    intent = journal.of("intent").get(book.date(last))
-    orders = [
-        [
-            order["side"],
-            order["ticker"],
-            number(order["value"], 2) if order["side"] == "buy" else "all",
-            number(order["target_percent"], 1) if order["side"] == "buy" else "",
-            "champion" if order["is_own"] else "round robin" if order["side"] == "buy" else "rules",
-            answers[order["id"]].body["status"] if order["id"] in answers else "unknown",
-        ]
-        for order in (intent.body["orders"] if intent else ())
-    ]
-    positions = [
-        [
-            one.ticker,
-            number(one.shares, 4),
-            book.date(one.entry_day),
-            number(one.entry_price, 4),
-            number(one.last_price, 4),
-            number(one.target_price, 4),
-        ]
-        for one in (position.holding for position in book.positions(last))
-    ]
-    fills = [
-        [date, one["side"], one["ticker"], number(one["shares"], 4), number(one["price"], 4), one["reason"]]
-        for date, row in journal.of("session").items()
-        for one in row.body["fills"]
-    ]
-    rows = sorted((row for kind in _NOTES for row in journal.of(kind).values()), key=lambda row: row.number)
-    notes = [[row.kind, row.key, str(row.body.get("text", ""))] for row in rows]
-    return {"orders": orders, "positions": positions, "fills": fills[: -_SHOWN - 1 : -1], "notes": notes[-_SHOWN:]}
+def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
+    """Return the tables of the page: rows by title, cells by column."""
+    book, journal, answers = account.book, account.journal, account.journal.of("answer")
+    orders = []
+    for order in book.intended(book.last):
+        by = "champion" if order.is_own else "round robin or rules"
+        answer = answers[order.id].body["status"] if order.id in answers else "unknown"
+        orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})
+    held = ("ticker", "shares", "entry_price", "last_price", "target_price", "sessions_held")
+    filled = ("side", "ticker", "shares", "price", "reason")
+    days = range(book.last, book.start - 1, -1)
+    fills = [{"session": book.date(day)} | _cells(fill, *filled) for day in days for fill in book.fills(day)]
+    notes = sorted((row for kind in _NOTES for row in journal.of(kind).values()), key=lambda row: row.number)
+    return {
+        "Orders for the next session": orders,
+        "Positions": [_cells(position.holding, *held) for position in book.positions(book.last)],
+        "Fills, the last ones": fills[:_SHOWN],
+        "Stops, doubts, holds, and sessions that were missed": [
+            {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]
+        ],
+    }
+
+
+def _cells(one: object, *names: str) -> dict[str, Any]:
+    values = {name.replace("_", " "): getattr(one, name) for name in names}
+    return {name: number(value, 4) if isinstance(value, float) else value for name, value in values.items()}

@@ -12,7 +12,7 @@ from data.market import Market, span_of
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from training.signals.broker_orders import order_id
+from training.signals.broker_orders import Side, order_id
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ProgramError
 from utils.spaces import MIN_TARGET_PERCENT
@@ -31,7 +31,7 @@ class Order:
     id: str
     """Determined by account, session, ticker and side; the venue knows the order by it."""
     ticker: str
-    side: Literal["buy", "sell"]
+    side: Side
     value: float
     """Amount to spend before costs, of a purchase."""
     coefficient: float
@@ -55,7 +55,7 @@ class Fill:
     id: str
     """Of its order; a sale by the rules of the environment is named as an order to sell would be."""
     ticker: str
-    side: Literal["buy", "sell"]
+    side: Side
     shares: float
     price: float
     value: float
@@ -111,24 +111,21 @@ class PaperVenue:
             orders: by the day at whose close they were given.
         """
         self._account, self._market, self._rules, self._start, self._orders = account, market, rules, start, orders
+        self._stocks = investable_tickers(market)
 
     @cached_property
     def portfolio(self) -> Portfolio:
         """The account of the environment after the last day."""
-        end, stocks = self._start + self._rules.episode_steps, investable_tickers(self._market)
+        end = self._start + self._rules.episode_steps
         portfolio = Portfolio.on(span_of(self._market, self._start, end), self._rules)
         portfolio.reset(torch.tensor([0]))
         for day in range(self._start, min(len(self._market.dates) - 1, end)):
             given = self._orders.get(day, ())
-            rows = [(stocks.index(order.ticker), order.coefficient, order.target_percent) for order in given]
+            rows = [(self._stocks.index(order.ticker), order.coefficient, order.target_percent) for order in given]
             rows += [(0, 0.0, MIN_TARGET_PERCENT)] * (portfolio.orders_per_day - len(given))
             stock, size, target = torch.tensor(rows, dtype=torch.float64).T.unsqueeze(-1)
             portfolio.step_orders(Orders(stock.long(), size, target) if given else None)
         return portfolio
-
-    @cached_property
-    def _trades(self) -> list[dict[str, Any]]:
-        return trade_ledger(self.portfolio, 0)
 
     def equity_on(self, day: int) -> float:
         """Return the equity at a close of the window."""
@@ -144,8 +141,8 @@ class PaperVenue:
 
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
-        stocks = investable_tickers(self._market)
-        return {stocks[trade["stock"]]: trade["shares"] for trade in self._trades if trade["exit_day"] is None}
+        trades = trade_ledger(self.portfolio, 0)
+        return {self._stocks[one["stock"]]: one["shares"] for one in trades if one["exit_day"] is None}
 
     def cash(self) -> float:
         """Return the cash."""
@@ -153,7 +150,7 @@ class PaperVenue:
 
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return the fills on sessions after `day`, those of a session in the order of their decisions."""
-        fills = fills_of(self._account, self._market, self._start, self._trades)
+        fills = fills_of(self._account, self._market, self._start, trade_ledger(self.portfolio, 0))
         return [fill for session, some in fills.items() if self._market.dates[session] > day for fill in some]
 
 
@@ -170,17 +167,17 @@ def fills_of(account: str, market: Market, start: int, trades: Sequence[Mapping[
         trades: see `trade_ledger`.
     """
     fills, stocks = dict[int, list[Fill]](), investable_tickers(market)
+    dates = market.dates.astype("datetime64[D]")
 
-    def add(day: int, ordered: int, side: Literal["buy", "sell"], trade: Mapping[str, Any], reason: str) -> None:
-        if day < len(market.dates):
-            ticker, shares = stocks[trade["stock"]], trade["shares"]
-            price = trade["entry_price" if side == "buy" else "exit_price"]
-            value = trade["value"] if side == "buy" else shares * price
-            known = order_id(account, str(market.dates[ordered].astype("datetime64[D]")), ticker, side)
-            fills.setdefault(day, []).append(Fill(known, ticker, side, shares, price, value, reason))
+    def add(day: int, ordered: int, side: Side, trade: Mapping[str, Any], *amounts: float, reason: str = "") -> None:
+        if start + day < len(dates):
+            ticker = stocks[trade["stock"]]
+            known = order_id(account, str(dates[start + ordered]), ticker, side)
+            fills.setdefault(start + day, []).append(Fill(known, ticker, side, trade["shares"], *amounts, reason))
 
     for trade in trades:
-        add(start + trade["entry_day"], start + trade["order_day"], "buy", trade, "")
-        if trade["exit_day"] is not None:
-            add(start + trade["exit_day"], start + trade["exit_day"] - 1, "sell", trade, trade["reason"])
+        price, day = trade["exit_price"], trade["exit_day"]
+        add(trade["entry_day"], trade["order_day"], "buy", trade, trade["entry_price"], trade["value"])
+        if day is not None:
+            add(day, day - 1, "sell", trade, price, trade["shares"] * price, reason=trade["reason"])
     return dict(sorted(fills.items()))
