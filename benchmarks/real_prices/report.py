@@ -44,9 +44,6 @@ class DataFacts:
     sessions: int
     lasting: int
     """Tickers that trade to the end."""
-    complete_listed: int
-    """Listed tickers with a bar on every day."""
-    complete: int
     has_volume: bool
 
     @classmethod
@@ -54,7 +51,6 @@ class DataFacts:
         """Count them."""
         loader = source.loader
         has_bar = np.asarray(np.isfinite(loader.data_array[..., CLOSE]))
-        whole = np.asarray(has_bar.all(axis=0))
         days = loader.dates.astype("datetime64[D]")
         return cls(
             source.data.name,
@@ -64,8 +60,6 @@ class DataFacts:
             str(days[-1]),
             len(days),
             int(has_bar[-_LAST_DAYS:].any(axis=0).sum()),
-            int(whole[loader.investable_columns].sum()),
-            int(whole.sum()),
             loader.volume is not None,
         )
 

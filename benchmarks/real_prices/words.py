@@ -32,7 +32,7 @@ def power(report: Report) -> str:
     return (
         f"Small edges: over these days a true edge of {found['detectable_over_pickers']:.1f} % a year over random "
         f"selections would have been seen with a chance of 80%, and one of "
-        f"{found['detectable_over_equal_at_exposure']:.1f} % over equal weight at its exposure, before any allowance for "
+        f"{found['detectable_over_equal_at_exposure']:.1f} % over equal weight at its exposure, without allowance for "
         f"the number of comparisons. Fold by fold the {main.policy} came within {within:g} % a year of random "
         f"selections in {near[0]} of {folds} folds and of equal weight at its exposure in {near[1]}."
     )
@@ -75,8 +75,8 @@ def runs(report: Report) -> str:
     times = "once" if len(looks) == 1 else f"{len(looks)} times"
     return (
         f"The plan {report.plan.digest[:12]} was fixed before the first run ({looks[0].time}). The study was run over "
-        f"these test days {times} from this folder, each time under the same plan and on the same data. Runs from other "
-        f"folders are not counted here. Code: {', '.join(played) or 'unknown'}."
+        f"these test days {times} from this folder, each time under the same plan and on the same data. Runs from "
+        f"other folders are not counted here. Code: {', '.join(played) or 'unknown'}."
     )
 
 

@@ -52,7 +52,7 @@ evaluation = { fitness_windows = 2, exploration_windows = 1, validation_windows 
 [[universes]]
 name = "few"
 stocks = "listed"
-variants = ["product", "no evolution"]
+variants = ["product"]
 [[comparisons]]
 universe = "few"
 policy = "champion"
@@ -64,24 +64,18 @@ against = "best rival"
 """
 
 
-def write_case(folder: Path, kind: str, path: int = 3, **changes: Any) -> list[str]:
-    """Write plan, data and list of a tiny study on a path of a kind of market; return the words of its command."""
-    folder.mkdir(exist_ok=True)
-    market = synthetic_market(SyntheticConfig(kind=kind, days=500, stocks=8, **changes), path)
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> tuple[list[str], Path]:
+    """The words and the folder of a finished study of a market with strong momentum."""
+    folder = tmp_path_factory.mktemp("planted")
+    market = synthetic_market(SyntheticConfig(kind="momentum", days=500, stocks=8, drift_std=0.02), 3)
     frame = bars_frame(market)
     frame["volume"] = np.random.default_rng(0).integers(10_000, 1_000_000, len(frame)).astype(float)
     frame.to_parquet(folder / "prices.parquet")
     (folder / "few.txt").write_text("\n".join(market.tickers[: market.stocks]))
     (folder / "plan.toml").write_text(PLAN)
     names = ("data", "prices.parquet"), ("investable", "few.txt"), ("plan", "plan.toml"), ("out", "out")
-    return [word for flag, name in names for word in (f"--{flag}", str(folder / name))]
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> tuple[list[str], Path]:
-    """The words and the folder of a finished study of a market with strong momentum."""
-    folder = tmp_path_factory.mktemp("planted")
-    words = write_case(folder, "momentum", drift_std=0.02)
+    words = [word for flag, name in names for word in (f"--{flag}", str(folder / name))]
     main(words)
     return words, folder / "out"
 
@@ -101,7 +95,7 @@ def test_a_planted_market_is_praised_in_words(
     said = capsys.readouterr().out
     main_test = found(out)["confirmatory"][0]
     assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
-    assert "the champion earned more than random selections" in said
+    assert "the champion earned more than random selections" in said and "with a chance of 80%" in said
     assert "In 0 of 4 trainings of the product" in said
     assert "Survivors only" in said and "run over these test days 2 times" in said
     costs = found(out)["universes"]["few"]["replays"]["champion"]
@@ -109,20 +103,6 @@ def test_a_planted_market_is_praised_in_words(
     own = found(out)["universes"]["few"]["policies"]["champion"]["all_folds"]["profit"]["value"]
     assert costs["10 bp a leg"]["mean"] == pytest.approx(own, rel=1e-6)
     assert costs["5% of volume, 1000 million"]["mean"] < 0.2 * costs["5% of volume, 1 million"]["mean"]
-
-
-def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str], small_heap: None) -> None:
-    words = write_case(tmp_path / "case", "martingale", 100)
-    plan = tmp_path / "case/plan.toml"
-    plan.write_text(PLAN.replace("[0, 1]", "[0]").replace(', "no evolution"', ""))
-    main(words)
-    assert [one["outcome"] for one in found(tmp_path / "case/out")["confirmatory"]] == ["open", "open"]
-    printed = capsys.readouterr().out
-    assert "no difference is shown between the champion and random selections" in printed
-    assert "Nothing, by the comparisons that were named beforehand." in printed
-    assert "would have been seen with a chance of 80%" in printed
-    assert "In 2 of 2 trainings of the product the training days showed no significant evidence" in printed
-    assert "expects: 2 of them hold the market, stock by stock." in printed
 
 
 def test_a_stopped_study_goes_on(planted: tuple[list[str], Path], tmp_path: Path) -> None:
@@ -169,11 +149,9 @@ def test_a_folder_keeps_its_plan_and_data(
     ("old", "new", "told"),
     [
         ('"untested ensemble"]', '"worst elite"]', "worst elite"),
-        ("pickers = 40", "pickers", "plan"),
         ("pickers = 40", "", "pickers"),
         ("generations = 1", "generation = 1", "generation"),
         ('universe = "few"\npolicy', 'universe = "many"\npolicy', "many"),
-        ('policy = "champion"', 'policy = "chimpion"', "chimpion"),
         ('against = "pickers"', 'against = "luck"', "luck"),
     ],
 )
@@ -280,6 +258,10 @@ def test_pickers_keep_their_sums_and_daily_means(seed: int) -> None:
 
 
 def test_folds_add_up() -> None:
+    """And an edge of the size that is called detectable is seen four times out of five."""
+    edge = detectable(0.7) / 0.7
+    seen = stats.norm.sf(stats.norm.ppf(0.975) - edge) + stats.norm.cdf(-stats.norm.ppf(0.975) - edge)
+    assert seen == pytest.approx(0.8, abs=1e-4)
     field = a_field()
     for against in (PICKERS, AT_EXPOSURE, "one"):
         parts = [field.of_fold(fold).difference("champion", against).mean for fold in range(field.folds)]
@@ -288,12 +270,6 @@ def test_folds_add_up() -> None:
     assert field.difference("champion", AT_EXPOSURE).mean == pytest.approx(halved)
     shares = [share_close(field, "champion", PICKERS, within) for within in (0.0, 1e9)]
     assert shares == [0.0, 1.0]
-
-
-def test_an_edge_of_this_size_is_seen_four_times_out_of_five() -> None:
-    edge = detectable(0.7) / 0.7
-    seen = stats.norm.sf(stats.norm.ppf(0.975) - edge) + stats.norm.cdf(-stats.norm.ppf(0.975) - edge)
-    assert seen == pytest.approx(0.8, abs=1e-4)
 
 
 def outcomes(edge: float) -> list[str]:
