@@ -169,15 +169,16 @@ def fills_of(account: str, market: Market, start: int, trades: Sequence[Mapping[
     fills, stocks = dict[int, list[Fill]](), investable_tickers(market)
     dates = market.dates.astype("datetime64[D]")
 
-    def add(day: int, ordered: int, side: Side, trade: Mapping[str, Any], *amounts: float, reason: str = "") -> None:
+    def add(day: int, ordered: int, side: Side, trade: Mapping[str, Any], price: float, value: float) -> None:
         if start + day < len(dates):
             ticker = stocks[trade["stock"]]
             known = order_id(account, str(dates[start + ordered]), ticker, side)
-            fills.setdefault(start + day, []).append(Fill(known, ticker, side, trade["shares"], *amounts, reason))
+            reason = "" if side == "buy" else trade["reason"]
+            fills.setdefault(start + day, []).append(Fill(known, ticker, side, trade["shares"], price, value, reason))
 
     for trade in trades:
         price, day = trade["exit_price"], trade["exit_day"]
         add(trade["entry_day"], trade["order_day"], "buy", trade, trade["entry_price"], trade["value"])
         if day is not None:
-            add(day, day - 1, "sell", trade, price, trade["shares"] * price, reason=trade["reason"])
+            add(day, day - 1, "sell", trade, price, trade["shares"] * price)
     return dict(sorted(fills.items()))
