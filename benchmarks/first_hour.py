@@ -1,10 +1,10 @@
 """What a first hour on a CUDA card should settle, in one command: `python -m benchmarks.first_hour [--out FILE.json]`.
 
-The card and its driver; the tests that need CUDA; microseconds that an operation takes of the host; the same small run
-on the CPU and twice on the card; updates of wide networks, launched as a graph and eagerly; seconds and memory of
-generations against what `benchmarks.gpu_budget` predicts; a default run. Every step is a process of its own, so that
-one that fails leaves the others. Ends with 1 where numbers are wrong, a step fails, or anything is more than 1.5 times
-its prediction. Without a card the CPU is measured, and what needs a card is left out.
+The card and its driver; the tests that need CUDA; the same small run on the CPU and twice on the card; updates of wide
+networks, launched as a graph and eagerly; seconds and memory of generations against what `benchmarks.gpu_budget`
+predicts; a default run. Every step is a process of its own, so that one that fails leaves the others. Ends with 1 where
+numbers are wrong, a step fails, or anything is more than 1.5 times its prediction. Without a card the CPU is measured,
+and what needs a card is left out.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -28,8 +27,7 @@ from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.costs import ALL_CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Card
 from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES, timed
-from benchmarks.gpu_budget.generation import Size as MarketSize
-from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of, synchronize
+from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from benchmarks.speed.updates import Size, draw, stacked_generation
 from training.run.trainer import build_trainer
@@ -44,7 +42,6 @@ TOLERANCE = 0.01
 """By which numbers of a first generation may differ between devices: rounding turns a few of its orders."""
 NEEDS_CARD = "left out: needs a CUDA card"
 _GENERATIONS = 4
-_OPERATIONS = 2000
 _STEP_SECONDS = 3600.0
 _SMALL = (
     "--population-size 4 --split.context-window-days 16 --synthetic.days 300 --synthetic.stocks 6 --env.trading-days 6 "
@@ -95,11 +92,6 @@ class Setup:
         return self.device.type == "cuda"
 
     @property
-    def size(self) -> MarketSize:
-        """Return the market on which generations are measured."""
-        return SMALL if self.is_small else FULL
-
-    @property
     def card(self) -> Card:
         """Return the card of the predictions whose name the device's holds, else the first."""
         name = torch.cuda.get_device_name(self.device)
@@ -144,63 +136,25 @@ def compare_devices(setup: Setup) -> list[Finding]:
         with tempfile.TemporaryDirectory() as folder:
             found.append(json.loads(json.dumps(trace(case, Path(folder), device))))
     again = differences(found[-2], found[-1])
-    repeated = Finding(
-        "run repeated on the device, fields that differ",
-        len(again),
-        fault=f"not repeatable, first difference: {again[0]}" if again else "",
-    )
+    fault = f"not repeatable, first difference: {again[0]}" if again else ""
+    repeated = Finding("run repeated on the device, fields that differ", len(again), fault=fault)
     if not setup.is_card:
         return [repeated, Finding("CPU against card", None, note=NEEDS_CARD)]
     begun = differences(found[0][_METRICS][0], found[1][_METRICS][0], tolerance=TOLERANCE)
     whole = differences(found[0], found[1], tolerance=TOLERANCE)
+    first = f"first difference: {begun[0]}" if begun else ""
+    later = f"rounding turns orders, first difference: {whole[0]}" if whole else ""
     return [
         repeated,
-        Finding(
-            f"CPU against card, generation 1, fields apart by over {TOLERANCE:g}",
-            len(begun),
-            fault=f"first difference: {begun[0]}" if begun else "",
-        ),
-        Finding(
-            "CPU against card, later and judged, fields apart by as much",
-            len(whole) - len(begun),
-            note=f"rounding turns orders, first difference: {whole[0]}" if whole else "",
-        ),
+        Finding(f"CPU against card, generation 1, fields apart by over {TOLERANCE:g}", len(begun), fault=first),
+        Finding("CPU against card, later and judged, fields apart by as much", len(whole) - len(begun), note=later),
     ]
 
 
-def launch(setup: Setup) -> list[Finding]:
-    """Measure what one small operation takes of the host, sent alone and waited for."""
-    x = torch.zeros(1, device=setup.device)
-
-    def microseconds(*, waits: bool) -> float:
-        taken = []
-        for _ in range(_OPERATIONS):
-            started = time.perf_counter()
-            torch.add(x, 1.0, out=x)
-            if waits:
-                synchronize(setup.device)
-            taken.append(1e6 * (time.perf_counter() - started))
-        synchronize(setup.device)
-        return statistics.median(taken)
-
-    microseconds(waits=True)
-    alone, waited = microseconds(waits=False), microseconds(waits=True)
-    return [
-        predicted("operation, launched", alone, "us", 1e6 * HOST_SECONDS if setup.is_card else None),
-        Finding("operation, waited for", waited, "us"),
-    ]
-
-
-def generation(setup: Setup, agents: int, *, is_eager: bool = False) -> list[Finding]:
-    """Measure generations with a full replay: time against the prediction, memory against the budget.
-
-    Args:
-        is_eager: rollouts and updates are sent operation by operation, not replayed as CUDA graphs.
-    """
+def generation(setup: Setup, agents: int) -> list[Finding]:
+    """Measure generations with a full replay: time against the prediction, memory against the budget."""
     choose_threads(1)
-    if is_eager:
-        torch.backends.cuda.is_built = lambda: False
-    size, name = setup.size, f"generation, {agents} agents{', no graph' * is_eager}"
+    size, name = SMALL if setup.is_small else FULL, f"generation, {agents} agents"
     config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
     market = random_market(config, size.days, size.columns, size.investable)
     gauge, in_numpy, taken = MemoryGauge(setup.device), list[float](), list[float]()
@@ -212,27 +166,25 @@ def generation(setup: Setup, agents: int, *, is_eager: bool = False) -> list[Fin
     host, seconds, peak = sum(in_numpy) / _GENERATIONS, None, None
     budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}")
     if setup.is_card and budget:
-        seconds = host + generation_seconds(budget, setup.card, is_replayed=not is_eager)
-        # A graph keeps, beside all that, its inputs and a pool of what is alive within a rollout.
-        peak = budget[TOTAL]["peak"] / MB * (1 if is_eager else 2)
+        seconds = host + generation_seconds(budget, setup.card)
+        # Graphs keep, beside all that, their inputs and pools of what is alive within a rollout.
+        peak = 2 * budget[TOTAL]["peak"] / MB
     return [
-        Finding(f"{name}, the first", taken[0], "s", note="nothing is warm"),
-        Finding(f"{name}, the second", taken[1], "s", note="captures graphs" * (setup.is_card and not is_eager)),
         Finding(f"{name}, of it numpy", host, "s"),
-        predicted(name, statistics.median(taken[2:]), "s", seconds),
+        predicted(name, statistics.median(taken[2:]), "s", seconds),  # nothing is warm before, and graphs are captured
         predicted(f"{name}, peak memory", gauge.peak_mb(), "MiB", peak),
     ]
 
 
-def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, is_replayed: bool) -> float:
+def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card) -> float:
     """Predict the seconds of a generation from its budget: of each phase the slower of card and host, and copies.
 
-    Days and updates that are launched as CUDA graphs take the host nothing; numpy is left out.
+    Days and updates are launched as CUDA graphs and take the host nothing; numpy is left out.
     """
     total = 0.0
     for name, phase in figures.items():
         if name not in (*APART, TOTAL):
-            is_graph = is_replayed and (name.endswith(DAYS) or name == UPDATES)
+            is_graph = name.endswith(DAYS) or name == UPDATES
             host = 0.0 if is_graph else phase["operations"] * HOST_SECONDS
             total += max(phase[f"{card.name} us"] / 1e6, host) + phase["copied"] / COPY_BYTES_PER_SECOND
     return total
@@ -261,12 +213,9 @@ def default_run(setup: Setup) -> list[Finding]:
     """Time a run without any settings but the device."""
     flags = f"--profile quick --generations 2 {_SMALL}".split() if setup.is_small else []
     summary = measure_run(*flags, "--device", setup.device.type)
+    name = f"default run, {summary['profile']} profile, {summary['generations']} generations"
     return [
-        Finding(
-            f"default run, {summary['profile']} profile, {summary['generations']} generations",
-            summary["wall_seconds"],
-            "s",
-        ),
+        Finding(name, summary["wall_seconds"], "s"),
         Finding("default run, peak resident memory", summary["peak_rss_mb"], "MiB"),
     ]
 
@@ -275,9 +224,7 @@ def steps(setup: Setup) -> dict[str, Callable[[Setup], list[Finding]]]:
     """Return the steps by name, in their order."""
     populations = (4,) if setup.is_small else (16, 64, 256) if setup.is_card else (16,)
     generations = {f"generation-{agents}": partial(generation, agents=agents) for agents in populations}
-    if setup.is_card:
-        generations["generation-eager"] = partial(generation, agents=populations[0], is_eager=True)
-    known = {"machine": describe, "tests": run_tests, "launch": launch, "trace": compare_devices}
+    known = {"machine": describe, "tests": run_tests, "trace": compare_devices}
     return {**known, "updates": wide_updates, **generations, "run": default_run}
 
 

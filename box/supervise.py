@@ -11,16 +11,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from utils.cloud.settings import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
 from utils.runs.run_lock import wait_for_lost_owner
-from utils.runs.run_log import CONFIG, SUMMARY, files_of_runs, standings
+from utils.runs.run_log import CONFIG, SUMMARY, Standing, files_of_runs, standings
 
 logger = logging.getLogger("box")
 PROGRAM = Path(__file__).parents[1] / "main.py"
@@ -40,8 +38,7 @@ KINDS = (
 """Kinds of runs: their folder, the file with which one begins, the one that ends it, and the command."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The run that progressed last."""
 
     resume: list[str]
@@ -54,17 +51,15 @@ def newest_run(files: Mapping[str, float]) -> Found | None:
 
     One with settings alone, whose data may never have been accepted, does not hide an unfinished one.
     """
-    begun: list[tuple[float, Found]] = []
-    alone: list[tuple[float, Found]] = []
+    known = list[tuple[Standing, Found]]()
     for folder, begin, end, command in KINDS:
         below = {name.removeprefix(folder): time for name, time in files.items() if name.startswith(folder)}
         for one in standings(below, begin, end):
-            found = Found([*command, f"--resume={one.name}"], not one.is_unfinished)
-            (begun if one.is_accepted else alone).append((one.progressed, found))
-    by_time = itemgetter(0)
-    newest, hopeful = max(begun, key=by_time, default=None), max(alone, key=by_time, default=None)
-    if hopeful is not None and (newest is None or (newest[1].has_ended and newest[0] < hopeful[0])):
-        return hopeful[1]
+            known.append((one, Found([*command, f"--resume={one.name}"], not one.is_unfinished)))
+    accepted = [pair for pair in known if pair[0].is_accepted]
+    newest = max(accepted, key=lambda pair: pair[0].progressed, default=None)
+    if newest is None or newest[1].has_ended:
+        newest = max(known, key=lambda pair: pair[0].progressed, default=None)
     return None if newest is None else newest[1]
 
 
@@ -77,12 +72,6 @@ def to_resume(runs: Path) -> list[str] | None:
     if found is None and (store := open_cloud()) is not None:
         found = newest_run(store.list(""))
     return None if found is None or found.has_ended else found.resume
-
-
-def _resumed(words: Sequence[str]) -> list[str]:
-    """Return the runs that arguments resume, as `--resume NAME` or `--resume=NAME`; an empty name: the newest."""
-    named = [name for word, name in pairwise([*words, ""]) if word == "--resume"]
-    return named + [word.partition("=")[2] for word in words if word.startswith("--resume=")]
 
 
 class Supervisor:
@@ -118,13 +107,14 @@ class Supervisor:
             if self._stopped.wait(seconds):
                 return code
             begun = newest_run(files_of_runs(self._runs))
-            if not _resumed(words) and begun is not None and begun != earlier:
+            is_resumed = any(word.startswith("--resume") for word in words)
+            if not is_resumed and begun is not None and begun != earlier:
                 words = begun.resume
 
     def _play(self, words: list[str]) -> int:
-        for name in filter(None, _resumed(words)):
+        for name in (word.removeprefix("--resume=") for word in words if word.startswith("--resume=")):
             # A lost machine's lock outlives it for a while; one that is renewed shows that the run goes on elsewhere.
-            wait_for_lost_owner(self._runs.joinpath(*("fuel-breaks" for word in words if word == "fuel-breaks"), name))
+            wait_for_lost_owner(self._runs / ("fuel-breaks" if "fuel-breaks" in words else "") / name)
         logger.info("starting main.py %s", " ".join(words))
         self._child = subprocess.Popen([*self._program, *words])
         if self._stopped.is_set():
@@ -139,9 +129,6 @@ class Supervisor:
 def main(arguments: list[str]) -> int:
     """Begin a run with these arguments, or resume one; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s box: %(message)s")
-    if any(word.partition("=")[0] in ("--runs-dir", "--runs_dir") for word in arguments):
-        logger.error("expected no --runs-dir, got one; runs that are resumed lie in %s", RUNS)
-        return MISTAKE
     with PID_FILE.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,6 @@
 """The first hour on a card: what it finds, what it leaves out without one, and what makes it fail."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,29 +21,27 @@ from benchmarks.first_hour import (
 )
 from benchmarks.gpu_budget.costs import CARDS
 
-ROOT = Path(__file__).resolve().parents[2]
 CPU, CARD = Setup(torch.device("cpu"), True), Setup(torch.device("cuda"), True)
 
 
-def test_the_command_measures_prints_and_writes(tmp_path: Path) -> None:
+def test_the_command_measures_prints_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restore_process: None
+) -> None:
     out = tmp_path / "found.json"
-    words = ["--small", "--device", "cpu", "--only", "updates", "generation-4", "--out", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.first_hour", *words], cwd=ROOT, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
+    words = ["--small", "--device", "cpu", "--here", "--only", "updates", "generation-4", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["first_hour", *words])
+    assert first_hour.main() == 0
+    found, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert found["device"] == "cpu" and [*tmp_path.iterdir()] == [out]
     values = {finding["name"]: finding["value"] for finding in found["findings"]}
     assert values.pop("updates, graph against eager, tensors apart") == 0  # on the CPU both are eager
-    assert len(values) == 7 and all(value > 0 for value in values.values())
-    assert all(name in done.stdout for name in values)
+    assert len(values) == 5 and all(value > 0 for value in values.values())
+    assert all(name in shown for name in values)
 
 
 def test_without_a_card_what_needs_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_hour, "trace", lambda *_: {"trace/metrics.jsonl": [{"fitness": 1.0}]})
-    names = ("machine", "tests", "launch", "trace")
-    found = [finding for name in names for finding in steps(CPU)[name](CPU)]
+    found = [finding for name in ("machine", "tests", "trace") for finding in steps(CPU)[name](CPU)]
     left_out = {finding.name for finding in found if finding.note == NEEDS_CARD}
     assert left_out == {"card", "tests on the card", "CPU against card"}
     assert not any(finding.fault for finding in found)
@@ -85,5 +82,4 @@ def test_the_prediction_is_the_slower_of_card_and_host_and_the_copies() -> None:
     host = {"operations": 125_000, us: 2, "copied": 12_000_000_000}
     card = {"operations": 1, us: 3_000_000, "copied": 0}
     figures = {"set up": card, "evaluate, days": host, "train": card, "train, updates": host, "generation": card}
-    assert generation_seconds(figures, CARDS[0], is_replayed=False) == pytest.approx(2 * (1.0 + 1.0) + 3.0)
-    assert generation_seconds(figures, CARDS[0], is_replayed=True) == pytest.approx(2 * 1.0 + 3.0, abs=1e-4)
+    assert generation_seconds(figures, CARDS[0]) == pytest.approx(2 * 1.0 + 3.0, abs=1e-4)

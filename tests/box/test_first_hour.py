@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from benchmarks.faults.harness import SMALL_RUN, flags, outcome, run_beside, whole_run
-from box.supervise import Found, newest_run
+from box.supervise import Found, newest_run, to_resume
 from tests.box.emulated import Box
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.run_lock import STALE_SECONDS
@@ -52,27 +52,28 @@ def started(box: Box, **more: str) -> str:
     return box.log
 
 
-def test_an_empty_container_with_the_volume_goes_on(lost: Path, tmp_path: Path) -> None:
-    volume = tmp_path / "volume"
-    shutil.copytree(lost / "volume", volume)
-    # The lost machine's lock has seconds to live: to start at once would be refused.
+def test_an_empty_container_goes_on_from_the_volume_and_the_bucket(
+    lost: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volume lacks the newest generation, and the lost machine's lock has seconds to live."""
+    volume, bucket = tmp_path / "volume", tmp_path / "bucket"
+    for folder in (volume, bucket):
+        shutil.copytree(lost / folder.name, folder)
+    shutil.rmtree(volume / "runs" / "one" / "checkpoints" / "generation-000002")
     lock = volume / "runs" / "one" / "lock"
     lock.write_text(json.dumps({"pid": 1, "host": "lost"}))
     os.utime(lock, (time.time() + 1 - STALE_SECONDS,) * 2)
-    log = started(Box.fresh(tmp_path / "container", volume))
-    assert "--resume=one" in log and "exit code 0" in log and "ERROR" not in log
+    cloud = {"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": str(bucket)}
+    log = started(Box.fresh(tmp_path / "container", volume, driver=None), **cloud)
+    assert "--resume=one" in log and "restored run one from the cloud" in log
+    assert "exit code 0" in log and "ERROR" not in log
     assert outcome(volume / "runs", "one") == whole_run(GENERATIONS, SMALL_RUN).outcome
     assert newest_run(files_of_runs(volume / "runs")) == Found(["--resume=one"], has_ended=True)
-
-
-def test_another_machine_goes_on_from_the_bucket(lost: Path, tmp_path: Path) -> None:
-    bucket = tmp_path / "bucket"
-    shutil.copytree(lost / "bucket", bucket)
-    box = Box.fresh(tmp_path / "container", tmp_path / "volume", driver=None)
-    log = started(box, CLOUD_PROVIDER="local", CLOUD_BUCKET=str(bucket))
-    assert "restored run one from the cloud" in log and "exit code 0" in log and "ERROR" not in log
-    assert outcome(box.volume / "runs", "one") == whole_run(GENERATIONS, SMALL_RUN).outcome
     assert (bucket / "one" / "summary.json").is_file()
+    for name, value in cloud.items():
+        monkeypatch.setenv(name, value)
+    (bucket / "one" / "summary.json").unlink()
+    assert to_resume(tmp_path / "new") == ["--resume=one"], "another machine finds it in the bucket"
 
 
 def test_a_run_that_another_pod_trains_is_left_to_it(lost: Path, tmp_path: Path) -> None:
