@@ -49,14 +49,14 @@ def svg_address(charts: Sequence[Chart]) -> str:
 def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None = None) -> Figure:
     columns = min(len(charts), 2)
     rows = -(-len(charts) // columns)
-    width, height = columns * _CELL[0], rows * _CELL[1] + 0.8
+    width, height = columns * _CELL[0], rows * _CELL[1] + 0.4 * (bool(title) + bool(note))
     figure = new_figure(width, height, title, note)
     # Places that are known beforehand are drawn in half the time of those of a layout engine.
     figure.set_layout_engine("none")
     for place, chart in enumerate(charts):
         row, column = divmod(place, columns)
-        left, bottom = column * _CELL[0] + 0.75, height - 0.4 - (row + 1) * _CELL[1] + 0.7
-        _draw(chart, figure.add_axes((left / width, bottom / height, 3.9 / width, 3.1 / height)))
+        left, bottom = column * _CELL[0] + 0.95, height - 0.4 * bool(title) - (row + 1) * _CELL[1] + 0.8
+        _draw(chart, figure.add_axes((left / width, bottom / height, 3.8 / width, 3.1 / height)))
     return figure
 
 

@@ -17,6 +17,7 @@ from data.synthetic.built_in import bars_frame, built_in_market, synthetic_marke
 from environment.portfolio import Portfolio
 from tests.evaluation.page_case import case
 from tests.tiny import rows_of
+from training.evaluation import supervised
 from training.evaluation.baselines import ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
 from training.evaluation.supervised import (
@@ -110,8 +111,10 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
 SMALL = {"days": 1200, "stocks": 4}
 
 
-def test_fits_learn_only_what_is_known() -> None:
+def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
+    monkeypatch.setattr(supervised, "_ROUNDS", 20)
+    monkeypatch.setattr(supervised, "TUNING_WINDOWS", 4)
     market = market_of("momentum", **SMALL)
     day = market.splits.validation.first + 110
     other = corrupted(market, day + 1)

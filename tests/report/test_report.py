@@ -122,7 +122,7 @@ def test_what_cannot_be_compared_is_said(runs: Path) -> None:
     config["env"]["cost_bps"] = 50.0
     (runs / "two" / "config.json").write_text(json.dumps(config))
     rules = cautions(read(runs, "one", "two"))
-    assert rules[0].endswith("of the same data.") and "env.cost_bps" in rules[1]
+    assert rules[0].endswith("of the same data: results cannot be compared.") and "env.cost_bps" in rules[1]
     assert cautions(read(runs, "one")) == []
     assert all(text in " ".join(Page(render(read(runs, "one", "two"))).texts[0].split()) for text in rules)
 

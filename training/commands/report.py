@@ -35,13 +35,10 @@ DIFFERENCES = {
 MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "trades", "costs")
 """Keys of `METRICS` that are shown."""
 SAME_DAYS = "All runs were judged on the same validation days of the same data"
-OTHER_DAYS = (
-    "The runs were judged on different days, data or stocks: returns, ratios and curves depend as much on these as on "
-    "the champion, and profits over others refer to each run's own days. They do not rank runs."
-)
+OTHER_DAYS = "The runs were judged on different days, data or stocks, on which results depend as on the champion"
 BEST_OF_MANY = (
-    "Picking the best of these runs is a choice on validation days: the best of {count} results is biased upwards. "
-    "Judge it on days on which nothing was chosen: python main.py evaluate --split holdout, once."
+    "The best of {count} results is biased upwards: judge it on days on which nothing was chosen, once: python main.py "
+    "evaluate --split holdout."
 )
 _OF_THE_FOLDER = {"run", "resume", "runs_dir"}
 
@@ -177,11 +174,10 @@ def cautions(runs: Sequence[ReportedRun]) -> list[str]:
     texts, rules = list[str](), [name for name, _ in differing_settings(runs) if name.startswith("env.")]
     if len(runs) > 1:
         is_same = all(run.setup == runs[0].setup != () for run in runs)
-        texts.append(SAME_DAYS + ("." if rules else ": results can be compared.") if is_same else OTHER_DAYS)
+        outcome = "cannot" if rules or not is_same else "can"
+        texts.append(f"{SAME_DAYS if is_same else OTHER_DAYS}: results {outcome} be compared.")
     if rules:
-        texts.append(
-            f"The trading rules differ ({', '.join(rules)}): profits under different rules are not comparable."
-        )
+        texts.append(f"The trading rules differ: {', '.join(rules)}.")
     for run in runs:
         judged, last = run.results.get("champion_generation", 0), run.records[-1]["generation"] if run.records else 0
         if not run.results or judged < last:

@@ -51,15 +51,16 @@ they explain on built-in markets, and less than where closes are dated a day ear
 
 @dataclass(frozen=True)
 class FoldResult:
-    """A trained fold of a walk-forward test and the result of its champion on its test days."""
+    """A fold of a walk-forward test and the returns of its champion and of the mean random selection on its test days.
+
+    `dates` are the first and the last of its training, validation and test days.
+    """
 
     name: str
     dates: dict[str, list[str]]
-    """First and last date of its training, validation and test days."""
     champion_generation: int
     return_percent: float
     random_return_percent: float
-    """Mean of the random selections'."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,6 @@ class Overfitting:
     """Probability that the true information ratio over equal weight is above that of the best of `trials` without
     skill, from 0 to 1; None where the champion's profit is equal weight's."""
     trials: int
-    """Champions evaluated on the judged days: on the holdout those of the ledger, on validation days the trials of the
-    sweep that the run belongs to, 1 on days on which nothing was chosen."""
     expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
     days: int
@@ -82,14 +81,12 @@ class Overfitting:
     @property
     def lines(self) -> list[str]:
         """Return the estimates as sentences."""
-        judged, needed = f"on the {self.days:,} days judged", self.minimum_track_record_days
-        deflated = "-" if self.deflated_information_ratio is None else f"{100 * self.deflated_information_ratio:.1f} %"
+        needed, share = self.minimum_track_record_days, self.deflated_information_ratio
+        record = f"above zero at 95% after {needed:,} days like the {self.days:,} judged" if needed else "not above 0"
         return [
-            f"Deflated information ratio: {deflated}, the probability that the true ratio over equal weight is above "
-            f"{self.expected_best_ratio:.2f} a year, expected of the best of {self.trials:,} without skill.",
-            f"The Sharpe ratio is not above zero {judged}."
-            if needed is None
-            else f"Minimum track record: a Sharpe ratio like that {judged} is above zero at 95% after {needed:,} days.",
+            f"Deflated information ratio: {'-' if share is None else f'{share:.3f}'}, the probability that it is truly "
+            f"above {self.expected_best_ratio:.2f} a year, as the best of {self.trials:,} without skill.",
+            f"Minimum track record: the Sharpe ratio is {record}.",
             self.note,
         ]
 
