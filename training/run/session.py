@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from utils.cloud.restore import claimed, fetch_newer, newest_run
+from utils.cloud.restore import fetch_newer, newest_run, require_unused
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, RunSettings, settings_hash, settings_to_resume, to_dict
@@ -90,7 +90,7 @@ class Session(Generic[Settings]):
             logger.info("no generation of %s is complete: it begins anew", self.run.path)
         if is_resumed:
             self.run.truncate_to(trainer.generation)
-        self._upload(CONFIG, *self._files)
+            self._upload(CONFIG, *self._files)
         if has_generation and self._sync is not None:
             # Nothing is pruned yet: a restored disk may hold fewer generations than the store.
             self._sync.submit(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
@@ -137,7 +137,8 @@ class Session(Generic[Settings]):
     def _upload_checkpoint(self, path: Path) -> None:
         """Upload a verified checkpoint, and prune the store as the disk is."""
         if self._sync is not None:
-            self._upload()
+            is_first = len(list_checkpoints(path.parent)) == 1  # a run that is refused before it takes no name there
+            self._upload(*((CONFIG, *self._files) if is_first else ()))
             self._sync.submit(path, prune=True)
 
 
@@ -174,7 +175,7 @@ def open_session(
         stack.callback(run.close)
         stack.enter_context(locked(run.path, is_new=is_new))
         if is_new and store is not None and is_reached:
-            stack.enter_context(claimed(store, run.path))
+            require_unused(store, run.name)
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))
         setup_logging(run.path, verbose=settings.verbose)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from data.record import MARKET
 from training.commands.table import StudyArguments
-from utils.cloud.restore import claimed, restore_run
+from utils.cloud.restore import require_unused, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import LATEST, from_dict, hint, settings_to_resume, to_dict
@@ -78,8 +78,8 @@ class StudyKind:
     def open(self, arguments: StudyArguments, asked: Plan, explicit: frozenset[str]) -> Iterator[Study[Plan]]:
         """Open a new study, or the one to resume, for the duration of the block. A stopped one says how it continues.
 
-        A new one that is refused leaves nothing behind. Of two machines that choose one name, the first to store its
-        plan has it. A store out of reach is logged; the study reports at its end what could not be stored.
+        A new one that is refused leaves nothing behind. A store out of reach is logged; the study reports at its end
+        what could not be stored.
 
         Args:
             asked: plan of a new study. Parts other than the defaults must be those that a resumed one began with.
@@ -110,7 +110,7 @@ class StudyKind:
             stack.enter_context(resumable(path, began, config, partial(self._saved, path)))
             stack.enter_context(locked(path, is_new=is_new))
             if is_new and reached is not None:
-                stack.enter_context(claimed(reached, path, self.plan))
+                require_unused(reached, path.name)
             setup_logging(path, verbose=config.verbose)
             yield Study(path, plan, began, config, store, reached is not None)
 

@@ -2,24 +2,13 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path, PurePath
 
 from utils.cloud.store import ObjectStore, safe_name
 from utils.cloud.sync import list_generations
-from utils.errors import (
-    CheckpointError,
-    CloudError,
-    ConfigError,
-    ConflictError,
-    DamagedError,
-    MissingError,
-    UnavailableError,
-)
+from utils.errors import CheckpointError, CloudError, ConfigError, DamagedError, MissingError, UnavailableError
 from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
-from utils.runs.ending import undone_if_refused
 from utils.runs.run_lock import LOCK, RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, standings
 
@@ -33,34 +22,18 @@ def newest_run(store: ObjectStore) -> str:
     return max(found).name
 
 
-@contextlib.contextmanager
-def claimed(store: ObjectStore, folder: Path, file: str = CONFIG) -> Iterator[None]:
-    """Claim the name of a new run by storing this file of it; if the block refuses the run, its name is free again.
-
-    An outage is logged. Raises ConfigError if the store has anything under the name.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            if store.list(f"{folder.name}/"):
-                raise ConflictError(f"{folder.name} exists")
-            store.put(f"{folder.name}/{file}", (folder / file).read_bytes(), if_absent=True)
-            stack.enter_context(undone_if_refused(folder, partial(_release, store, folder.name)))
-        except ConflictError:
-            raise ConfigError(
-                f"expected a new name for --run, got {folder.name!r}, which is in the cloud already;"
-                f" continue it with --resume {folder.name} or choose another name"
-            ) from None
-        except UnavailableError as error:
-            log.warning("%s; the run starts nevertheless", error)
-        yield
-
-
-def _release(store: ObjectStore, run: str) -> None:
+def require_unused(store: ObjectStore, run: str) -> None:
+    """Raise ConfigError if the store has anything under the name of a new run. An outage is logged."""
     try:
-        for name in store.list(f"{run}/"):
-            store.delete(name)
-    except CloudError as error:
-        log.warning("%s; the name %r stays taken in the cloud", error, run)
+        names = store.list(f"{run}/")
+    except UnavailableError as error:
+        log.warning("%s; the run starts nevertheless", error)
+        return
+    if names:
+        raise ConfigError(
+            f"expected a new name for --run, got {run!r}, which is in the cloud already;"
+            f" continue it with --resume {run} or choose another name"
+        )
 
 
 def fetch_newer(store: ObjectStore, folder: Path, *, is_reached: bool) -> None:

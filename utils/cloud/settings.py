@@ -24,14 +24,12 @@ def open_cloud(environ: Mapping[str, str] = os.environ, *, below: str = "") -> O
         below: prefix of all names in the store.
     """
     provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
-    if not provider:
-        if bucket:
-            raise ConfigError("expected CLOUD_PROVIDER=gcs or local with CLOUD_BUCKET, got none; set both or neither")
+    if not provider and not bucket:
         return None
-    if provider not in ("gcs", "local"):
-        raise ConfigError(f"expected CLOUD_PROVIDER to be gcs or local, got {provider!r}")
-    if not bucket:
-        raise ConfigError(f"expected CLOUD_BUCKET with CLOUD_PROVIDER={provider}, got none; set it")
+    if provider not in ("gcs", "local") or not bucket:
+        raise ConfigError(
+            f"expected CLOUD_PROVIDER=gcs or local with CLOUD_BUCKET, got {provider!r}, {bucket!r}; set both or neither"
+        )
     if provider == "local":
         if not Path(bucket).is_absolute():
             raise ConfigError(f"expected CLOUD_BUCKET to be the absolute path of a mounted folder, got {bucket!r}")
@@ -67,21 +65,18 @@ def _provide_key(environ: Mapping[str, str]) -> None:
 
 def _write_key(contents: str) -> Path:
     """Write a key to a file in the home folder that only its owner can read; return its path."""
-    try:
-        is_key = isinstance(json.loads(contents), dict)
-    except ValueError:
-        is_key = False
-    if not is_key:
-        raise ConfigError(
-            f"expected the contents of a key file (JSON) in {KEY_CONTENTS}, got another text, which is not shown; if "
-            "it should stand for a secret, create a secret of that name"
-        )
     path = Path.home() / _KEY_FILE
     try:
+        dict(json.loads(contents))
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:  # mode 600
             file.write(contents)
         os.replace(file.name, path)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"expected the contents of a key file (JSON) in {KEY_CONTENTS}, got another text, which is not shown; if "
+            "it should stand for a secret, create a secret of that name"
+        ) from None
     except OSError as error:
         raise ConfigError(f"expected to keep the key of {KEY_CONTENTS} in {path}, got: {error.strerror}") from None
     return path

@@ -4,7 +4,6 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,24 @@ from utils.runs.run_log import METRICS
 
 @contextlib.contextmanager
 def locked(folder: Path, *, is_new: bool) -> Iterator[None]:
-    """Hold the lock of a run or study; a new one that the block refuses is removed, so that its name stays free."""
-    undone = undone_if_refused(folder, partial(_clear, folder)) if is_new else contextlib.nullcontext()
+    """Hold the lock of a run or study.
+
+    A new one that the block refuses before a generation is recorded, by a user's mistake or for want of memory, is
+    removed, so that its name stays free.
+    """
     try:
-        with RunLock(folder), undone:
-            yield
+        with RunLock(folder):
+            try:
+                yield
+            except Exception as error:
+                is_refused = isinstance(as_program_error(error), ConfigError | DataError | OutOfMemory)
+                if is_new and is_refused and not any(folder.rglob(METRICS)):
+                    _clear(folder)
+                raise
     finally:
         if is_new:
             with contextlib.suppress(OSError):  # it holds a run
                 folder.rmdir()
-
-
-@contextlib.contextmanager
-def undone_if_refused(folder: Path, undo: Callable[[], None]) -> Iterator[None]:
-    """Call `undo` if the block refuses a new run before a generation is recorded: by a user's mistake or for want of
-    memory."""
-    try:
-        yield
-    except Exception as error:
-        is_refused = isinstance(as_program_error(error), ConfigError | DataError | OutOfMemory)
-        if is_refused and not any(folder.rglob(METRICS)):
-            undo()
-        raise
 
 
 def _clear(folder: Path) -> None:
