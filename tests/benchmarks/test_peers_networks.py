@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.learning.unseen import UnseenPaths, training_market
-from benchmarks.peers.differentiable import SoftAccount, StockPolicy, differentiable_rollout, train
+from benchmarks.peers.differentiable import SoftAccount, StockPolicy, differentiable_rollout
 from benchmarks.peers.networks import fit_networks, networks, scores_of
 from benchmarks.peers.peer import Budget
 from data.splits import Span
@@ -81,33 +81,6 @@ def random_policy(seed: int) -> StockPolicy:
     for part in (policy.stocks, policy.account):
         torch.nn.init.normal_(part[-1].weight, std=2.0)  # type: ignore[arg-type]
     return policy
-
-
-def test_training_finds_the_stock_that_rises() -> None:
-    """The one input tells which; the best policy of all looks is kept, and the budget ends the training."""
-    world = world_of(trending_panel([0.02, 0.0, -0.02], 100), rules=tiny_rules())
-    span, env = world.market.splits.train, world.env
-    x = torch.tensor([1.0, 0.0, -1.0])[:, None].expand(world.days, 3, 1)
-    account = SoftAccount.of(env, Samples.of(rows_of(x.numpy()), env, span, span.last), 4)
-    torch.manual_seed(0)
-    policy, starts, calls = StockPolicy(1), world.starts(8), iter(range(41))
-    looks: list[float] = []
-
-    def look() -> float:
-        looks.append(float(play(env, policy.hard(x, TARGET_PERCENTS[4]), starts)[0].profit_percent.mean()))
-        return looks[-1]
-
-    updates = train(
-        policy,
-        lambda days, temperature: account.profit(policy, x, days, temperature),
-        look,
-        lambda: world.starts(4),
-        lambda: next(calls) / 40,
-    )
-    assert updates == 40 and looks[0] == 0.0
-    score, _ = policy.orders(x[0])
-    assert int(score.argmax()) == 0 and max(looks) > 1.0
-    assert float(play(env, policy.hard(x, TARGET_PERCENTS[4]), starts)[0].profit_percent.mean()) == max(looks)
 
 
 @pytest.mark.parametrize("name", PEERS)

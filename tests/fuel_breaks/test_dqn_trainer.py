@@ -22,29 +22,10 @@ from utils.runs.stopping import PeriodicChecks
 
 CLOCKS = ("seconds", "step_times", "collection_times")
 SIDE = 9
-FIELDS = FuelBreakConfig(
-    budget_cells=1,
-    scenarios=ScenarioConfig(
-        winds=4,
-        min_wind_km_h=1,
-        max_wind_km_h=1,
-        duration_minutes=10_000,
-        planning_ignitions_per_wind=10,
-        reward_ignitions_per_wind=5,
-        judging_ignitions_per_wind=10,
-    ),
-)
+FIELDS = FuelBreakConfig(1, scenarios=ScenarioConfig(4, 1, 1, 10_000, 10, 5, 10))
 """One cell to clear, fires that last until all has burned."""
-LEARNING = DQNConfig(
-    lanes=16,
-    lanes_per_tile=8,
-    epsilon_start=0.5,
-    epsilon_end=0.5,
-    batch_size=32,
-    updates_per_episode=0.75,
-    learning_rate=3e-3,
-    target_tau=0.05,
-)
+SCHEDULE: dict[str, Any] = {"epsilon_start": 0.5, "epsilon_end": 0.5, "updates_per_episode": 0.75}
+LEARNING = DQNConfig(lanes_per_tile=8, batch_size=32, learning_rate=3e-3, target_tau=0.05, **SCHEDULE)
 
 
 def two_fields(bridge_row: int, is_turned: bool) -> Tile:
