@@ -169,13 +169,3 @@ def test_a_rule_keeps_what_only_chance_would_change() -> None:
         rule = tune_rule(world.env, scores, 0.0, starts)
         kept += (rule.threshold, rule.cash_price, rule.full_score) == (0.0, 0.0, 0.0)
     assert kept >= 6
-
-
-def test_a_rule_waits_where_only_the_best_scores_earn() -> None:
-    """A stock of high scores rises, but can be ordered every other day only; one of low scores always falls."""
-    world = world_of(trending_panel([0.02, -0.02], 60), rules=tiny_rules(trading_days=20, stake_percent=10.0))
-    scores = np.tile([0.05, 0.02], (60, 1))
-    scores[::2, 0] = np.nan
-    rule = tune_rule(world.env, scores, 0.0, world.starts(8))
-    assert rule.threshold + rule.cash_price >= 0.02
-    assert tune_rule(world.env, np.zeros((60, 2)), 0.0, world.starts(8)).threshold == 0.0

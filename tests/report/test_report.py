@@ -1,7 +1,6 @@
 """`python main.py report`: what runs left in their files, side by side; nothing of a holdout that was not looked at."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -79,13 +78,6 @@ def test_the_command_shows_a_table_and_writes_the_page(runs: Path, capsys: pytes
     assert report(runs, "two", "--output", str(runs / "elsewhere.html")) == 0
     assert Page((runs / "elsewhere.html").read_text()).all("h1")[0][1] == "two: report"
     assert not list(runs.glob(".*")) and not (runs / LEDGER).exists()
-
-
-def test_a_run_is_named_as_in_other_commands(runs: Path) -> None:
-    os.utime(runs / "two" / "metrics.jsonl", times=(4e9, 4e9))
-    for words, title in (((), "two: report"), (("one", "two"), "2 runs side by side")):
-        assert report(runs, *words) == 0
-        assert Page((runs / "report.html").read_text()).all("h1")[0][1] == title
 
 
 def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:

@@ -302,15 +302,15 @@ def play_all(
         return selections | play_held(setup) | play_rules(setup, score_rules)
 
     champion, trades, plan = play_agent(setup, agent, forecasts)
-    beside = {
-        name: play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
-        for name, other in (others or {}).items()
-    }
-    curves, at_cost = {CHAMPION: champion, **beside, **baselines(setup, random_selections)}, {}
+    curves, at_cost = {CHAMPION: champion}, {}
+    for name, other in (others or {}).items():
+        curves[name] = play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
+    curves |= baselines(setup, random_selections)
     for bps in progress(COSTS_BPS, "judge", "level of costs"):
-        other = setup.under(cost_bps=bps, slippage_bps=0.0)
-        again = {CHAMPION: execute_again(other, plan)}
-        at_cost[bps] = again | baselines(other, min(random_selections, _RANDOM_AT_COST))
+        other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
+        again = {CHAMPION: execute_again(other_setup, plan)}
+        at_cost[bps] = again | baselines(other_setup, min(random_selections, _RANDOM_AT_COST))
+    scores = {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
     return PlayedPolicies(
         curves,
         trades,
@@ -318,10 +318,7 @@ def play_all(
         at_cost,
         play_shifted(setup, plan, random_selections, generator),
         known_share(plan, rules),
-        {
-            CHAMPION: agent_scores(forecasts, first, days),
-            **{name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()},
-        },
+        {CHAMPION: agent_scores(forecasts, first, days), **scores},
         trade_results(setup.env.bars, rules, first, days),
     )
 
