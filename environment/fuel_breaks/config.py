@@ -46,8 +46,8 @@ class ScenarioConfig:
     """Minutes that a fire burns."""
     planning_ignitions_per_wind: _Ignitions = 40
     """Fires behind the burn probability and the downstream value that are observed."""
-    reward_ignitions_per_wind: _Ignitions = 5
-    """Fires behind the reward: 40 with 8 winds."""
+    reward_ignitions_per_wind: _Ignitions = 20
+    """Fires behind the reward: 160 with 8 winds, since with 40 the noise drowns the effect of one cell."""
     judging_ignitions_per_wind: _Ignitions = 25
     """Fires behind the figures of an evaluation."""
 

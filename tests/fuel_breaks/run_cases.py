@@ -1,15 +1,16 @@
 """Small settings, tiles and trainers for the tests of the fuel-break learner."""
 
+import tomllib
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from data.fuel_breaks.config import TileConfig
-from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.fire_cases import small_config, small_tiles
-from training.fuel_breaks.config import BoundsConfig, DQNConfig, FuelBreakRunConfig
+from training.fuel_breaks.config import BoundsConfig, FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
+from utils.config.settings import from_dict
 from utils.runs.seeding import seed_everything
 
 # Operations this small only lose time, and order of summation, to more threads.
@@ -51,23 +52,10 @@ CPU = torch.device("cpu")
 
 def run_config(**changes: Any) -> FuelBreakRunConfig:
     """Tiles of 10 x 10 cells, four lanes, a narrow network, generations of eight episodes."""
-    learning = DQNConfig(
-        lanes=4, lanes_per_tile=2, batch_size=8, updates_per_episode=1, warm_up_episodes=4, epsilon_episodes=20
-    )
-    return FuelBreakRunConfig(
-        **{
-            "minutes": 0,
-            "episodes": 16,
-            "generation_episodes": 8,
-            "validation_tiles": 2,
-            "tiles": TileConfig(tile_cells=10),
-            "env": small_config(),
-            "network": QNetworkConfig(width=4, dilations=1),
-            "learning": learning,
-            "bounds": BoundsConfig(experience_per_collector=30),
-            **changes,
-        }
-    )
+    known = from_dict(tomllib.loads(TINY), FuelBreakRunConfig)
+    bounds = BoundsConfig(experience_per_collector=30)
+    parts = {"tiles": TileConfig(tile_cells=10), "env": small_config(), "bounds": bounds, **changes}
+    return replace(known, **{"episodes": 16, "generation_episodes": 8, **parts})
 
 
 def with_learning(config: FuelBreakRunConfig, **changes: Any) -> FuelBreakRunConfig:

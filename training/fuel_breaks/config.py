@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from data.fuel_breaks.config import TileConfig
-from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
+from environment.fuel_breaks.config import FuelBreakConfig
 from models.fuel_breaks.config import QNetworkConfig
 from utils.config import kinds
 from utils.config.settings import RunSettings, checked_dataclass, require
@@ -94,10 +94,7 @@ class FuelBreakRunConfig(RunSettings):
     runs_dir: kinds.RunsFolder = RUNS
     threads: kinds.Threads = 0
     tiles: TileConfig = field(default_factory=TileConfig)
-    # Rewards by 160 fires: with 40 the noise drowns the effect of one cell.
-    env: FuelBreakConfig = field(
-        default_factory=lambda: FuelBreakConfig(scenarios=ScenarioConfig(reward_ignitions_per_wind=20))
-    )
+    env: FuelBreakConfig = field(default_factory=FuelBreakConfig)
     network: QNetworkConfig = field(default_factory=QNetworkConfig)
     learning: DQNConfig = field(default_factory=DQNConfig)
     bounds: BoundsConfig = field(default_factory=BoundsConfig)

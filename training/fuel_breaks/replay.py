@@ -89,10 +89,9 @@ class Replay:
         """Draw transitions uniformly, with replacement."""
         rows = torch.randint(self.ring.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
-        state, following = (*(self._states(prefix, stored) for prefix in self._prefixes), None)[:2]
-        assert state is not None
+        state, *following = (self._states(prefix, stored) for prefix in self._prefixes)
         values = (stored[name].to(self._device) for name in ReplaySample._fields[2:])
-        return ReplaySample(state, following, *values)
+        return ReplaySample(state, following[0] if following else None, *values)
 
     def clear(self) -> None:
         """Empty the replay; it keeps its preallocated memory."""
