@@ -41,7 +41,7 @@ def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
     """Train one seed by processor time and judge its best network, and every baseline, on all test tiles."""
     summary = run_train(FuelBreakTrainArguments(config), frozenset(), clock=time.process_time)
     agent = open_agent(config.runs_dir, config.run, "cpu", config.threads)
-    reductions = judge(agent, "test", 0, scenario_seeds)
+    reductions = judge(agent, 0, scenario_seeds)
     return {
         **{name: summary[name] for name in ("episodes", "updates", "minutes", "peak_rss_mb", "validation")},
         "reduction_percent": {name: values.tolist() for name, values in reductions.items()},

@@ -2,7 +2,7 @@
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from data.fuel_breaks.config import TileConfig
 from environment.fuel_breaks.config import FuelBreakConfig
@@ -116,11 +116,9 @@ class FuelBreakTrainArguments:
 
 @checked_dataclass
 class FuelBreakEvaluateArguments:
-    """Compare the best network of a run with every baseline, tile by tile, on unseen fires."""
+    """Compare the best network of a run with every baseline, tile by tile, on unseen test tiles and fires."""
 
     run: kinds.SavedRunName = None
-    split: Literal["validation", "test"] = "test"
-    """Tiles on which it is judged; the network was chosen on the validation tiles."""
     tiles: kinds.NonNegativeInt = 0
     """At most this many tiles, evenly spaced; 0: all."""
     scenario_seeds: kinds.PositiveInt = 3
@@ -132,13 +130,11 @@ class FuelBreakEvaluateArguments:
 
 @checked_dataclass
 class FuelBreakShowArguments:
-    """Draw a tile: breaks by the network and by baselines, burn probability before and after, one fire as animation."""
+    """Draw a test tile: breaks by network and baselines, burn probability before and after, a fire as animation."""
 
     run: kinds.SavedRunName = None
-    split: Literal["train", "validation", "test"] = "test"
-    """Split that the tile is in."""
     tile: kinds.NonNegativeInt = 0
-    """Number of the tile in its split, from the north-west."""
+    """Number of the test tile, from the north-west."""
     scenario_seed: kinds.NonNegativeInt = 0
     """Set of fires that the policies plan for and are judged by."""
     runs_dir: kinds.RunsFolder = RUNS

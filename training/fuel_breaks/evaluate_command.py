@@ -41,17 +41,15 @@ def paired_lead(own: Float64Array, other: Float64Array) -> dict[str, Any]:
 
 
 def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
-    """Judge the network on tiles of a split, by the same fires for all policies; log a table and write it as JSON."""
+    """Judge the network on test tiles, by the same fires for all policies; log a table and write it as JSON."""
     agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
-    saved = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
+    saved = judge(agent, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(saved[AGENT], values) for name, values in saved.items() if name != AGENT}
     notes = [NEIGHBOURS, *agent.notes]
-    if arguments.split == "validation":
-        notes.append("the network was chosen on these tiles, which flatters it")
     means = {name: float(values.mean()) for name, values in saved.items()}
     result = {
         "run": agent.run.name,
-        "split": arguments.split,
+        "split": "test",
         "best_generation": agent.best_generation,
         "episodes": agent.episodes,
         "scenario_seeds": arguments.scenario_seeds,
@@ -62,20 +60,20 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     }
     best = max(leads, key=means.__getitem__)
     lead, tiles = standing(means[AGENT], {f"the best baseline, {best}": means[best]}), len(saved[AGENT])
-    logger.info("network: %.2f %% on %d %s tiles, %s", means[AGENT], tiles, arguments.split, lead)
+    logger.info("network: %.2f %% on %d test tiles, %s", means[AGENT], tiles, lead)
     rows = [_row(name, mean, leads.get(name)) for name, mean in means.items()]
     logger.info("%s, %d sets of fires\n%s", agent.run.path, arguments.scenario_seeds, table(rows, list(rows[-1])))
     for note in notes:
         logger.info("note: %s", note)
-    path = agent.run.path / f"evaluation-{arguments.split}.json"
+    path = agent.run.path / "evaluation-test.json"
     write_json(path, result)
     logger.info("results in %s", path)
     return result
 
 
-def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
-    """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
-    every = agent.tiles[split]
+def judge(agent: SavedAgent, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
+    """Return the (test tiles,) reductions of the burned area in percent by policy, the network first."""
+    every = agent.test_tiles
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
     env, policies = judging_environment(tiles, agent.config.env), {AGENT: agent.policy, **baselines(agent.config.seed)}
     return {

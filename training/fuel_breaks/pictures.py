@@ -38,18 +38,14 @@ _FRAMES = 25
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
-    validations = [record["validation"] for record in records]
-    untrained = validations[0]["untrained"]
-    validations = [{**validations[0], "agent": untrained, "best": untrained}, *validations]  # generation 0 first
     names = {
         "network": "agent",
         "best network so far": "best",
         "adaptive downstream value": "adaptive_downstream_value",
     }
-    curves = {label: np.array([validation[name] for validation in validations]) for label, name in names.items()}
-    returns = [None, *(record["return_percent"] for record in records)]  # None: NaN
-    curves["exploring, on training tiles"] = np.array(returns, dtype=np.float64)
-    episodes = np.array([0, *(record["episodes"] for record in records)])
+    curves = {label: np.array([record["validation"][name] for record in records]) for label, name in names.items()}
+    curves["exploring, on training tiles"] = np.array([record["return_percent"] for record in records], np.float64)
+    episodes = np.array([record["episodes"] for record in records])
     chart = Chart("Reduction of the burned area, %, by episodes played", episodes, curves, "{:.1f} %", has_zero=False)
     draw_charts([chart], path, note, "Learning to place fuel breaks")
 

@@ -53,7 +53,7 @@ class SavedAgent:
 
     run: RunLog
     config: FuelBreakRunConfig
-    tiles: dict[str, list[Tile]]  # by split
+    test_tiles: list[Tile]
     policy: Policy  # greedy by the network
     best_generation: int  # 0: the untrained network
     episodes: int
@@ -80,7 +80,7 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     scores, episodes = run.newest_generation(settings_hash(config), take_over)
     policy, generation = greedy(network.eval(), symmetry), int(scores["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{episodes:,}")
-    return SavedAgent(run, config, splits, policy, generation, episodes, caveats(config, scores))
+    return SavedAgent(run, config, splits["test"], policy, generation, episodes, caveats(config, scores))
 
 
 def standing(reduction: float, others: Mapping[str, float]) -> str:

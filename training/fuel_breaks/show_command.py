@@ -15,11 +15,11 @@ _IGNITIONS_PER_WIND = 200  # more fires than in an evaluation, so that the maps 
 
 
 def run_show(arguments: FuelBreakShowArguments) -> Path:
-    """Draw a tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/`; return that folder."""
+    """Draw a tile into `runs/fuel-breaks/NAME/tile-test-K/`; return that folder."""
     agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
-    tiles, env, seed = agent.tiles[arguments.split], agent.config.env, arguments.scenario_seed
+    tiles, env, seed = agent.test_tiles, agent.config.env, arguments.scenario_seed
     if arguments.tile >= len(tiles):
-        raise ConfigError(f"expected a {arguments.split} tile from 0 to {len(tiles) - 1}, got {arguments.tile}")
+        raise ConfigError(f"expected a test tile from 0 to {len(tiles) - 1}, got {arguments.tile}")
     tile = tiles[arguments.tile]
     config = replace(env, scenarios=replace(env.scenarios, judging_ignitions_per_wind=_IGNITIONS_PER_WIND))
     vector, placements = judging_environment([tile], config), {}
@@ -27,9 +27,9 @@ def run_show(arguments: FuelBreakShowArguments) -> Path:
         cleared = place(policy, vector, [0], seed)[0]
         placements[policy_name] = cleared, float(vector.reductions[0])
         logger.info("%-28s %6.2f %%", policy_name, placements[policy_name][1])
-    folder, judging = agent.run.path / f"tile-{arguments.split}-{arguments.tile}", vector.rewarding(0, seed)
+    folder, judging = agent.run.path / f"tile-test-{arguments.tile}", vector.rewarding(0, seed)
     folder.mkdir(exist_ok=True)
-    name = f"{arguments.split.capitalize()} tile {arguments.tile}"
+    name = f"Test tile {arguments.tile}"
     fires = f"{len(judging.ignition_cells)} fires of {judging.duration_minutes:.0f} minutes that no policy saw"
     note = "; ".join([fires, *agent.notes])
     hectares = env.budget_cells * tile.landscape.cell_size_m**2 / 10_000

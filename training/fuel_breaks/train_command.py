@@ -5,17 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import caveats, load_tiles, remember_landscape, standing
 from training.run.session import GENERATION, Session, open_session
-from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
 from utils.memory_profiler import get_profiler
-from utils.pictures import draw_charts
 from utils.progress import Progress
 from utils.runs.run_log import RunLog
 
@@ -71,21 +67,17 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
     profiler, scores, notes = get_profiler(), trainer.scores, caveats(config, trainer.scores)
-    draw_charts([memory_chart(profiler.phases())], run.path / "memory.png")
     summary = {
         "generations": trainer.generation,
         "episodes": trainer.episodes,
         "updates": trainer.updates,
         "minutes": trainer.seconds["total"] / 60,
-        "parameters": sum(parameter.numel() for parameter in trainer.online.parameters()),
         "validation": {**scores, "tiles": len(trainer.validation.tiles)},
         "notes": notes,
         "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.measures["rss_mb"] for snapshot in profiler.visits(GENERATION)],
         "rss_mb_trend_per_generation": profiler.trend(GENERATION).get("rss_mb"),
-        "device": str(trainer.device),
-        "threads": torch.get_num_threads(),
     }
     run.write_summary(summary)
     logger.info("trained network: %.2f %% on validation tiles, %s", scores["agent"], _standing(scores))
@@ -105,12 +97,12 @@ def status_lines(record: Mapping[str, Any]) -> str:
     """Return the state of a run after a generation, from its record in metrics.jsonl."""
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
     lengths = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
-    best, freed = validation["best_generation"], sum(memory["freed_mb"].values())
-    replay = f"{buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} bytes)"
-    return f"""Generation {record["generation"]}: network {_standing(validation)}
-  Played      {record["episodes"]:,} episodes, {record["updates"]:,} updates, {record["seconds"]["total"]:,.0f} s
-  Validation  network {validation["agent"]:.2f} %, best {validation["best"]:.2f} % (of generation {best})
-  Learning    loss {record["loss"]:.4g}, return {record["return_percent"]:.2f} %, epsilon {record["epsilon"]:.3f}
-  Buffers     replay {replay}, {lengths}
-  Memory      {memory["rss_mb"]:,.0f} MB, GPU {memory["gpu_allocated_mb"]:,.0f} MB; clean-ups gave back {freed:,.1f} MB
+    freed = sum(memory["freed_mb"].values())
+    best = f"{validation['best']:.2f} % of generation {validation['best_generation']}"
+    played = f"{record['episodes']:,} episodes, {record['updates']:,} updates, {record['seconds']['total']:,.0f} s"
+    return f"""Generation {record["generation"]}: network {validation["agent"]:.2f} %, {_standing(validation)}
+  best {best}; {played}
+  loss {record["loss"]:.4g}, return {record["return_percent"]:.2f} %, epsilon {record["epsilon"]:.3f}
+  replay {buffers["replay"]:,} / {buffers["replay_capacity"]:,} ({buffers["replay_bytes"]:,} bytes), {lengths}
+  {memory["rss_mb"]:,.0f} MB, GPU {memory["gpu_allocated_mb"]:,.0f} MB; clean-ups gave back {freed:,.1f} MB
 """
