@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ from utils.memory.living import counted
 from utils.spaces import MAX_TARGET_PERCENT, SESSIONS_HELD, SIZE
 
 HISTORY = 1000
+_PARTS = 6
+"""Numbers that an agent with networks thinks of a stock, see `DDPGAgent.judge`."""
 LOSSES = ("reward", "temporal", "actor")
 Learner = Callable[[Batch, int], Mapping[str, Tensor]]
 """Updates an agent by a batch in this number of micro-batches; returns its losses, see `training.ddpg`."""
@@ -63,23 +65,6 @@ class Members:
     def rows(self, rows: slice) -> Members:
         """Return some of the agents."""
         return replace(self, **{name: getattr(self, name)[rows] for name in ("weights", "ridge", "network", "start")})
-
-
-class Judgement(NamedTuple):
-    """What an agent makes of stocks: (...) each, results of largest orders in percent of the initial capital."""
-
-    level: Tensor
-    """Ridge forecast; its mean over the stocks of a day is the day's level."""
-    ridge: Tensor
-    """What the ridge regression contributes to what is expected of a stock relative to its day."""
-    reward: Tensor
-    """What the critic contributes, at the agent's own sale target."""
-    at_start: Tensor
-    """The critic's, at the sale target that the agent starts from: its mean over the day's stocks is taken off."""
-    score: Tensor
-    """What the actor adds to the ridge forecast; the mean over the day's stocks is taken off."""
-    target: Tensor
-    """Sale target in percent."""
 
 
 @counted("agents")
@@ -236,7 +221,7 @@ class DDPGAgent:
             rows = InputRows(days, has_bar, INPUTS, SHARED)
             rows.fill(days, self.inputs.blocks(market, days) if x is None else iter([(slice(x.shape[1]), x)]))
             rows = rows.to(self.device)
-        parts = 1 if self.members is None else len(Judgement._fields)
+        parts = 1 if self.members is None else _PARTS
         judgements = torch.full((parts, *tradable.shape), -torch.inf, device=self.device)
         shift = torch.zeros(len(tradable), 1, device=self.device)
         weights = None if self.risk is None else self.risk.float()
@@ -250,27 +235,32 @@ class DDPGAgent:
                 penalty[0, some] = rows.spread(costs, some)
                 shares = functional.pad(risk.shares(costs, weights), (0, spare), value=1.0)
             padded = functional.pad(seen, (0, 0, 0, spare))
-            made = torch.stack((shares * (padded @ self.trust.shift.float()), *self.judge(padded, shares)))
+            made = torch.cat(((shares * (padded @ self.trust.shift.float()))[None], self.judge(padded, shares)))
             shift[some, 0] = rows.mean(made[:1, : len(seen)], some)[0]
             judgements[:, some] = rows.spread(made[1:, : len(seen)], some, -torch.inf)
         if self.members is None:
             return Forecasts.of(judgements + shift, tradable, self.traders.target_percent, judgements, None, penalty)
-        judged = Judgement(*judgements)
-        level, ridge, _, first, score, _ = (day_mean(part, tradable) for part in judged)
-        expected = level + shift + (judged.ridge - ridge) + (judged.reward - first)
-        score = judged.level + (judged.score - score)
-        target = torch.where(tradable, judged.target, MAX_TARGET_PERCENT)
+        level, ridge, reward, at_start, score, target = judgements
+        relative, added = (part - day_mean(part, tradable) for part in (ridge, score))
+        expected = day_mean(level, tradable) + shift + relative + (reward - day_mean(at_start, tradable))
+        score, target = level + added, torch.where(tradable, target, MAX_TARGET_PERCENT)
         return Forecasts.of(expected[None], tradable, target[None], score[None], penalty=penalty)
 
-    def judge(self, x: Tensor, shares: Tensor) -> Judgement | tuple[Tensor]:
-        """Return what it makes of stocks by (rows, inputs), (rows,) each; without networks the level alone.
+    def judge(self, x: Tensor, shares: Tensor) -> Tensor:
+        """Return what it makes of stocks by (rows, inputs); results of largest orders, percent of the initial capital.
 
         Args:
             shares: (rows,) of the ridge forecasts that come true, see `models.risk`; or one number.
+
+        Returns:
+            (6, rows), or without networks (1, rows): the ridge forecast, whose mean over a day's stocks is the day's
+            level; what the ridge regression adds relative to the day; what the critic adds, at the agent's own sale
+            target and at the one that it starts from, whose mean is taken off; what the actor adds to the score
+            relative to the day; the sale target in percent.
         """
         level = shares * (x @ self.traders.weights[0].float())
         if self.members is None:
-            return (level,)
+            return level[None]
         members, networks, seen = self.members, self._learned.targets, self.inputs.for_networks(x)
         total, folds = torch.zeros(4, len(x), device=x.device), networks.actor.choice.shape[1]
         for member, (network, start) in enumerate(zip(members.network.float(), members.start.float(), strict=True)):
@@ -282,7 +272,7 @@ class DDPGAgent:
         score, target, at_start, reward = total
         factors = members.ridge, networks.weights[..., 0].mean(1).double() - 1.0
         ridge, more = (shares * (x @ (factor[:, None] * members.weights).mean(0).float()) for factor in factors)
-        return Judgement(level, ridge, reward, at_start, score + more, target)
+        return torch.stack((level, ridge, reward, at_start, score + more, target))
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int

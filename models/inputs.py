@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -130,32 +130,27 @@ class TradeInputs:
         return self._on_devices[device]
 
 
-class Moments(NamedTuple):
-    """Of a block of inputs."""
-
-    rows: int
-    mean: Float64Array
-    """(inputs,)"""
-    variance: Float64Array
+Moments = tuple[int, Float64Array, Float64Array]
+"""Of a block of inputs: the number of rows, and the (inputs,) means and variances."""
 
 
 def moments_of(raw: Float32Array) -> Moments:
     """Return the moments of (rows, inputs)."""
     if not len(raw):
-        return Moments(0, *np.zeros((2, raw.shape[1])))
-    return Moments(len(raw), raw.mean(axis=0, dtype=np.float64), raw.var(axis=0, dtype=np.float64))
+        return 0, *np.zeros((2, raw.shape[1]))
+    return len(raw), raw.mean(axis=0, dtype=np.float64), raw.var(axis=0, dtype=np.float64)
 
 
 def standardisation(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
     """Return means and standard deviations, (inputs,) each, from the moments of blocks of inputs that begin with the
     bank; DataError where no close moves."""
     rows, mean, variance = 0, *np.zeros((2, 1))
-    for block in blocks:
+    for count, level, spread in blocks:
         # Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances".
-        share = block.rows / max(rows + block.rows, 1)
+        share = count / max(rows + count, 1)
         if share > 0:
-            change, rows = block.mean - mean, rows + block.rows
-            variance = (1 - share) * variance + share * block.variance + (1 - share) * share * change**2
+            change, rows = level - mean, rows + count
+            variance = (1 - share) * variance + share * spread + (1 - share) * share * change**2
             mean = mean + share * change
     if not variance[:_SCALES].max(initial=0.0) > 0:
         raise DataError("expected closes that move, got constant ones on all training days")

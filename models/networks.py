@@ -173,17 +173,6 @@ class ActorCritic:
         return judgement
 
 
-def choose(choice: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the (..., rows) scores of stocks beyond their ridge forecast, and shifts of the sale target, in steps.
-
-    Args:
-        choice: (..., hidden + 1, 2), see `Actor.choice`.
-        hidden: (..., rows, hidden) units of the critic's reward network.
-    """
-    score, shift = (hidden @ choice[..., :-1, :] + choice[..., -1:, :]).unbind(-1)
-    return score, shift
-
-
 def sale_target(start: Tensor, shift: Tensor) -> Tensor:
     """Return sale targets in percent: those an agent starts from, shifted by steps between `TARGET_PERCENTS`."""
     return (start + _TARGET_STEP * shift).clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)

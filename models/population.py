@@ -210,17 +210,12 @@ class Population:
         """Device of networks and of the value of cash."""
         return self.cash_value.weights.device
 
-    @property
-    def start(self) -> Tensor:
-        """(P,) sale targets that the agents start from, in percent."""
-        return target_percents(self.genes)
-
     def members(self, rows: slice | Tensor, blend: Blend | None = None) -> Members:
         """Return how some agents forecast together, by this blend or by that of their last evaluation."""
         assert self.networks is not None and self.outcomes is not None
         base = self.networks.base[rows if isinstance(rows, slice) else rows.to(self.device)].double()
         ridge, network = (base[:, 0], base[:, 1]) if blend is None else (blend.ridge, blend.network)
-        numbers = torch.column_stack((self.ridge.weights[rows], self.start[rows])).to(self.device)
+        numbers = torch.column_stack((self.ridge.weights[rows], target_percents(self.genes[rows]))).to(self.device)
         parts = (part.clone() for part in (numbers[:, :-1], ridge, network, numbers[:, -1]))
         return Members(*parts, *vars(self.outcomes).values())
 

@@ -13,15 +13,6 @@ Work = Callable[[Tensors], Tensors]
 """From inputs to outputs; what else it reads and writes must stay where it is in memory."""
 
 
-def capture(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
-    """Capture work on the current CUDA device, without running it; return its outputs, and what launches it."""
-    graph = torch.cuda.CUDAGraph()
-    # Work of other threads, such as the writer of checkpoints, is not captured.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        outputs = work()
-    return outputs, graph.replay
-
-
 class CudaGraph:
     """Work that is repeated with other inputs of the same shapes.
 
@@ -60,7 +51,11 @@ class CudaGraph:
         if self._captured is None:
             copies = {name: value.clone() for name, value in inputs.items()}
             try:
-                self._captured = copies, *capture(lambda: work(copies)), work
+                graph = torch.cuda.CUDAGraph()
+                # Work of other threads, such as the writer of checkpoints, is not captured.
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    outputs = work(copies)
+                self._captured = copies, outputs, graph.replay, work
             except RuntimeError as error:
                 first = str(error).splitlines()[0]
                 logger.warning("%s run eagerly: capturing a CUDA graph failed (%s)", self.name, first)

@@ -16,7 +16,7 @@ from torch import Tensor
 from models import risk
 from models.cash_value import Accounts, Decision
 from models.ddpg_agent import LOSSES
-from models.networks import at_target, choose, sale_target, soft_update
+from models.networks import at_target, sale_target, soft_update
 from models.population import Learn, Learners
 from models.replay_buffer import Batch, ReplayBuffer, Transitions
 from models.trader import AccountPolicy, Traders
@@ -89,7 +89,8 @@ def choice_loss(learners: Learners, batch: Batch, hidden: Tensor, rewards: Tenso
     start, deviation = traders.target_percent.float()[:, None, None], learners.outcomes.deviation
     parts = torch.stack((learners.ridge(batch.x).flatten(2), at_target(rewards * deviation, start)))
     base = (networks.base[:, None, :2] * (1.0 + networks.actor.slope)).movedim(-1, 0)[..., None]  # (2, A, folds, 1)
-    departure, shift = choose(networks.actor.choice, hidden)
+    choice = networks.actor.choice
+    departure, shift = (hidden @ choice[..., :-1, :] + choice[..., -1:, :]).unbind(-1)  # (A, folds, D * S) each
     score = (departure + (base * parts).sum(0) / networks.base[:, 2, None, None]).unflatten(2, days)
     target = sale_target(start, shift)
     judged = torch.lerp(rewards, batch.y.flatten(1, 2), OUTCOMES) * deviation + learners.outcomes.typical

@@ -15,7 +15,7 @@ from environment.trading_env import Days, TradingEnvironment, windows_from
 from models.cash_value import CashValue, improve
 from models.ddpg_agent import LOSSES, DDPGAgent
 from models.evolution import next_generation
-from models.population import Population
+from models.population import Population, target_percents
 from models.replay_buffer import ReplayBuffer
 from models.trader import Blend, Forecasts
 from training.ddpg import Updates, update
@@ -186,7 +186,7 @@ class ERLTrainer:
         else:
             test = SkillTest(days, ridge.by_fold, target, elites)
             parts = population.networks.targets, self.eval_env.account.ranked, test
-            self.forecasts = days.forecasts(population.ridge, population.start, *parts)
+            self.forecasts = days.forecasts(population.ridge, target_percents(population.genes), *parts)
             champion.members = population.members(torch.tensor(elites), self.forecasts[1].rows(elites))
         evidence = champion.evidence = test.evidence(population.trials)
         shares = {"weigh": evidence.trust, "report": 1.0, "require": float(evidence.is_significant)}

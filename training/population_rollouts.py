@@ -11,7 +11,7 @@ from data.splits import Span
 from environment.trading_env import TradingEnvironment
 from models.evolution import ranked
 from models.networks import ActorCritic
-from models.population import Population
+from models.population import Population, target_percents
 from models.trader import AccountPolicy, Blend, Forecasts
 from training.cuda_graph import CudaGraph
 from training.forecasts.ridge import TrainingDays
@@ -97,7 +97,7 @@ class PopulationRollouts:
             known: out-of-fold forecasts of the agents and their blend, where they have been computed before.
         """
         networks = None if population.networks is None else population.networks.targets
-        closed, most = (population.ridge, population.start), self.env.account.ranked
+        closed, most = (population.ridge, target_percents(population.genes)), self.env.account.ranked
         forecasts, blend = known or self.days.forecasts(*closed, networks, most)
         rollout = plain = self._rollout(population, windows, forecasts, networks)
         if networks is not None:

@@ -141,8 +141,12 @@ def _best_partners(
         gram = past[:, one].T @ past[:, two]
         # Products of the sums hold those of each with the other, both ways: one product of matrices instead of two.
         cross = both[:, one].T @ both[:, two] - total - gram
-        errors = variance[one, None], variance[two], covariance
-        t = _spread_t(cross, gram, (own[one, None], own[two]), errors)
+        # Of the other's past only what is orthogonal to a stock's own counts.
+        unlike = 1.0 - ratio(gram**2, own[one, None] * own[two])
+        noise = variance[one, None] * own[two] + own[one, None] * variance[two]
+        spread = (noise - 2.0 * covariance * gram) * unlike
+        t = np.abs(ratio(cross, np.sqrt(np.maximum(spread, 0.0))))
+        np.fill_diagonal(t, 0.0)
         for here, there, part in ((one, two, t), (two, one, t.T)):
             place = part.argmax(axis=1)
             largest = part[np.arange(len(part)), place]
@@ -150,27 +154,6 @@ def _best_partners(
             best[here] = np.where(is_better, largest, best[here])
             partner[here] = np.where(is_better, there.start + place, partner[here])
     return best, partner
-
-
-def _spread_t(
-    cross: Float32Array, gram: Float32Array, own: Sequence[Float32Array], error: Sequence[Float32Array]
-) -> Float32Array:
-    """Return the absolute t-statistics of the spreads between m stocks and k others, (m, k).
-
-    Of the other's past only what is orthogonal to a stock's own counts.
-
-    Args:
-        cross: sums of products of each one's surprises and the other's past, both together.
-        gram: sums of products of their pasts.
-        own: (m, 1) and (k,) sums of squares of the pasts.
-        error: (m, 1) and (k,) variances of the surprises, and their covariances.
-    """
-    unlike = 1.0 - ratio(gram**2, own[0] * own[1])
-    noise = error[0] * own[1] + own[0] * error[1]
-    spread = (noise - 2.0 * error[2] * gram) * unlike
-    t: Float32Array = np.abs(ratio(cross, np.sqrt(np.maximum(spread, 0.0))))
-    np.fill_diagonal(t, 0.0)
-    return t
 
 
 def _robust_t(moves: Float64Array, left: Float32Array, half_life: int, first: int, second: int) -> float:

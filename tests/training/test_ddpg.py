@@ -84,13 +84,6 @@ def random_learners(agents: int, seed: int = 0, scale: float = 0.5, rate: float 
     return learners_of(random_networks(agents, seed, scale, rate), seed)
 
 
-def some(learners: Learners, rows: Sequence[int], networks: Networks | None = None) -> Learners:
-    """Some of the agents, with copies of their networks."""
-    chosen = torch.tensor(list(rows))
-    own = networks or learners.networks.rows(chosen)
-    return replace(learners, networks=own, traders=learners.traders.rows(chosen), by_fold=learners.by_fold[chosen])
-
-
 def random_batch(rows: int, orders: int = 2, seed: int = 0, *, days: int = 4, missing: float = 0.0) -> Batch:
     return tiny.random_batch(RULES, rows, SIZES.folds, orders=orders, days=days, seed=seed, missing=missing)
 
@@ -368,35 +361,13 @@ def tensors_of(networks: Networks) -> dict[str, Tensor]:
     return {name: part.detach().clone() for name, part in networks.tensors.items()}
 
 
-def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    for name, part in expected.items():
-        torch.testing.assert_close(found[name], part, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_an_agent_learns_alone_what_it_learns_in_a_stack() -> None:
-    learners = random_learners(4)
-    alone = [some(learners, [row]) for row in range(4)]
-    together = [taken(learners, random_batch(16, seed=step)) for step in range(3)]
-    for row, own in enumerate(alone):
-        for step, losses in enumerate(together):
-            for name, loss in taken(own, random_batch(16, seed=step)).items():
-                assert float(loss) == pytest.approx(float(losses[name][row]), rel=1e-5, abs=1e-6), name
-        expected = {name: part[row : row + 1] for name, part in tensors_of(learners.networks).items()}
-        assert_close(tensors_of(own.networks), expected)
-    last = learners.networks.critic.reward.parts[5]
-    assert not torch.equal(last[0], last[1])
-
-
-@pytest.mark.parametrize("missing", [0.0, 0.5])
-@pytest.mark.parametrize(("rows", "days", "parts"), [(16, 4, 2), (16, 4, 4), (5, 5, 2), (5, 5, 9), (10, 5, 5)])
-def test_gradients_over_parts_of_a_batch_add_up_to_that_of_all(
-    rows: int, days: int, parts: int, missing: float
-) -> None:
+@pytest.mark.parametrize(("rows", "days", "parts"), [(16, 4, 4), (5, 5, 2), (5, 5, 9)])
+def test_gradients_over_parts_of_a_batch_add_up_to_that_of_all(rows: int, days: int, parts: int) -> None:
     """Moments too, which hold the gradient itself; also where parts are not of one size."""
     found = []
     for accumulate in (1, parts):
         learners = random_learners(2)
-        losses = taken(learners, random_batch(rows, days=days, missing=missing), accumulate)
+        losses = taken(learners, random_batch(rows, days=days, missing=0.5), accumulate)
         found.append({**tensors_of(learners.networks), **losses})
     for name in (*LEARNED, *LOSSES):
         for part in (name,) if name in LOSSES else (name.replace(".", f"_{kind}.") for kind in ("first", "second")):
@@ -429,8 +400,8 @@ def broken(batch: Batch, part: str) -> Batch:
 )
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_batch_that_is_no_number_leaves_networks_as_they_were(part: str, spoilt: set[str], accumulate: int) -> None:
-    """It is counted, and leaves no trace: the next step is as if it had not been."""
-    learners, spared = random_learners(2), random_learners(2)
+    """It is counted, and leaves no trace."""
+    learners = random_learners(2)
     networks, before = learners.networks, tensors_of(learners.networks)
     taken(learners, broken(random_batch(8), part), accumulate)
     after = tensors_of(networks)
@@ -443,14 +414,6 @@ def test_a_batch_that_is_no_number_leaves_networks_as_they_were(part: str, spoil
                 kept = [torch.equal(after[own], before[own]) for own in (name, name.replace(".", "_first."))]
                 assert kept == [is_spoilt] * 2, name
     assert all(bool(own.isfinite().all()) for name, own in after.items() if not name.endswith("counts"))
-    if len(spoilt) == 2:
-        targets = {name: own for name, own in after.items() if "_target" in name}
-        spared.networks.assign({**tensors_of(spared.networks), **targets})
-        for own in (learners, spared):
-            taken(own, random_batch(8, seed=1))
-        expected = tensors_of(spared.networks)
-        for name, learned in tensors_of(networks).items():
-            assert name.endswith("counts") or torch.equal(learned, expected[name]), name
 
 
 # Known worlds: one input tells good stocks from bad ones.

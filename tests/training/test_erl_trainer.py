@@ -17,6 +17,7 @@ from data.market import Market
 from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from models.evolution import GENES, elite_count
+from models.population import target_percents
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training import erl_trainer, population_rollouts
@@ -251,7 +252,7 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
     assert value == pytest.approx(profit, rel=0.35) and profit > 3.0
     population = trainer.population
     traders = replace(population.traders, value_weight=torch.ones(len(population), dtype=torch.float64))
-    forecasts, _ = trainer.days.forecasts(population.ridge, population.start)
+    forecasts, _ = trainer.days.forecasts(population.ridge, target_percents(population.genes))
     nothing = replace(population.cash_value, weights=torch.zeros_like(population.cash_value.weights))
     starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
     patient, hasty = (

@@ -1,7 +1,7 @@
 """Rollouts: many accounts at once are what each would be alone, and transitions tell what happened to them."""
 
 import itertools
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from environment.orders import Orders
-from environment.portfolio import Portfolio
 from models.cash_value import Accounts, CashValue, accounts_of
 from models.replay_buffer import transition_fields
 from models.trader import Forecasts, Traders, daily_orders
 from tests.tiny import World, random_world, seeded, tiny_rules, trending_panel, world_of
-from training.rollout import play, purchases, roll_out
+from training.rollout import purchases, roll_out
 from utils.config.trader import EnvironmentConfig
 
 AGENTS = 3
@@ -239,44 +237,3 @@ def test_all_agents_see_all_days_before_the_end_only() -> None:
         part[:, outside] = torch.nan
     again = roll_out(world.trading, traders(), other, cash_value, torch.tensor([start]))
     assert torch.equal(again.equity, rollout.equity)
-
-
-def test_a_rollout_may_stop_before_every_day() -> None:
-    world, calls = random_world(), [0]
-
-    class Stop(Exception):
-        pass
-
-    def safe_point() -> None:
-        calls[0] += 1
-        if calls[0] == 11:
-            raise Stop
-
-    arguments = world.trading, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(1)
-    roll_out(*arguments, safe_point=safe_point)
-    assert calls[0] == world.env.rules.episode_steps == 8
-    with pytest.raises(Stop):
-        roll_out(*arguments, safe_point=safe_point)
-
-
-def test_any_policy_can_be_played() -> None:
-    """Buying the first stock at all times, as by hand."""
-    world = random_world(7)
-    steps, starts = world.env.rules.episode_steps, world.starts(3)
-    action = torch.zeros(3, world.stocks, 2)
-    action[:, 0] = torch.tensor([5.0, 20.0])
-    seen: list[int] = []
-
-    def policy(env: Portfolio, step: int) -> Orders:
-        assert env is world.env
-        seen.append(step)
-        return env.select_orders(action)
-
-    summary, equity = play(world.env, policy, starts)
-    assert seen == list(range(world.env.rules.trading_days)) and equity.shape == (steps + 1, 3)
-    world.env.reset(starts)
-    for _ in range(steps):
-        world.env.step(action)
-    expected = world.env.summary()
-    assert all(torch.equal(getattr(summary, f.name), getattr(expected, f.name)) for f in fields(expected))
-    assert torch.equal(equity, world.env.equity_curve[: steps + 1]) and int(summary.trades.sum()) > 0

@@ -7,7 +7,7 @@ regression.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -21,19 +21,6 @@ from training.forecasts.samples import Samples
 
 _STOCKS = 64
 """Most stocks of a day among which an actor learns to choose at a time."""
-
-
-class Judgement(NamedTuple):
-    """What agents think of the orders of some days: (A, rows) each, results in percent of the initial capital."""
-
-    score: Tensor
-    """Of the stock beyond its ridge forecast, relative to the day."""
-    target: Tensor
-    """Sale target in percent."""
-    at_start: Tensor
-    """Reward at the sale target that the agent starts from, relative to the day."""
-    reward: Tensor
-    """Reward at the sale target, relative to the day's mean at the one that the agent starts from."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +91,16 @@ class RelativeOutcomes:
         here = self.x.here(days)
         return self.x.compact(self.results[:, here] - self.mean[:, here], days)
 
-    def judged(self, days: slice, agents: ActorCritic, ridge: Tensor, start: Tensor) -> Judgement:
+    def judged(self, days: slice, agents: ActorCritic, ridge: Tensor, start: Tensor) -> tuple[Tensor, ...]:
         """Return what A agents think of the orders of some training days, by networks that did not learn from them.
 
         Args:
             ridge: (A, rows) forecasts relative to the day, percent of the initial capital.
             start: (A,) sale targets that they start from, in percent.
+
+        Returns:
+            (A, rows) each: the score beyond the ridge forecast, relative to the day; the sale target in percent; the
+            rewards at the first sale target and at this one, both less the day's mean at the first.
         """
         rows, judgement = self.x.rows(days), ridge.new_empty(4, *ridge.shape)
         for fold, held in enumerate(self.held):
@@ -120,7 +111,7 @@ class RelativeOutcomes:
                 judgement[:, agent, here] = agents.judge(agent, fold, seen, percent, self.deviation)
             judgement[0, :, here] += (agents.weights[:, fold, :1] - 1.0) * ridge[:, here]
         mean = self.x.of_day(self.x.mean(judgement[2], days), days)
-        return Judgement(self.x.relative(judgement[0], days), judgement[1], judgement[2] - mean, judgement[3] - mean)
+        return self.x.relative(judgement[0], days), judgement[1], judgement[2] - mean, judgement[3] - mean
 
     def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the sums of products of (A, rows) relative forecasts of some days and the results at targets."""

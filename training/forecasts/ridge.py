@@ -142,13 +142,13 @@ class TrainingDays:
                 continue
             level = rows.mean(forecast, days)
             relative = forecast - rows.of_day(level, days)
-            judged = self.relative.judged(days, agents, relative, start)
-            score = rows.spread(forecast + judged.score, days, -torch.inf)
+            added, target, at_start, reward = self.relative.judged(days, agents, relative, start)
+            score = rows.spread(forecast + added, days, -torch.inf)
             seen(days, score)
-            sums = sums + self.relative.products(days, relative, judged.at_start, places)
+            sums = sums + self.relative.products(days, relative, at_start, places)
             score = score if penalty is None else risk.utility(score, penalty)
             stock = best_stocks(score, most)
-            kept = (score, *(rows.spread(part, days) for part in (forecast, judged.reward, judged.target)))
+            kept = (score, *(rows.spread(part, days) for part in (forecast, reward, target)))
             best = [None if part is None else part.gather(2, stock) for part in (*kept, penalty)]
             unblended.append((days, partial(self._blended, start, stock, best, level[..., None], shift)))
         blend = Blend.of_ridge(len(start)) if agents is None else Blend.of_products(sums)
@@ -188,7 +188,10 @@ class TrainingDays:
         error = np.zeros(len(genes))
         for sums, weights in zip(self.within, folds, strict=True):
             error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
-        variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
+        gram, total, square = (
+            np.sum([getattr(s, n) for s in self.within], axis=0) for n in ("gram", "product", "square")
+        )
+        variance = (square - total[0] ** 2 / gram[0, 0])[target]  # summed squared deviations from the mean
         regressions = replace(
             RidgeRegressions.zero(len(genes), len(folds), whole.shape[1]),
             weights=torch.from_numpy(whole),
@@ -203,12 +206,6 @@ class TrainingDays:
             regressions = replace(regressions, risk=risks[:, -1], risk_by_fold=risks[:, :-1])
         trust = self.means.trust(regressions, torch.from_numpy(apart), target.tolist(), trials)
         return self.means.with_trust(regressions, trust)
-
-    def _variance(self, target: int) -> float:
-        """Return the summed squared deviations of the results at a target from their mean, over all folds."""
-        rows = sum(sums.gram[0, 0] for sums in self.within)
-        total = sum(sums.product[0, target] for sums in self.within)
-        return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
 
     def ridge(self, days: slice, by_fold: Tensor) -> Tensor:
         """Return the out-of-fold ridge forecasts of some training days, (A, rows)."""
