@@ -115,14 +115,11 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         account: Portfolio | None = None,
     ) -> Self:
         """Trade the investable stocks of a market, with an account if there is one, at first from its training days."""
-        first = market.splits.train.first
         return cls(
             market.data_array,
             market.dates,
             market.stats,
-            first,
-            first + rules.episode_steps,
-            first + rules.trading_days,
+            **windows_from(market.splits.train.first, rules),
             investable_columns=market.investable_columns,
             rules=rules,
             input_clip=market.input_clip,
@@ -277,10 +274,9 @@ def _are_windows(window: NDArray[Any], days: int) -> bool:
     return bool(in_order.all() and np.ptp(end - start) == np.ptp(trading_end - start) == 0)
 
 
-def windows_from(starts: Tensor, rules: EnvironmentConfig) -> dict[str, Any]:
-    """Return what `reset` takes for windows of the rules' length from these (lanes,) first days."""
-    ends = starts + rules.episode_steps, starts + rules.trading_days
-    return {"start_idx": starts, "end_idx": ends[0], "trading_end_idx": ends[1]}
+def windows_from(first: Days, rules: EnvironmentConfig) -> dict[str, Any]:
+    """Return what `reset` takes for windows of the rules' length from a first day, or from these (lanes,) days."""
+    return {"start_idx": first, "end_idx": first + rules.episode_steps, "trading_end_idx": first + rules.trading_days}
 
 
 def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:

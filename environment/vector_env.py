@@ -8,7 +8,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from data.splits import Span
-from environment.trading_env import Observation, TradingEnvironment
+from environment.trading_env import Observation, TradingEnvironment, windows_from
 
 Info = dict[str, Any]
 Step = tuple[Observation, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
@@ -41,11 +41,9 @@ class VectorTradingEnvironment(VectorEnv[Observation, NDArray[np.float32], NDArr
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
         """Begin episodes in all lanes, on random windows."""
         super().reset(seed=seed)
-        rules = self.env.rules
-        latest = self.days.last - rules.episode_steps
+        latest = self.days.last - self.env.rules.episode_steps
         starts = self.np_random.integers(self.days.first, latest, self.num_envs, endpoint=True)
-        last, trading_end = starts + rules.episode_steps, starts + rules.trading_days
-        observation, info = self.env.reset(start_idx=starts, end_idx=last, trading_end_idx=trading_end)
+        observation, info = self.env.reset(**windows_from(starts, self.env.rules))
         return observation, self._info(info)
 
     def step(self, actions: NDArray[np.float32]) -> Step:

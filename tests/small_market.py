@@ -9,7 +9,7 @@ import torch
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from environment.trading_env import TradingEnvironment
+from environment.trading_env import TradingEnvironment, windows_from
 from tests.market_cases import FloatArray, random_panel
 from utils.config.trader import DataConfig, EnvironmentConfig
 
@@ -78,7 +78,7 @@ def environment_of(
     """The single environment on the window of the rules' length from `start`; default: the first training day."""
     env = TradingEnvironment.on(market, rules)
     if start is not None:
-        env.reset(start_idx=start, end_idx=start + rules.episode_steps, trading_end_idx=start + rules.trading_days)
+        env.reset(**windows_from(start, rules))
     return env
 
 

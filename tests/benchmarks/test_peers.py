@@ -12,7 +12,7 @@ from benchmarks.peers.deep.lanes import Lanes
 from benchmarks.peers.peer import Budget
 from benchmarks.peers.study import markdown, results
 from data.market import Market
-from environment.trading_env import TradingEnvironment
+from environment.trading_env import TradingEnvironment, windows_from
 from tests.tiny import learnable_market
 from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
 
@@ -33,7 +33,7 @@ def test_flat_lanes_trade_as_the_environment_does(market: Market) -> None:
     actions = rng.uniform(-1, 1, (RULES.episode_steps, 2, 2 * stocks)).astype(np.float32)
     steps = [lanes.step(action) for action in actions]
     for lane, start in enumerate(starts):
-        env.reset(start_idx=start, end_idx=start + RULES.episode_steps, trading_end_idx=start + RULES.trading_days)
+        env.reset(**windows_from(start, RULES))
         for action, (_, reward, done, _infos) in zip(actions[:, lane], steps, strict=True):
             pair = np.stack([(action[:stocks] + 1) * 5, 30 + 20 * action[stocks:]], axis=1)
             observed, expected, terminated, _, _ = env.step(pair.astype(np.float32))

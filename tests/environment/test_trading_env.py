@@ -86,10 +86,8 @@ def test_passes_the_gymnasium_checker(narrow: Market) -> None:
 
 def test_lanes_are_the_single_environment_bit_for_bit(market: Market) -> None:
     starts, rng = np.array([20, 33, 20, 41]), np.random.default_rng(3)
-    steps, trading = TINY_RULES.episode_steps, TINY_RULES.trading_days
-    single, batched = environment_of(market), environment_of(market)
-    actions = rng.uniform((0.0, 10.0), (10.0, 50.0), (steps, len(starts), 5, 2)).astype(np.float32)
-    window = {"start_idx": starts, "end_idx": starts + steps, "trading_end_idx": starts + trading}
+    single, batched, window = environment_of(market), environment_of(market), windows_from(starts, TINY_RULES)
+    actions = rng.uniform((0.0, 10.0), (10.0, 50.0), (TINY_RULES.episode_steps, 4, 5, 2)).astype(np.float32)
     played = [batched.reset(**window), *(batched.step(action) for action in actions)]
     for lane in range(len(starts)):
         own = {name: int(days[lane]) for name, days in window.items()}

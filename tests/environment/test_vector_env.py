@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from data.market import Market
 from data.splits import Span
+from environment.trading_env import windows_from
 from environment.vector_env import VectorTradingEnvironment
 from tests.market_cases import random_orders
 from tests.small_market import TINY_RULES, environment_of, small_market
@@ -32,9 +33,7 @@ class OnGivenWindows(gym.Wrapper[Any, Any, Any, Any]):
         self.starts = iter(starts)
 
     def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        start = next(self.starts)
-        window = {"end_idx": start + STEPS, "trading_end_idx": start + TINY_RULES.trading_days}
-        return self.env.reset(options={"start_idx": start, **window})
+        return self.env.reset(options=windows_from(next(self.starts), TINY_RULES))
 
 
 def assert_same(found: Any, expected: Any) -> None:

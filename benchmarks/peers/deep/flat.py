@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.peers.deep.lanes import Lanes
 from data.features import NUM_FEATURES, observed_features
 from data.market import Market
-from environment.trading_env import TradingEnvironment
+from environment.trading_env import TradingEnvironment, windows_from
 from models.evolution import random_genes
 from models.inputs import TradeInputs
 from models.population import target_percents
@@ -135,9 +135,8 @@ class FlatLanes(VecEnvWrapper):
 
 def profits(market: Market, rules: EnvironmentConfig, seen: Float32Array, starts: Tensor, act: Act) -> Any:
     """Play windows, one a lane; return their (windows,) profits in percent of the initial capital."""
-    env, first = TradingEnvironment.on(market, rules), starts.numpy()
-    windows = {"end_idx": first + rules.episode_steps, "trading_end_idx": first + rules.trading_days}
-    observation, info = env.reset(options={"start_idx": first, **windows})
+    env = TradingEnvironment.on(market, rules)
+    observation, info = env.reset(**windows_from(starts, rules))
     for _ in range(rules.episode_steps):
         actions = act(flat(observation, seen[info["day_index"]]))
         observation, _, _, _, info = env.step(scaled(actions, env.action_space))
