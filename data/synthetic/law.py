@@ -37,7 +37,7 @@ class PlantedKind:
     latent_drift: LatentDrift
     summed_variance: Callable[[SyntheticConfig, int], Float64Array]
     rule: Scores
-    """From log returns with the constant put back, NaN where there is none; row t from returns up to t only."""
+    """From log returns with the constant put back, 0 on the first day; row t from returns up to t only."""
     oracle: Scores
     """From the latent drift."""
     common_share: float = 0.0
@@ -51,8 +51,7 @@ class PlantedKind:
     is_drift_steady: bool = False
     """The factor leaves drifts as they are."""
     sizes: Callable[[SyntheticConfig, Float64Array], Float64Array] | None = None
-    """From log returns as the rule's, the shares of the largest size that orders of rule and oracle have, 0 to 1; None:
-    all."""
+    """From returns as the rule's, shares of the largest size that orders of rule and oracle have; None: all."""
     mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
     """Correlates the (..., columns) own noises of `stocks` and leaves their variances."""
     structure: str = ""
@@ -95,16 +94,15 @@ def fading_sum(log_phi: float, holding_days: int) -> float:
     return float(np.sum(np.exp(log_phi * np.arange(holding_days))))
 
 
-def fading_oracle(log_phi: Callable[[SyntheticConfig], float]) -> Scores:
+def fading_oracle(log_phi: float) -> Scores:
     """Return the oracle of a drift that fades by itself."""
-    return lambda config, drift, holding_days: drift * fading_sum(log_phi(config), holding_days)
+    return lambda config, drift, holding_days: drift * fading_sum(log_phi, holding_days)
 
 
 def autoregression(persistence: float, first: Float64Array, shocks: Float64Array) -> Float64Array:
     """Return (days, columns): row t is persistence times row t - 1 plus shocks[t]; row 0 is given."""
     inputs = np.concatenate((first[None], shocks[1:]))
-    values: Float64Array = scipy.signal.lfilter([1.0], [1.0, -persistence], inputs, axis=0)
-    return values
+    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -persistence], inputs, axis=0))
 
 
 def autoregressive_variance(log_phi: float, sessions: int) -> float:
@@ -120,11 +118,3 @@ def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
     for ahead in range(min(sessions, len(values))):
         total[: len(values) - ahead] += values[ahead:]
     return total
-
-
-def mean_return(returns: Float64Array) -> Float64Array:
-    """Return the (days,) mean over the columns that have a return; NaN where none has."""
-    known = np.isfinite(returns)
-    total = np.where(known, returns, 0.0).sum(axis=1)
-    mean: Float64Array = np.divide(total, known.sum(axis=1), out=np.full(len(total), np.nan), where=known.any(axis=1))
-    return mean

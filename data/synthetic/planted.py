@@ -26,10 +26,7 @@ def planted_kind(name: str) -> PlantedKind:
 
 
 def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
-    """Return the scores of the best simple rule, which knows the kind of market and its closes.
-
-    Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
-    """
+    """Return the scores of the best simple rule, which knows the kind of market and its (days, columns) closes."""
     return planted_kind(config.kind).rule(config, _returns(config, close), holding_days)
 
 
@@ -40,10 +37,10 @@ def rule_sizes(config: SyntheticConfig, close: Float64Array) -> Float64Array | N
 
 
 def _returns(config: SyntheticConfig, close: Float64Array) -> Float64Array:
-    """Return the log returns with the constant put back, NaN where there is none."""
-    log_close = np.full(close.shape, np.nan)
-    np.log(close, out=log_close, where=close > 0)
-    return np.diff(log_close, axis=0, prepend=np.nan) + planted_kind(config.kind).log_growth(config)
+    """Return the log returns with the constant put back, 0 on the first day."""
+    returns = np.diff(np.log(close), axis=0, prepend=np.nan) + planted_kind(config.kind).log_growth(config)
+    returns[0] = 0.0
+    return returns
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
 from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_SESSIONS, LEAK_SHARE, loadings
-from data.synthetic.kinds.mixed import MIXED_LEAD
+from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
 from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS
 from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
 from data.synthetic.law import FAIR_SESSIONS
@@ -184,9 +184,9 @@ def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows
     config = SyntheticConfig(kind="mixed", days=12_000, stocks=12)
     own = config.daily_noise * np.random.default_rng(4).standard_normal((config.days, 13))
     drift = PLANTED_KINDS["mixed"].latent_drift(config, own, np.random.default_rng(5))
-    lag = MIXED_LEAD.lags[0]
+    lag = MIXED_LAG
     slopes = drift[lag:, :12].T @ drift[:-lag, 12] / (drift[:-lag, 12] @ drift[:-lag, 12])
-    assert slopes[::2] == pytest.approx(np.full(6, MIXED_LEAD.loading), abs=0.01)
+    assert slopes[::2] == pytest.approx(np.full(6, MIXED_LOADING), abs=0.01)
     assert slopes[1::2] == pytest.approx(np.zeros(6), abs=0.01)
     alone = drift[:, 1:12:2]  # momentum: 3, 9; bursts: 1, 7; ring: 5, 11
     momentum, bursts, ring = alone[:, [1, 4]], alone[:, [0, 3]], alone[:, [2, 5]]

@@ -9,8 +9,6 @@ In the lagged form the column moves 60 sessions before these 20: neither today's
 hold anything, only the raw window does.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from data.synthetic.law import Float64Array, PlantedKind, register, sum_ahead
@@ -28,43 +26,37 @@ _LOADINGS = (1.5, 0.5)
 """Sizes of the loadings of the first and the last stock."""
 
 
-@dataclass(frozen=True)
-class Leak:
-    """A column that publishes the sum of a factor's next values, some sessions ahead."""
-
-    lag: int
-    """Sessions from the move to the close after which the told ones begin; 0: they follow the move."""
-
-    def kind(self) -> PlantedKind:
-        """Return the kind of market that has this leak."""
-        own = (self.drift, summed_variance, self.rule, oracle)
-        return PlantedKind(*own, context_noise_ratios=lambda config: (LEAK_NOISE_RATIO,))
-
-    def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """Return the stocks' answers to the factor, and the column's moves by what is to come."""
-        normal = generator.standard_normal(len(own) + self.lag + LEAK_SESSIONS)
-        factor = LEAK_FACTOR_RATIO * config.daily_noise * normal
-        told = np.convolve(factor, np.ones(LEAK_SESSIONS), mode="valid")[self.lag + 1 :]
-        return np.column_stack((factor[: len(own), None] * loadings(config), LEAK_SHARE * told))
-
-    def rule(self, config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-        """Scale the column's move to the sum that is expected by it, by least squares."""
-        daily = LEAK_FACTOR_RATIO**2
-        variance = LEAK_SESSIONS * LEAK_SHARE**2 * daily + LEAK_NOISE_RATIO**2
-        slope = min(holding_days, LEAK_SESSIONS) * LEAK_SHARE * daily / variance
-        told = np.zeros(len(returns))
-        told[self.lag :] = slope * np.nan_to_num(returns[: max(0, len(returns) - self.lag), -1])
-        return np.column_stack((told[:, None] * loadings(config), np.zeros(len(told))))
-
-
 def loadings(config: SyntheticConfig) -> Float64Array:
     """Return the (stocks,) answers to a factor of 1."""
     sign = np.where(np.arange(config.stocks) % 2 == 0, 1.0, -1.0)
     return sign * np.linspace(*_LOADINGS, config.stocks)
 
 
-def summed_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
-    """Return the (columns,) variance of the sum of consecutive log returns."""
+def leak(lag: int) -> PlantedKind:
+    """Return the law of a column that publishes the sum of a factor's next values.
+
+    Args:
+        lag: sessions from the move to the close after which the told ones begin; 0: they follow the move.
+    """
+
+    def drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
+        factor = LEAK_FACTOR_RATIO * config.daily_noise * generator.standard_normal(len(own) + lag + LEAK_SESSIONS)
+        told = np.convolve(factor, np.ones(LEAK_SESSIONS), mode="valid")[lag + 1 :]
+        return np.column_stack((factor[: len(own), None] * loadings(config), LEAK_SHARE * told))
+
+    def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+        # By least squares.
+        daily = LEAK_FACTOR_RATIO**2
+        variance = LEAK_SESSIONS * LEAK_SHARE**2 * daily + LEAK_NOISE_RATIO**2
+        slope = min(holding_days, LEAK_SESSIONS) * LEAK_SHARE * daily / variance
+        told = np.zeros(len(returns))
+        told[lag:] = slope * returns[: max(0, len(returns) - lag), -1]
+        return np.column_stack((told[:, None] * loadings(config), np.zeros(len(told))))
+
+    return PlantedKind(drift, _variance, rule, _oracle, context_noise_ratios=lambda config: (LEAK_NOISE_RATIO,))
+
+
+def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     # Each value of the factor is in as many of the column's moves as windows of both lengths overlap.
     overlaps = np.convolve(np.ones(sessions), np.ones(LEAK_SESSIONS))
     column = (LEAK_FACTOR_RATIO * LEAK_SHARE) ** 2 * float(overlaps @ overlaps) + LEAK_NOISE_RATIO**2 * sessions
@@ -72,17 +64,13 @@ def summed_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     return config.daily_noise**2 * np.append(stocks, column)
 
 
-def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Sum the drifts that a leak tells by today; those after the last day of the market are left out."""
     scores = sum_ahead(drift, min(holding_days, LEAK_SESSIONS))
     scores[:, -1] = 0.0
     return scores
 
 
-LEAK, LAGGED_LEAK = Leak(lag=0), Leak(lag=60)
-register(
-    "leak",
-    "a context column's move tells the factor of the next 20 sessions, which stocks answer up or down",
-    LEAK.kind(),
-)
-register("lagged-leak", "the same, 60 sessions before these 20 begin", LAGGED_LEAK.kind())
+_TOLD = "a context column's move tells the factor of the next 20 sessions, which stocks answer up or down"
+register("leak", _TOLD, leak(lag=0))
+register("lagged-leak", "the same, 60 sessions before these 20 begin", leak(lag=60))

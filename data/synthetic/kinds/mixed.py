@@ -10,30 +10,26 @@ from dataclasses import replace
 import numpy as np
 
 from data.synthetic.kinds.fading import BURSTS, MOMENTUM
-from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_NOISE_RATIO, Lead
+from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_NOISE_RATIO, leaders
 from data.synthetic.kinds.nonlinear import RING
 from data.synthetic.kinds.regime import Regimes
 from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
-MIXED_LEAD = Lead(lags=(15,), loading=0.15, leader=lambda stocks: np.where(np.arange(stocks) % 2 == 0, 0, -1))
+MIXED_LAG, MIXED_LOADING = 15, 0.15
+_LEAD = leaders((MIXED_LAG,), MIXED_LOADING, leader=lambda stocks: np.where(np.arange(stocks) % 2 == 0, 0, -1))
 TURBULENCE = Regimes(drift=1.0, sessions=250.0)
 """Turbulent times are the rising regime; its drift is the unit of the evidence."""
 CALM = 0.6
 TURBULENT = math.sqrt(2.0 - CALM**2)
 """Volatilities in units of the market's; both are as frequent, and the mean square is 1."""
 _FACTOR_RATIO = LEAD_NOISE_RATIO * math.sqrt(LEAD_FACTOR_SHARE)
-_LAG = MIXED_LEAD.lags[0]
-_LAWS = (MOMENTUM, BURSTS.kind(), replace(RING, common_share=0.0).kind())
+_LAWS = (MOMENTUM, BURSTS, replace(RING, common_share=0.0).kind())
 
 
 def _groups(columns: int) -> list[tuple[PlantedKind, slice]]:
     """Return each law and its stocks; the last column is the leading one."""
     return [(law, slice(place, columns - 1, len(_LAWS))) for place, law in enumerate(_LAWS)]
-
-
-def _volatility(config: SyntheticConfig, generator: np.random.Generator) -> Float64Array:
-    return _level(TURBULENCE.directions(config.days + 1, generator))
 
 
 def _level(balance: Float64Array) -> Float64Array:
@@ -42,18 +38,18 @@ def _level(balance: Float64Array) -> Float64Array:
 
 
 def _drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    factor = _FACTOR_RATIO * config.daily_noise * generator.standard_normal(_LAG + len(own))
+    factor = _FACTOR_RATIO * config.daily_noise * generator.standard_normal(MIXED_LAG + len(own))
     drift = np.zeros(own.shape)
     for law, stocks in _groups(own.shape[1]):
         drift[:, stocks] = law.latent_drift(config, own[:, stocks], generator)
-    drift[:, MIXED_LEAD.followers(config.stocks, 0)] += MIXED_LEAD.loading * factor[: len(own), None]
+    drift[:, : config.stocks : 2] += MIXED_LOADING * factor[: len(own), None]
     # The factor is the column's drift, and only the rest of its moves noise: it tells the oracle the coming answers.
-    drift[:, -1] = factor[_LAG:]
+    drift[:, -1] = factor[MIXED_LAG:]
     return drift
 
 
 def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
-    total = MIXED_LEAD.summed_variance(config, sessions)
+    total = _LEAD.summed_variance(config, sessions)
     for law, stocks in _groups(len(total)):
         total[stocks] += law.summed_variance(config, sessions)[0] - config.daily_noise**2 * sessions
     return total
@@ -63,8 +59,8 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     """Score returns in units of the volatility, of which all squares tell; own returns are net of expected answers."""
     volatility = _estimated_volatility(config, returns)[:, None]
     returns = returns / volatility
-    own, scores = returns.copy(), MIXED_LEAD.rule(config, returns, holding_days)
-    own[1:] -= MIXED_LEAD.rule(config, returns, 1)[:-1]
+    own, scores = returns.copy(), _LEAD.rule(config, returns, holding_days)
+    own[1:] -= _LEAD.rule(config, returns, 1)[:-1]
     for law, stocks in _groups(own.shape[1]):
         scores[:, stocks] += law.rule(config, own[:, stocks], holding_days)
     return volatility * scores
@@ -74,13 +70,13 @@ def _estimated_volatility(config: SyntheticConfig, returns: Float64Array) -> Flo
     """Return the (days,) volatility expected at each close, by Bayes' rule on the squares of all returns."""
     square = (returns / (config.daily_noise * np.array([*[1.0] * config.stocks, LEAD_NOISE_RATIO]))) ** 2
     evidence = square * (CALM**-2 - TURBULENT**-2) / 4.0 - math.log(TURBULENT / CALM) / 2.0
-    return _level(TURBULENCE.balance(np.nansum(evidence, axis=1), 1.0))
+    return _level(TURBULENCE.balance(evidence.sum(axis=1), 1.0))
 
 
 def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Tell a follower's own drift from its answers by the column's drift, which is what they answer to."""
-    followers = MIXED_LEAD.followers(config.stocks, 0)
-    answers = np.concatenate((np.zeros(_LAG), MIXED_LEAD.loading * drift[:, -1]))
+    followers = slice(0, config.stocks, 2)
+    answers = np.concatenate((np.zeros(MIXED_LAG), MIXED_LOADING * drift[:, -1]))
     # Times may have changed since the column moved: by the ratio that explains the followers best.
     changed = answers[: len(drift), None] * np.array([1.0, CALM / TURBULENT, TURBULENT / CALM])
     left = np.stack([np.square(drift[:, followers] - answer[:, None]).sum(axis=1) for answer in changed.T])
@@ -88,7 +84,7 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     own[:, followers] -= np.take_along_axis(changed, left.argmin(axis=0)[:, None], axis=1)
     for law, stocks in _groups(drift.shape[1]):
         scores[:, stocks] = law.oracle(config, own[:, stocks], holding_days)
-    for ahead in range(min(holding_days, _LAG + 1)):
+    for ahead in range(min(holding_days, MIXED_LAG + 1)):
         scores[:, followers] += answers[ahead : ahead + len(drift), None]
     return scores
 
@@ -102,6 +98,6 @@ register(
         _rule,
         _oracle,
         context_noise_ratios=lambda config: (LEAD_NOISE_RATIO * math.sqrt(1.0 - LEAD_FACTOR_SHARE),),
-        volatility=_volatility,
+        volatility=lambda config, rng: _level(TURBULENCE.directions(config.days + 1, rng)),
     ),
 )

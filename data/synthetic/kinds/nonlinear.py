@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import scipy  # its parts are loaded when they are used: the help reads this file, too
 
-from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_return, register
+from data.synthetic.law import Float64Array, PlantedKind, log_persistence, register
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)
@@ -73,8 +73,8 @@ class TrendDrift:
 
     def rule(self, config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         """Sum the drifts expected from the trends; the market's return is the mean of those known."""
-        own = returns - mean_return(returns)[:, None] if self.common_share else returns
-        own = np.nan_to_num(own) / self.own_std(config) + self.pull
+        own = returns - returns.mean(axis=1, keepdims=True) if self.common_share else returns
+        own = own / self.own_std(config) + self.pull
         trends = np.zeros((2, *own.shape))
         trends[:, 0] = (self.pull * TREND_LOADING / (1.0 - TREND_KEPT))[:, None]  # where they are on average
         for day in range(1, len(own)):

@@ -4,9 +4,11 @@ Stocks of a couple share more than the market, and only the rest, by which they 
 therefore tells little of what its spread tells.
 """
 
+import math
+
 import numpy as np
 
-from data.synthetic.kinds.fading import Transient
+from data.synthetic.kinds.fading import transient, transient_space
 from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
@@ -14,8 +16,9 @@ COMMON_SHARE = 0.1
 """Share of the noise variance that is the same for all columns."""
 CORRELATION = 0.2
 """Of the own noises of a couple."""
-SPREAD = Transient(share=0.98, half_life_days=10.0, common_share=1.0 - (1.0 - COMMON_SHARE) * (1.0 - CORRELATION) / 2.0)
-"""Half the spread as the own part of both stocks; all else is common to it."""
+_SPREAD = (0.98, 10.0, 1.0 - (1.0 - COMMON_SHARE) * (1.0 - CORRELATION) / 2.0)
+"""Transient share, half-life and common share of half the spread: the own part of both stocks; all else is common."""
+SPREAD = transient(*_SPREAD)
 
 
 def partner(stocks: int) -> np.ndarray:
@@ -43,10 +46,6 @@ def _of_stocks(spread: Float64Array, stocks: int) -> Float64Array:
     return np.concatenate((spread, -spread, np.zeros((len(spread), stocks % 2))), axis=1)
 
 
-def _drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    return _of_stocks(SPREAD.drift(config, _spread(own), generator), config.stocks)
-
-
 def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     variance = SPREAD.summed_variance(config, sessions)
     variance[2 * (config.stocks // 2) :] = config.daily_noise**2 * sessions
@@ -54,11 +53,20 @@ def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
 
 
 def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-    return _of_stocks(SPREAD.rule_of_own(config, _spread(returns), holding_days), config.stocks)
+    space = transient_space(config, *_SPREAD)
+    passing = space.filter(_spread(returns)) * math.expm1(holding_days * space.log_persistence)
+    return _of_stocks(passing, config.stocks)
 
 
 register(
     "pairs",
     "stocks come in unnamed couples whose spread reverts, under a common market",
-    PlantedKind(_drift, _variance, _rule, SPREAD.kind().oracle, COMMON_SHARE, mix=_mix),
+    PlantedKind(
+        lambda config, own, rng: _of_stocks(SPREAD.latent_drift(config, _spread(own), rng), config.stocks),
+        _variance,
+        _rule,
+        SPREAD.oracle,
+        COMMON_SHARE,
+        mix=_mix,
+    ),
 )

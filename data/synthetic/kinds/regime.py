@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, mean_return, register, sum_ahead
+from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, register, sum_ahead
 from utils.config.trader import SyntheticConfig
 
 
@@ -51,13 +51,13 @@ class Regimes:
         """Return the (days,) chance that the next day's drift is up, less that it is down, from (days,) returns.
 
         Args:
-            variance: of the noise around the drift, of each day or of all; a day without a return (NaN) tells nothing.
+            variance: of the noise around the drift, of each day or of all.
 
         Source: Hamilton (1989), "A new approach to the economic analysis of nonstationary time series and the business
         cycle".
         """
         kept, balance = math.exp(self.log_persistence), np.zeros(len(returns))
-        evidence = np.tanh(np.nan_to_num(self.drift * returns / variance))
+        evidence = np.tanh(self.drift * returns / variance)
         for day in range(1, len(returns)):
             # By Bayes' rule evidence adds as velocities do.
             updated = (balance[day - 1] + evidence[day]) / (1.0 + balance[day - 1] * evidence[day])
@@ -84,9 +84,9 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
 
     It is a sufficient statistic, since all stocks have the same drift and exchangeable noise.
     """
-    own_share = (1.0 - REGIME_COMMON_SHARE) / np.maximum(np.isfinite(returns).sum(axis=1), 1)
+    own_share = (1.0 - REGIME_COMMON_SHARE) / returns.shape[1]
     variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + own_share)
-    balance = REGIMES.balance(mean_return(returns), variance)
+    balance = REGIMES.balance(returns.mean(axis=1), variance)
     score = REGIMES.drift * balance * fading_sum(REGIMES.log_persistence, holding_days)
     return np.repeat(score[:, None], returns.shape[1], axis=1)
 
@@ -94,7 +94,7 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
 register(
     "regime",
     "all stocks rise or all fall",
-    PlantedKind(_drift, _variance, _rule, fading_oracle(lambda config: REGIMES.log_persistence), REGIME_COMMON_SHARE),
+    PlantedKind(_drift, _variance, _rule, fading_oracle(REGIMES.log_persistence), REGIME_COMMON_SHARE),
 )
 
 INTERACTION_SESSIONS = 15
@@ -132,7 +132,7 @@ def _interaction_rule(config: SyntheticConfig, returns: Float64Array, holding_da
     direction = INTERACTION_REGIMES.balance(returns[:, -1], noise) / np.exp(INTERACTION_REGIMES.log_persistence)
     answer = np.zeros((len(returns) + INTERACTION_SESSIONS, config.stocks))
     for day in range(len(returns)):
-        move = np.nan_to_num(returns[day, :-1] - answer[day])
+        move = returns[day, :-1] - answer[day]
         answer[day + INTERACTION_SESSIONS] = INTERACTION_LOADING * direction[day] * move
     answers = np.pad(answer[1:], ((0, 0), (0, 1)))
     return sum_ahead(answers, min(holding_days, INTERACTION_SESSIONS))[: len(returns)]

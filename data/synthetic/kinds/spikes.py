@@ -79,8 +79,7 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     due = np.zeros((len(returns) + SPIKE_SESSIONS, returns.shape[1]))  # chance of a jump on the day after
     excess = np.zeros(returns.shape)
     for day in range(1, len(returns)):
-        # A day without a return tells nothing, and what was due may have come.
-        move = np.nan_to_num(returns[day]) - math.expm1(SPIKE_LOG_PHI) * excess[day - 1]
+        move = returns[day] - math.expm1(SPIKE_LOG_PHI) * excess[day - 1]
         with_jump = (
             due[day - 1]
             * (scipy.special.ndtr((move - low) / std) - scipy.special.ndtr((move - high) / std))

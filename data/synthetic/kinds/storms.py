@@ -28,16 +28,12 @@ def _own(config: SyntheticConfig) -> SyntheticConfig:
     return replace(config, drift_std=_DRIFT * config.drift_std)
 
 
-def _volatility(config: SyntheticConfig, generator: np.random.Generator) -> Float64Array:
-    return CALM * np.where(STORMS.directions(config.days + 1, generator) > 0, _RATIO, 1.0)
-
-
 def _variances(config: SyntheticConfig, returns: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return the (days,) noise variance expected on each day, and on the day after, by Bayes' rule on squares."""
     # What is not noise in a return is a small part of its square.
     square = (returns / (CALM * config.daily_noise)) ** 2
     evidence = square * (1.0 - _RATIO**-2) / 4.0 - math.log(_RATIO) / 2.0
-    ahead = STORMS.balance(np.nansum(np.where(np.isfinite(evidence), evidence, 0.0), axis=1), 1.0)
+    ahead = STORMS.balance(evidence.sum(axis=1), 1.0)
     now = np.clip(ahead / math.exp(STORMS.log_persistence), -1.0, 1.0)
     calm = (CALM * config.daily_noise) ** 2
     first, second = (calm * (1.0 + (_RATIO**2 - 1.0) * (1.0 + balance) / 2.0) for balance in (now, ahead))
@@ -48,11 +44,10 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     """Score by the Kalman filter of the drift, to which a storm's returns tell little."""
     space, (noise, _) = momentum_space(_own(config)), _variances(config, returns)
     phi, state = space.persistence, np.zeros(returns.shape)
-    error = np.full(returns.shape[1], space.shock_variance / (1.0 - phi**2))
+    error = space.shock_variance / (1.0 - phi**2)
     for day in range(1, len(returns)):
-        gain = np.where(np.isfinite(returns[day]), error / (error + noise[day]), 0.0)
-        surprise = np.nan_to_num(returns[day] - state[day - 1])
-        state[day] = phi * (state[day - 1] + gain * surprise)
+        gain = error / (error + noise[day])
+        state[day] = phi * (state[day - 1] + gain * (returns[day] - state[day - 1]))
         error = phi**2 * (1.0 - gain) * error + space.shock_variance
     return state * fading_sum(space.log_persistence, holding_days)
 
@@ -68,11 +63,11 @@ register(
     "storms",
     "drifts as in momentum, in calm times and in storms of threefold noise; sizes decide the risk",
     PlantedKind(
-        lambda config, own, generator: MOMENTUM.latent_drift(_own(config), own, generator),
+        lambda config, own, rng: MOMENTUM.latent_drift(_own(config), own, rng),
         lambda config, sessions: MOMENTUM.summed_variance(_own(config), sessions),
         _rule,
         MOMENTUM.oracle,
-        volatility=_volatility,
+        volatility=lambda config, rng: CALM * np.where(STORMS.directions(config.days + 1, rng) > 0, _RATIO, 1.0),
         is_drift_steady=True,
         sizes=_sizes,
     ),
