@@ -62,7 +62,6 @@ def case(
             "market": market,
             "played": played,
             "trials": 3,
-            "device": "cpu",
             "command": command,
             "champion_generation": 18,
             "records": records(generator, 25),

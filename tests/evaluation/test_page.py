@@ -107,7 +107,7 @@ def without_trades(evaluation: Evaluation) -> Evaluation:
 def named(name: str) -> Evaluation:
     """An evaluation that shows `name` wherever a name can come from outside."""
     ticker = name.replace("\udcff", "")  # tickers come from files of text
-    one = small(name=name, tickers=(ticker,), command=f"python main.py --run {name}", device=name)
+    one = small(name=name, tickers=(ticker,), command=f"python main.py --run {name}")
     look = dataclasses.replace(case(windows=1).looks[0], command=name, result=name)  # type: ignore[index]
     fold = FoldResult("fold-1", {"holdout": [name, name]}, 1, 1.0, 2.0)
     return dataclasses.replace(one, looks=[look], folds=[fold])

@@ -1,6 +1,5 @@
 """Charts hold the numbers they were given, pictures draw all of them; text says what a reader looks for."""
 
-import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.evaluation.page_case import case
-from tests.runs.test_console import RECORD, TRAINED
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
 from utils import pictures
 from utils.charts import memory_chart
@@ -59,12 +57,14 @@ def test_trades_are_marked_where_they_were_made() -> None:
 
 def test_fitness_shows_each_generation() -> None:
     """The first generation has no validation result."""
-    records = [copy.deepcopy(RECORD) for _ in range(3)]
-    for generation, record in enumerate(records, start=1):
-        record["generation"] = generation
-        record["fitness"] |= {"mean": 0.1 * generation, "max": generation, "min": -generation}
-        record["validation"]["champion"] = None if generation == 1 else 2.0 * generation
-    chart = fitness_chart(records)
+    fitness = [{"mean": 0.1 * generation, "max": generation, "min": -generation} for generation in (1, 2, 3)]
+    champions = [None, 4.0, 6.0]
+    chart = fitness_chart(
+        [
+            {"generation": place + 1, "fitness": fitness[place], "validation": {"champion": champions[place]}}
+            for place in range(3)
+        ]
+    )
     assert chart.x.tolist() == [1, 2, 3]
     np.testing.assert_allclose([*chart.lines.values()], [[0.1, 0.2, 0.3], [math.nan, 4, 6]])
     np.testing.assert_array_equal([*chart.bands.values()], [[[-1, -2, -3], [1, 2, 3]]])
@@ -72,19 +72,21 @@ def test_fitness_shows_each_generation() -> None:
 
 def test_learning_shows_losses_explained_variance_and_value() -> None:
     """In the first generation nothing is trained; without networks there are no losses."""
-    made = [copy.deepcopy(TRAINED) for _ in range(3)]
-    for generation, record in enumerate(made, start=1):
-        record["generation"] = generation
-        record["learning"] |= {"initial_value": 2.0 * generation, "explained_by_both": 0.01 * generation}
-        record["learning"] |= {"explained_by_ridge": 0.018, "elite_profit_percent": -0.75}
-    for name in ("reward", "temporal", "actor"):
-        del made[0]["learning"][f"{name}_loss"]
-    *losses, explained, value = learning_charts(made)
-    for chart, loss in zip(losses, (9.43786, 0.5117, -0.00321), strict=True):
+    known = {"explained_by_ridge": 0.018, "elite_profit_percent": -0.75, "noise_scale": 0.1}
+    losses = {"reward_loss": 9.4, "temporal_loss": 0.5, "actor_loss": -0.003}
+    records: list[dict[str, Any]] = [
+        {"generation": one, "learning": known | {"initial_value": 2.0 * one, "explained_by_both": 0.01 * one}}
+        for one in (1, 2, 3)
+    ]
+    for record in records[1:]:
+        record["learning"] |= losses
+    *charts, explained, value = learning_charts(records)
+    for chart, loss in zip(charts, losses.values(), strict=True):
         np.testing.assert_array_equal([*chart.lines.values()], [[math.nan, loss, loss]])
     np.testing.assert_allclose([*explained.lines.values()], [[1.0, 2.0, 3.0], [1.8] * 3])
     np.testing.assert_allclose([*value.lines.values()], [[2.0, 4.0, 6.0], [-0.75] * 3])
-    assert [chart.title for chart in learning_charts([RECORD])] == [explained.title, value.title]
+    without = learning_charts([{"generation": 1, "learning": {"explained": 0.1, "explained_best": 0.2}}])
+    assert [chart.title for chart in without] == [explained.title, value.title]
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one() -> None:

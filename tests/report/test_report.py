@@ -85,7 +85,7 @@ def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:
     found = one.results
     assert found == results(runs, "one") and found["champion_generation"] == 2 and one.equity is not None
     measures = found["policies"]["champion"]
-    growth = one.equity["champion"].iloc[-1] / one.equity["champion"].iloc[0]
+    growth = one.equity.iloc[-1] / one.equity.iloc[0]
     assert growth == pytest.approx(1 + measures["return"]["value"] / 100)
     text = " ".join(Page(render([one])).texts[0].split())
     for key, decimals in (("return", 1), ("sharpe", 2), ("max_drawdown", 1), ("exposure", 1)):
@@ -125,7 +125,7 @@ def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
     assert chart is not None and apart is not None and one.equity is not None
     assert list(chart.lines) == ["one", "two"]
     np.testing.assert_array_equal(chart.x, one.equity.index)
-    equity = one.equity["champion"].to_numpy()
+    equity = one.equity.to_numpy()
     np.testing.assert_allclose(chart.lines["one"], 100 * (equity / equity[0] - 1))
     assert apart.x[:2].tolist() == [0, 1] and "days differ" in apart.note
 

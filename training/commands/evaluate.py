@@ -65,7 +65,6 @@ def evaluate(
         run.market,
         play_run(run, getattr(run.market.splits, split), env, judging, "evaluation", results),
         trials_beside(run.path) if split == "validation" else 1,
-        str(run.device),
         shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],

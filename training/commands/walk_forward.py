@@ -114,7 +114,6 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         run.market,
         join(parts),
         1,
-        str(device),
         shlex.join(again),
         folds=folds,
         evidence=[agent.evidence for agent in champions],

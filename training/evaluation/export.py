@@ -125,6 +125,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     write_atomically(folder / EQUITY, frame.to_csv(index=False))
     write_json(folder / RESULTS, results(evaluation))
     write_document(render(evaluation), folder / REPORT)
+    logger.info("written to %s", folder)
 
 
 def render(evaluation: Evaluation) -> str:
@@ -157,11 +158,11 @@ def _facts(evaluation: Evaluation) -> dict[str, Any]:
         "Data": "built-in market" if config.data is None else config.data.name,
         "Windows": f"{len(played.days)} of {played.days.shape[1] - 1} sessions, one after the other",
         "Stocks": f"{len(market.investable_columns):,} of {len(market.tickers):,}",
+        "Seed": config.seed,
     }
     for fold in evaluation.folds:
         tested, champion = " to ".join(fold.dates["holdout"]), f"champion of generation {fold.champion_generation}"
         facts[fold.name] = f"tested {tested}, {champion}, {fold.return_percent:+.2f}%"
-    facts |= {"Seed": config.seed, "Device": evaluation.device}
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -106,7 +106,6 @@ class Evaluation:
     played: PlayedPolicies
     trials: int
     """Champions, or settings of a sweep, compared on these very days; 1 if nothing was chosen on these days."""
-    device: str
     command: str
     """Command line that reproduces this evaluation."""
     champion_generation: int | None = None

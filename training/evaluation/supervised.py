@@ -231,8 +231,6 @@ class SupervisedBaseline:
     """How its scores become orders; these scores are those of the market that it was learned on."""
     inputs: BankInputs
     model: Model
-    explained: float
-    """Share of the variance of the training days' results that it explains out of fold."""
 
     def rule_on(self, market: Market) -> ScoreRule:
         """Return the rule with its scores of all days of another market."""
@@ -272,12 +270,9 @@ def fit_supervised(
         return {}
     found = {}
     for name, ranker in rankers.items():
-        known = ranker.out_of_fold(samples)
-        tuned, model = tune_rule(env, known, 0.0, starts), ranker.fit(samples.train_days)
+        tuned, model = tune_rule(env, ranker.out_of_fold(samples), 0.0, starts), ranker.fit(samples.train_days)
         scores = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
-        explained = samples.explained(known, target)
-        found[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model, explained)
-        logger.info("baseline %s: explains %.2f%% of the variance of results out of fold", name, 100 * explained)
+        found[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model)
     return found
 
 

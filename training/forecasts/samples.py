@@ -89,12 +89,6 @@ class Samples:
                 "give more training days"
             )
 
-    def explained(self, scores: Float32Array | Float64Array, target: int) -> float:
-        """Return the share of the variance of the results at a target that (days, n) scores explain."""
-        is_scored = self.is_known & self.train_days[:, None]
-        result = self.results[target][is_scored].astype(np.float64)
-        return 1.0 - float(((result - scores[is_scored].astype(np.float64)) ** 2).mean() / max(result.var(), 1e-30))
-
 
 @dataclass(frozen=True)
 class Sums:
