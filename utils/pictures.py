@@ -84,8 +84,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
     if chart.has_zero:
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)
     axes.yaxis.set_major_formatter("{x:,.10g}")
-    is_date = chart.x.dtype.kind == "M"
-    ticks = AutoDateLocator(maxticks=7) if is_date else MaxNLocator("auto", integer=chart.x.dtype.kind == "i")
+    kind = chart.x.dtype.kind
+    ticks = AutoDateLocator(minticks=3, maxticks=7) if kind == "M" else MaxNLocator("auto", integer=kind == "i")
     axes.xaxis.set_major_locator(ticks)
     axes.set_xlabel(textwrap.fill(chart.note, 95), fontsize=9, style="italic", loc="left", color=INK)
     if chart.lines or chart.bands:
