@@ -80,14 +80,12 @@ def load_landscape(path: Path) -> Landscape:
     """
     try:
         if path.is_dir():
-            bands = _read_geotiffs(path)
-        else:
-            with np.load(path, allow_pickle=False) as stored:
-                bands = dict(stored)
-    except (OSError, ImportError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            return landscape_from_bands(_read_geotiffs(path), str(path))
+        with np.load(path, allow_pickle=False) as stored:
+            return landscape_from_bands(dict(stored), str(path))
+    except (OSError, ImportError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         expected = "a landscape as .npz, or a folder of GeoTIFF bands and the package rasterio"
         raise DataError(f"expected {expected}, got {str(path)!r} ({error})") from None
-    return landscape_from_bands(bands, str(path))
 
 
 def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
