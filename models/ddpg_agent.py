@@ -358,7 +358,7 @@ class DDPGAgent:
             rules,
             Evidence(**{name: float(chance) for name, chance in state["evidence"].items()}),
             Trust(float(trust["orders"]), float(trust["timing"]), trust["shift"].to(device)),
-            networks=Networks.of(held("networks")) if "networks" in state else None,
+            networks=Networks(held("networks")) if "networks" in state else None,
             members=Members(**held("members")) if "networks" in state else None,
             risk=held("risk")["weights"] if "risk" in state else None,
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from models.cash_value import FEATURES
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, TARGET_PERCENTS
 
 _ROWS_AT_ONCE = 8192
@@ -246,28 +247,6 @@ def _by_agent(values: Tensor, part: Tensor) -> Tensor:
     return values.view(-1, *[1] * (part.dim() - 1))
 
 
-@dataclass(frozen=True)
-class NetworkSizes:
-    """Sizes of the networks of an agent."""
-
-    inputs: int
-    """Numbers that describe a stock."""
-    hidden: int
-    folds: int
-    account: int
-    """Numbers that describe an account."""
-
-    @property
-    def reward(self) -> tuple[int, int, int]:
-        """Sizes of a critic's reward network."""
-        return self.inputs, self.hidden, len(TARGET_PERCENTS)
-
-    @property
-    def of_account(self) -> tuple[int, int, int]:
-        """Sizes of the continuation and of the size network."""
-        return self.account, self.hidden, 1
-
-
 _OWNERS = {"critic": ("reward", "continuation"), "actor": ("choice", "slope", "size")}
 _KINDS = ("", "_target", "_first", "_second")
 
@@ -275,10 +254,16 @@ _KINDS = ("", "_target", "_first", "_second")
 class Networks:
     """Actors and critics of A agents with their target networks, which are played, and optimisers."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], sizes: NetworkSizes, learning_rate: float = 0.0) -> None:
-        """Build around tensors by name, as `tensors` holds them: they are shared, not copied."""
+    def __init__(self, tensors: Mapping[str, Tensor], learning_rate: float = 0.0) -> None:
+        """Build around tensors by name, as `tensors` holds them: they are shared, not copied.
+
+        Raises KeyError where one is missing.
+        """
         self.tensors = held = {name: part.detach() for name, part in tensors.items()}
-        self.sizes, self.learning_rate = sizes, learning_rate
+        self.learning_rate, hidden = learning_rate, held["actor.choice"].shape[2] - 1
+        self.of_stock = held["input_mask"].shape[1], hidden, len(TARGET_PERCENTS)
+        self.of_account = FEATURES, hidden, 1
+        """Sizes of networks that read a stock, and an account: inputs, hidden units and outputs."""
         self.critic, self.critic_target = self._critic(""), self._critic("_target")
         self.actor, self.actor_target = self._actor(""), self._actor("_target")
         self.critic_optimizer = self._optimizer("critic", self.critic.parameters())
@@ -290,11 +275,11 @@ class Networks:
 
     def _critic(self, kind: str) -> Critic:
         reward, continuation = (self.tensors[f"critic{kind}.{name}"] for name in _OWNERS["critic"])
-        return Critic(Perceptrons(reward, self.sizes.reward), Perceptrons(continuation, self.sizes.of_account))
+        return Critic(Perceptrons(reward, self.of_stock), Perceptrons(continuation, self.of_account))
 
     def _actor(self, kind: str) -> Actor:
         choice, slope, size = (self.tensors[f"actor{kind}.{name}"] for name in _OWNERS["actor"])
-        return Actor(choice, slope, Perceptrons(size, self.sizes.of_account))
+        return Actor(choice, slope, Perceptrons(size, self.of_account))
 
     def _optimizer(self, owner: str, parameters: list[Tensor]) -> AdamW:
         moments = [[self.tensors[f"{owner}{kind}.{name}"] for name in _OWNERS[owner]] for kind in _KINDS[2:]]
@@ -302,14 +287,14 @@ class Networks:
 
     @classmethod
     def initialize(
-        cls, input_mask: Tensor, sizes: NetworkSizes, learning_rate: float, generator: torch.Generator
+        cls, input_mask: Tensor, hidden: int, folds: int, learning_rate: float, generator: torch.Generator
     ) -> Networks:
         """Draw the networks of agents with these (A, inputs) input masks; last layers are zero, targets equal."""
-        agents = len(input_mask)
-        reward = Perceptrons.initialize((agents, sizes.folds), sizes.reward, generator)
+        agents, inputs = input_mask.shape
+        reward = Perceptrons.initialize((agents, folds), (inputs, hidden, len(TARGET_PERCENTS)), generator)
         reward.parts[0].masked_fill_(~input_mask[:, None, :, None], 0.0)
-        continuation, size = (Perceptrons.initialize((agents,), sizes.of_account, generator) for _ in range(2))
-        choice, slope = (torch.zeros(agents, sizes.folds, *shape) for shape in ((sizes.hidden + 1, 2), (2,)))
+        continuation, size = (Perceptrons.initialize((agents,), (FEATURES, hidden, 1), generator) for _ in range(2))
+        choice, slope = (torch.zeros(agents, folds, *shape) for shape in ((hidden + 1, 2), (2,)))
         drawn = {"critic": (reward.flat, continuation.flat), "actor": (choice, slope, size.flat)}
         tensors = {
             f"{owner}{kind}.{name}": torch.zeros_like(part) if kind in _KINDS[2:] else part.clone()
@@ -319,14 +304,7 @@ class Networks:
         }
         tensors |= {f"{owner}.counts": torch.zeros(agents, 3) for owner in _OWNERS}
         tensors |= {"input_mask": input_mask.clone(), "calibration": torch.ones(agents)}
-        return cls(tensors | {"base": torch.tensor([1.0, 0.0, 1.0]).repeat(agents, 1)}, sizes, learning_rate)
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Networks:
-        """Build around tensors by name, of networks that are not to learn; KeyError where one is missing."""
-        folds, hidden = tensors["actor.choice"].shape[1], tensors["actor.choice"].shape[2] - 1
-        account = (tensors["actor.size"].shape[1] - 1) // hidden - 3 - hidden
-        return cls(tensors, NetworkSizes(tensors["input_mask"].shape[1], hidden, folds, account))
+        return cls(tensors | {"base": torch.tensor([1.0, 0.0, 1.0]).repeat(agents, 1)}, learning_rate)
 
     @property
     def online(self) -> ActorCritic:
@@ -340,7 +318,7 @@ class Networks:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Networks:
         """Return networks of the changed tensors: some rows of them, or all on another device."""
-        return Networks({name: change(part) for name, part in self.tensors.items()}, self.sizes, self.learning_rate)
+        return Networks({name: change(part) for name, part in self.tensors.items()}, self.learning_rate)
 
     def rows(self, rows: slice | Tensor) -> Networks:
         """Return the networks of some agents: views for a slice, copies for a tensor of rows."""
@@ -358,12 +336,13 @@ class Networks:
     def mask(self, *rewards: Tensor) -> None:
         """Zero what belongs to masked inputs in tensors like the rewards', by default weights, targets and moments."""
         for reward in rewards or [self.tensors[f"critic{kind}.reward"] for kind in _KINDS]:
-            Perceptrons(reward, self.sizes.reward).parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
+            Perceptrons(reward, self.of_stock).parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
 
     @torch.no_grad()
     def renew_folds(self, generator: torch.Generator) -> None:
         """Draw what is trained by fold anew: after the training days have grown the folds have moved."""
-        drawn = Networks.initialize(self.input_mask.cpu(), self.sizes, self.learning_rate, generator)
+        hidden, folds = self.of_stock[1], self.actor.choice.shape[1]
+        drawn = Networks.initialize(self.input_mask.cpu(), hidden, folds, self.learning_rate, generator)
         for name, part in self.tensors.items():
             if name.endswith((".reward", ".choice", ".slope")):
                 part.copy_(drawn.tensors[name])

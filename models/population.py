@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models import risk
-from models.cash_value import FEATURES, CashValue
+from models.cash_value import CashValue
 from models.ddpg_agent import HISTORY, DDPGAgent, Members
 from models.evidence import Evidence, Trust
 from models.evolution import (
@@ -25,7 +25,7 @@ from models.evolution import (
     ranked,
 )
 from models.inputs import GROUP_OF_INPUT, TradeInputs
-from models.networks import Networks, NetworkSizes
+from models.networks import Networks
 from models.replay_buffer import Batch
 from models.trader import Blend, Stacked, Traders
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
@@ -140,9 +140,9 @@ class Population:
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
         self.networks, self.outcomes = None, None
         if learning.has_networks:
-            sizes = NetworkSizes(len(GROUP_OF_INPUT) - 1, learning.hidden, folds, FEATURES)
-            drawn = input_mask_of(self.feature_groups), sizes, learning.learning_rate, generators["networks"]
-            self.networks = Networks.initialize(*drawn).map(lambda part: part.to(device))
+            mask, draws = input_mask_of(self.feature_groups), generators["networks"]
+            drawn = Networks.initialize(mask, learning.hidden, folds, learning.learning_rate, draws)
+            self.networks = drawn.map(lambda part: part.to(device))
             self.outcomes = outcomes()
         self.cash_value = CashValue.zero(rules, device)
         self.ridge = RidgeRegressions.zero(size, folds, len(GROUP_OF_INPUT))

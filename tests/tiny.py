@@ -18,12 +18,12 @@ from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
+from models.cash_value import BUCKETS, Accounts, CashValue
 from models.ddpg_agent import DDPGAgent, Members
 from models.evidence import Evidence, Trust
 from models.input_rows import InputRows
 from models.inputs import GROUP_OF_INPUT, TradeInputs
-from models.networks import Networks, NetworkSizes
+from models.networks import Networks
 from models.population import RidgeRegressions
 from models.replay_buffer import Batch, Transitions
 from models.trader import Traders
@@ -188,8 +188,8 @@ def tiny_agent(
 
 def networked(agent: DDPGAgent, seed: int = 0) -> DDPGAgent:
     """The same agent with a committee of two random networks in place of half of what ridge regression selects by."""
-    draws, sizes = seeded(seed), NetworkSizes(INPUTS - 1, hidden=4, folds=2, account=FEATURES)
-    networks = Networks.initialize(torch.ones(2, INPUTS - 1, dtype=torch.bool), sizes, 0.0, draws)
+    draws = seeded(seed)
+    networks = Networks.initialize(torch.ones(2, INPUTS - 1, dtype=torch.bool), 4, 2, 0.0, draws)
     for name, part in networks.tensors.items():
         if "_target." in name:
             part.copy_((0.2 if name.endswith("size") else 1.0) * torch.randn(part.shape, generator=draws))

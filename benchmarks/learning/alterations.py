@@ -63,7 +63,7 @@ def draw_last_layers(name: str, trainer: ERLTrainer, drawn: torch.Generator) -> 
     @torch.no_grad()
     def draw() -> None:
         layers = [getattr(getattr(networks, owner + kind), part).parts[4:] for kind in ("", "_target")]
-        weights = torch.randn(layers[0][0].shape, generator=drawn) / networks.sizes.hidden**0.5
+        weights = torch.randn(layers[0][0].shape, generator=drawn) / networks.of_stock[1] ** 0.5
         for last, bias in layers:
             last.copy_(weights)
             bias.zero_()

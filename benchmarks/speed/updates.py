@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from benchmarks.speed.harness import CPU, seconds_of
 from benchmarks.speed.main_job import machine
-from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision, account_features, candidate_features
+from models.cash_value import BUCKETS, Accounts, CashValue, Decision, account_features, candidate_features
 from models.inputs import INPUTS, TradeInputs
-from models.networks import Networks, NetworkSizes, Perceptrons, at_target, sale_target
+from models.networks import Networks, Perceptrons, at_target, sale_target
 from models.population import Learners, Outcomes
 from models.replay_buffer import Batch, ReplayBuffer, Transitions, transition_fields
 from models.responses import Responses
@@ -113,8 +113,7 @@ def draw(size: Size, device: torch.device = CPU, seed: int = 0) -> Drawn:
 def _networks(size: Size, draws: torch.Generator) -> Networks:
     """Draw networks whose last layers are no longer zero; targets are equal."""
     mask = torch.rand(size.agents, INPUTS - 1, generator=draws) < 0.7
-    sizes = NetworkSizes(INPUTS - 1, size.hidden, FOLDS, FEATURES)
-    networks = Networks.initialize(mask, sizes, size.learning.learning_rate, draws)
+    networks = Networks.initialize(mask, size.hidden, FOLDS, size.learning.learning_rate, draws)
     layers = [stack.parts[4] for stack in (networks.critic.reward, networks.critic.continuation, networks.actor.size)]
     for part in (*layers, networks.actor.choice, networks.actor.slope):
         part.normal_(0.0, size.hidden**-0.5, generator=draws)

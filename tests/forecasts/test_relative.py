@@ -13,8 +13,7 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.cash_value import FEATURES
-from models.networks import ActorCritic, Networks, NetworkSizes
+from models.networks import ActorCritic, Networks
 from models.trader import Blend, products
 from tests.models import plain
 from tests.small_market import TINY_RULES
@@ -125,9 +124,8 @@ def test_a_row_has_the_inputs_and_results_of_its_day_and_stock() -> None:
 
 def random_agents() -> ActorCritic:
     """Two agents, no number of which is zero."""
-    sizes = NetworkSizes(outcomes().x.inputs - 1, hidden=3, folds=5, account=FEATURES)
-    mask = torch.ones(2, sizes.inputs, dtype=torch.bool)
-    networks = shake(Networks.initialize(mask, sizes, 0.0, seeded(1)), 0.7, seeded(2))
+    mask = torch.ones(2, outcomes().x.inputs - 1, dtype=torch.bool)
+    networks = shake(Networks.initialize(mask, 3, 5, 0.0, seeded(1)), 0.7, seeded(2))
     networks.base.copy_(torch.tensor([[0.6, 1.5, 0.4], [0.9, 0.3, 2.0]]))
     return networks.targets
 

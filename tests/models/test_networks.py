@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from models.cash_value import FEATURES
 from models.networks import (
     AdamW,
     Networks,
-    NetworkSizes,
     Perceptrons,
     at_target,
     soft_update,
@@ -23,7 +23,7 @@ from tests.tiny import seeded, shake
 from utils.spaces import TARGET_PERCENTS
 
 INPUTS, AGENTS = 4, 3
-SIZES = NetworkSizes(INPUTS, hidden=5, folds=3, account=8)
+HIDDEN, FOLDS = 5, 3
 seeds = st.integers(0, 2**32)
 
 
@@ -49,7 +49,7 @@ def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     """Networks without any part at zero, but for what is not looked at: each agent sees two thirds of the inputs."""
     generator = seeded(seed)
     input_mask = torch.rand(agents, INPUTS, generator=generator) < 0.67
-    return shake(Networks.initialize(input_mask, SIZES, 0.01, generator), 0.3, generator)
+    return shake(Networks.initialize(input_mask, HIDDEN, FOLDS, 0.01, generator), 0.3, generator)
 
 
 def gradient_of(perceptrons: Perceptrons) -> Perceptrons:
@@ -119,11 +119,14 @@ def test_values_at_a_sale_target_are_interpolated(seed: int, rows: int) -> None:
 
 def test_networks_come_back_from_their_tensors() -> None:
     networks = random_networks()
-    other = Networks.of(networks.tensors)
-    assert other.sizes == networks.sizes and other.tensors.keys() == networks.tensors.keys()
+    other = Networks(networks.tensors)
+    assert (
+        other.of_stock == networks.of_stock == (INPUTS, HIDDEN, len(TARGET_PERCENTS))
+        and other.tensors.keys() == networks.tensors.keys()
+    )
     for name, part in other.tensors.items():
         assert torch.equal(part, networks.tensors[name]), name
-    again = Networks.initialize(networks.input_mask, SIZES, 0.01, seeded(9))
+    again = Networks.initialize(networks.input_mask, HIDDEN, FOLDS, 0.01, seeded(9))
     again.assign(networks.tensors)
     for name, part in again.tensors.items():
         assert torch.equal(part, networks.tensors[name]), name
@@ -131,7 +134,7 @@ def test_networks_come_back_from_their_tensors() -> None:
     with pytest.raises(ValueError, match="expected"):
         networks.assign(random_networks(agents=2).tensors)
     with pytest.raises(KeyError):
-        Networks.of({name: part for name, part in networks.tensors.items() if name != "input_mask"})
+        Networks({name: part for name, part in networks.tensors.items() if name != "input_mask"})
 
 
 def optimizer_of(parameters: list[Tensor], rate: float) -> AdamW:
@@ -224,14 +227,14 @@ def rewards_of(networks: Networks, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_inputs_that_are_not_looked_at_never_matter() -> None:
     """At first and after updates, which would else begin to use them."""
     generator, networks = seeded(4), random_networks()
-    x = torch.randn(1, SIZES.folds, 6, INPUTS, generator=generator).expand(AGENTS, -1, -1, -1).clone()
+    x = torch.randn(1, FOLDS, 6, INPUTS, generator=generator).expand(AGENTS, -1, -1, -1).clone()
     other = torch.where(networks.input_mask[:, None, None], x, 9.0 * torch.randn(x.shape, generator=generator))
     assert not torch.equal(x, other)
     for _ in range(4):
         for found, expected in zip(rewards_of(networks, other), rewards_of(networks, x), strict=True):
             assert torch.equal(found, expected)
         (networks.critic.reward(x) - 1.0).square().mean().backward()
-        networks.critic.continuation(torch.ones(2, SIZES.account)).sum().backward()
+        networks.critic.continuation(torch.ones(2, FEATURES)).sum().backward()
         networks.mask(gradient_of(networks.critic.reward).flat)
         networks.critic_optimizer.step()
         soft_update(networks.critic_target, networks.critic, torch.full((AGENTS,), 0.3))

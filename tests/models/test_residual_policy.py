@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
-from models.networks import Networks, NetworkSizes
+from models.cash_value import BUCKETS, Accounts, CashValue, Decision
+from models.networks import Networks
 from models.trader import AccountPolicy, Forecasts, Traders, daily_orders
 from tests.tiny import seeded, shake
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
 
 DAYS = 20
-SIZES = NetworkSizes(inputs=4, hidden=5, folds=2, account=FEATURES)
 SMALLEST = MIN_COEFFICIENT / MAX_COEFFICIENT
 seeds = st.integers(0, 2**32)
 stakes = st.sampled_from((2.5, 4.0, 10.0))
@@ -60,7 +59,7 @@ def best_of(candidates: Forecasts) -> Tensor:
 
 
 def drawn_networks(agents: int, seed: int) -> Networks:
-    return Networks.initialize(torch.ones(agents, 4, dtype=torch.bool), SIZES, 0.01, seeded(seed))
+    return Networks.initialize(torch.ones(agents, 4, dtype=torch.bool), 5, 2, 0.01, seeded(seed))
 
 
 def random_networks(agents: int, seed: int, scale: float = 1.0) -> Networks:

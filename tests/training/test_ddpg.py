@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.cash_value import FEATURES, Accounts, CashValue
+from models.cash_value import Accounts, CashValue
 from models.ddpg_agent import LOSSES
 from models.inputs import TradeInputs
-from models.networks import Networks, NetworkSizes, Perceptrons
+from models.networks import Networks, Perceptrons
 from models.population import Learners, Outcomes
 from models.replay_buffer import Batch, Transitions
 from models.trader import Traders
@@ -36,7 +36,7 @@ from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TARGET_PERCENTS
 RULES = EnvironmentConfig(
     trading_days=12, settlement_days=6, stake_percent=5.0, max_holding_days=5, max_days_without_bar=2, cost_bps=40.0
 )
-SIZES = NetworkSizes(INPUTS - 1, hidden=6, folds=2, account=FEATURES)
+HIDDEN, FOLDS = 6, 2
 RATE, DECAY = 0.01, 0.05
 TARGETS = len(TARGET_PERCENTS)
 seeds = st.integers(0, 2**32)
@@ -51,7 +51,7 @@ def random_networks(agents: int, seed: int = 0, scale: float = 0.5, rate: float 
     """Networks, targets other than these, calibrations, and weights of what scores are made of."""
     draws = seeded(seed)
     input_mask = torch.rand(agents, INPUTS - 1, generator=draws) < 0.8
-    networks = shake(Networks.initialize(input_mask, SIZES, rate, draws), scale, draws)
+    networks = shake(Networks.initialize(input_mask, HIDDEN, FOLDS, rate, draws), scale, draws)
     networks.base.copy_(0.3 + torch.rand(agents, 3, generator=draws))
     return networks
 
@@ -74,7 +74,7 @@ def random_value(seed: int = 0) -> CashValue:
 def learners_of(networks: Networks, seed: int = 0, worth: CashValue | None = None) -> Learners:
     """Agents on these networks, on closed forms that are drawn at random."""
     agents, draws = len(networks.input_mask), seeded(seed)
-    by_fold = 0.2 * torch.randn(agents, SIZES.folds, INPUTS, generator=draws)
+    by_fold = 0.2 * torch.randn(agents, FOLDS, INPUTS, generator=draws)
     outcomes = Outcomes(0.5 + torch.rand(TARGETS, generator=draws), 0.2 * torch.randn(TARGETS, generator=draws))
     traders = random_traders(agents, seed)
     return Learners(networks, traders, by_fold, worth or random_value(seed), inputs(), outcomes)
@@ -85,7 +85,7 @@ def random_learners(agents: int, seed: int = 0, scale: float = 0.5, rate: float 
 
 
 def random_batch(rows: int, orders: int = 2, seed: int = 0, *, days: int = 4, missing: float = 0.0) -> Batch:
-    return tiny.random_batch(RULES, rows, SIZES.folds, orders=orders, days=days, seed=seed, missing=missing)
+    return tiny.random_batch(RULES, rows, FOLDS, orders=orders, days=days, seed=seed, missing=missing)
 
 
 def taken(
@@ -202,7 +202,7 @@ class Agent:
         start = float(learners.traders.target_percent[self.place])
         at_start = TARGET_PERCENTS.index(start)
         base = learners.networks.base[self.place].tolist()
-        for fold in range(SIZES.folds):
+        for fold in range(FOLDS):
             x, y = numbers(batch.x[fold]), numbers(batch.y[fold])
             seen = plain.seen_by_networks(learners.inputs, x)
             added, shift, rewards = plain.judged(self.actor, self.critic, (self.place, fold), seen)
@@ -352,7 +352,7 @@ def first_moment(networks: Networks, name: str, place: tuple[int, ...]) -> float
     whole, _, layer = name.partition(" ")
     moment = networks.tensors[whole.replace(".", "_first.")]
     if layer:
-        sizes = SIZES.reward if whole == "critic.reward" else SIZES.of_account
+        sizes = networks.of_stock if whole == "critic.reward" else networks.of_account
         moment = Perceptrons(moment, sizes).parts[int(layer)]
     return float(moment[place])
 
@@ -431,7 +431,7 @@ def planted(good: Tensor, y: Tensor) -> Batch:
 
 def untrained(start: float = 30.0, ridge: float = 0.0, agents: int = 2) -> Learners:
     """Agents that look at all inputs and have learned nothing; ridge regressions see what is good by this slope."""
-    drawn = Networks.initialize(torch.ones(agents, INPUTS - 1, dtype=torch.bool), SIZES, 0.02, seeded(1))
+    drawn = Networks.initialize(torch.ones(agents, INPUTS - 1, dtype=torch.bool), HIDDEN, FOLDS, 0.02, seeded(1))
     learners = learners_of(drawn)
     by_fold = torch.zeros_like(learners.by_fold)
     by_fold[..., GOOD] = ridge
@@ -447,7 +447,7 @@ def judged(learners: Learners, good: float) -> list[tuple[float, float]]:
     x = torch.zeros(1, INPUTS)
     x[0, GOOD] = good
     seen, networks, found = learners.inputs.for_networks(x), learners.networks, []
-    for agent, fold in np.ndindex(len(networks.input_mask), SIZES.folds):
+    for agent, fold in np.ndindex(len(networks.input_mask), FOLDS):
         start = float(learners.traders.target_percent[agent])
         score, target, *_ = networks.online.judge(agent, fold, seen, start, learners.outcomes.deviation)
         ridge = float(networks.online.weights[agent, fold, 0]) * float(x[0] @ learners.by_fold[agent, fold])
@@ -461,7 +461,7 @@ def test_the_choice_learns_to_prefer_the_better_stock(sign: float, weight: float
     """With and without the critic's reward in its score; what actors earn rises."""
     learners = untrained()
     learners.networks.base[:, 1] = weight
-    good = torch.randn(SIZES.folds, 16, 4, generator=seeded(2)).sign()
+    good = torch.randn(FOLDS, 16, 4, generator=seeded(2)).sign()
     batch = planted(good, sign * good[..., None])
     assert judged(learners, 1.0) == judged(learners, -1.0)
     losses = [taken(learners, batch)["actor"] for _ in range(60)]
@@ -474,7 +474,7 @@ def test_the_choice_learns_to_prefer_the_better_stock(sign: float, weight: float
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_sale_target_learns_what_earns_more(sign: float, typical: bool) -> None:
     """By outcomes of the stock, or by what is typical of all orders; from the agent's own target on."""
-    learners, good = untrained(), torch.ones(SIZES.folds, 16, 4)
+    learners, good = untrained(), torch.ones(FOLDS, 16, 4)
     rising = sign * torch.linspace(-1, 1, TARGETS)
     if typical:
         learners = replace(learners, outcomes=replace(learners.outcomes, typical=rising))
