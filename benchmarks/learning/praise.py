@@ -22,7 +22,7 @@ from training.evaluation.play import (
     play_rules,
     play_shifted,
 )
-from training.evaluation.verdict import Shifted, verdict
+from training.evaluation.verdict import Shifted, outcome, verdict
 from training.forecasts.skill import known_share
 from training.rollout import Policy, play, purchases
 from utils.config.trader import Config
@@ -81,8 +81,8 @@ class Judge:
         values = {name: getattr(found, name) for name in dir(found) if not name.startswith("_")}
         claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
         if found.best_baseline is not None:
-            outcome = found.best_baseline.outcome
-            claims |= {f"is_{words} the best baseline": outcome == words for words in ("better than", "worse than")}
+            beside = outcome(found.best_baseline.test)
+            claims |= {f"is_{words} the best baseline": beside == words for words in ("better than", "worse than")}
         return claims
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.orders import Orders
-from training.evaluation.verdict import Shifted, Verdict, verdict
+from training.evaluation.verdict import Shifted, Verdict, outcome, verdict
 from training.forecasts.skill import known_share
 from utils.config.trader import EnvironmentConfig
 from utils.statistics import mean_test
@@ -221,10 +221,10 @@ def test_the_baseline_that_earned_most_is_named() -> None:
         "good": good,
         "fair": champion * 0.5,
     }
-    for names, outcome in ((("poor", "good", "fair"), "worse than good"), (("poor",), "better than poor")):
+    for names, words in ((("poor", "good", "fair"), "worse than good"), (("poor",), "better than poor")):
         noisy = {name: baselines[name] + 0.1 * rng.standard_normal(DAYS) for name in names}
         found = verdict(champion, random, still(random), champion, baselines=noisy)
-        assert f"; {outcome} (" in found.sentence
+        assert f"; {words} (" in found.sentence
     assert found.best_baseline is not None and found.best_baseline.among == 1
 
 
@@ -237,8 +237,8 @@ def test_the_best_of_many_equals_is_rarely_called_better() -> None:
         names = {f"baseline {row}": own for row, own in enumerate(profits[1:])}
         found = verdict(profits[0], profits[1:], still(profits[1:]), profits[0], baselines=names)
         assert found.best_baseline is not None
-        worse += found.best_baseline.outcome == "worse than"
+        worse += outcome(found.best_baseline.test) == "worse than"
         best = max(names.values(), key=np.sum)
         forgotten += mean_test(profits[0] - best).interval[1] < 0
-        assert found.best_baseline.outcome != "better than" or profits[0].sum() > best.sum()
+        assert outcome(found.best_baseline.test) != "better than" or profits[0].sum() > best.sum()
     assert worse <= 0.025 * 300 + 6 and forgotten > 0.1 * 300

@@ -13,7 +13,7 @@ from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
-from training.evaluation.verdict import TAIL
+from training.evaluation.verdict import TAIL, outcome
 from utils.charts import Dates, FloatArray
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
@@ -70,7 +70,7 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
         "has_timing": found.has_timing,
         "is_better_than_equal_weight": found.is_better_than_equal_weight,
         "best_rival": best and best.name,
-        "beside_best_rival": best and best.outcome,
+        "beside_best_rival": best and outcome(best.test),
         "rivals": best.among if best else 0,
         "trials": found.trials,
         "picker_chance": found.rank_p_value,
@@ -109,7 +109,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     ]
     logger.info("%s\n\n%s", short_table(evaluation), table(tests, list(tests[0])))
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
-    for text in (*evaluation.overfitting.lines, *biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
+    for text in (*biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
         logger.info("%s", text)
 
 

@@ -87,7 +87,6 @@ class Overfitting:
             f"Deflated information ratio: {'-' if share is None else f'{share:.3f}'}, the probability that it is truly "
             f"above {self.expected_best_ratio:.2f} a year, as the best of {self.trials:,} without skill.",
             f"Minimum track record: the Sharpe ratio is {record}.",
-            self.note,
         ]
 
 
@@ -261,13 +260,13 @@ class Evaluation:
     @property
     def caveats(self) -> list[str]:
         """Return what a reader must know before believing the verdict."""
-        if self.split == "validation":
-            return [f"{self.overfitting.note} Settings that are picked by validation results are fitted to these days."]
-        text = (
-            f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
-            f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
-        )
-        return [NOTES["walk-forward"], text] if self.split == "walk-forward" else [text]
+        text = "Settings that are picked by validation results are fitted to these days."
+        if self.split != "validation":
+            text = (
+                f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
+                f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
+            )
+        return [*self.overfitting.lines, self.overfitting.note, text]
 
     @property
     def biases(self) -> dict[str, str]:

@@ -34,11 +34,6 @@ class BestBaseline(NamedTuple):
     among: int
     """Baselines among which it is the best."""
 
-    @property
-    def outcome(self) -> str:
-        """Return the words for the champion and the baseline."""
-        return outcome(self.test)
-
 
 class Part(NamedTuple):
     """A part of the champion's profit or a difference from another, in percent of the initial capital a year."""
