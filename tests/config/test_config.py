@@ -271,7 +271,7 @@ def test_these_settings_may_differ_in_a_resumed_run_and_no_others() -> None:
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints"}
     free |= {"threads", "verbose", "census_every", "memory_limit_mb"}
     free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
-    assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.notes} == free
+    assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.field.metadata} == free
     base = Config()
     assert settings_hash(dataclasses.replace(base, threads=2, verbose=True)) == settings_hash(base)
     assert settings_hash(dataclasses.replace(base, seed=1)) != settings_hash(base)

@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_origin, get_type_hints
 
 from utils.config.kinds import Mark
-from utils.config.settings import (
-    LATEST,
-    Setting,
-    flatten,
-    from_dict,
-    hint,
-    read_toml,
-    require_known,
-    settings_of,
-    to_dict,
-)
+from utils.config.settings import LATEST, Setting, flatten, from_dict, hint, read_toml, settings_of, to_dict
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
@@ -57,7 +47,7 @@ class ParsedCommand:
         """
         words = ["python", program, *([] if self.name == DEFAULT_COMMAND else self.name.split()), *flags]
         for setting in settings_of(type(self.arguments)).values():
-            if len(setting.path) == 1 and Mark.FREE in setting.notes:
+            if len(setting.path) == 1 and Mark.FREE in setting.field.metadata:
                 words += setting.words(getattr(self.arguments, setting.name))
         return shlex.join(words)
 
@@ -103,10 +93,8 @@ def parse_command(
         raise ConfigError(f"expected a known flag, got {wrong!r}{hint(wrong, flags, '; see --help')}")
     values = vars(found)
     if settings is not None and "config" in values:
-        path = Path(values["config"])
-        stated = {key.replace("-", "_"): value for key, value in flatten(read_toml(path)).items()}
-        require_known(stated, settings, f" in {path}")
-        values = stated | values
+        stated = flatten(read_toml(Path(values["config"])))
+        values = {key.replace("-", "_"): value for key, value in stated.items()} | values
     explicit = frozenset(values.keys() & defaults.keys())
     if {"run", "resume"} <= explicit:
         raise ConfigError(f"expected --run or --resume, got both ({values['run']!r}, {values['resume']!r})")
@@ -149,7 +137,7 @@ def _parser(
             options = {"metavar": key.upper(), "nargs": "*" if get_origin(kind) is tuple else "?"}
         elif kind is bool:
             options = {"action": "store_const", "const": not default}
-        elif Mark.NEWEST_IF_BARE in setting.notes:
+        elif Mark.NEWEST_IF_BARE in setting.field.metadata:
             options |= {"nargs": "?", "const": LATEST}
         if setting.flag:
             options["dest"] = key
@@ -162,9 +150,9 @@ def _value(text: str, setting: Setting) -> Any:
 
     Raises ConfigError for a file that is not there to be read, or cannot be there to be written.
     """
-    if Mark.INPUT in setting.notes and not Path(text).is_file():  # a pipe or a device may never end
+    if Mark.INPUT in setting.field.metadata and not Path(text).is_file():  # a pipe or a device may never end
         raise ConfigError(f"{setting.flag}: expected an existing file, got {text!r}")
-    if Mark.OUTPUT in setting.notes and not Path(text).parent.is_dir():
+    if Mark.OUTPUT in setting.field.metadata and not Path(text).parent.is_dir():
         raise ConfigError(f"{setting.flag}: expected a file in an existing folder, got {text!r}")
     if setting.kind in (int, float):
         with suppress(ValueError):

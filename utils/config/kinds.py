@@ -71,10 +71,6 @@ VOLUME = Path(os.environ.get("BOX_VOLUME", ""))
 RUNS = VOLUME / "runs"
 RunsFolder = Annotated[Path, Field(description="Folder of all runs."), Mark.FREE]
 SettingsFile = Annotated[
-    Path | None,
-    Field(
-        description="TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags "
-        "override it."
-    ),
-    Mark.INPUT,
+    InputFile,
+    Field(description="TOML file of settings, a table per concern ([env] cost_bps = 5); flags override it."),
 ]

@@ -25,6 +25,7 @@ LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 """Comparisons of a number with its limits, as types name them."""
+_WORDS: Mapping[Any, str] = {int: "INT", float: "NUMBER", bool: "true|false", Path: "PATH"}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -48,49 +49,35 @@ class Setting:
     owner: type
     """The dataclass that it is a field of."""
     field: FieldInfo
+    name: str
+    """Its dotted name, in which the field `settings` of a command's arguments is left out."""
+    kind: Any
+    """Its type, without None and annotations."""
+    word: str
+    """The word for its value, as in INT and quick|full."""
+    expected: str
+    """The word with the limits of a number, as in `INT >= 1` and `NUMBER > 0 and <= 1`."""
+    flag: str
+    """Its flag, which for what is on by default turns it off; empty for a positional argument."""
 
-    @property
-    def name(self) -> str:
-        """Its dotted name, in which the field `settings` of a command's arguments is left out."""
-        return ".".join(self.path).removeprefix("settings.")
-
-    @property
-    def kind(self) -> Any:
-        """Its type, without None and annotations."""
-        kind = self.field.annotation
-        return next(one for one in get_args(kind) if one is not NoneType) if isinstance(kind, UnionType) else kind
+    @classmethod
+    def of(cls, path: tuple[str, ...], owner: type, field: FieldInfo) -> "Setting":
+        """Return the setting in a field."""
+        kind, name = field.annotation, ".".join(path).removeprefix("settings.")
+        if isinstance(kind, UnionType):
+            kind = next(one for one in get_args(kind) if one is not NoneType)
+        word = "|".join(get_args(kind)) if get_origin(kind) is Literal else _WORDS.get(kind, "NAME")
+        limits = [f"{_SIGNS[key]} {getattr(one, key)}" for one in field.metadata for key in _SIGNS if hasattr(one, key)]
+        # A name that Python keeps for itself, as `from`, has an underscore at its end.
+        concern, dot, last = name.rstrip("_").replace("_", "-").rpartition(".")
+        prefix = "" if Mark.SHORT in field.metadata else concern + dot
+        flag = "" if Mark.POSITIONAL in field.metadata else f"--{prefix}{'no-' * (field.default is True)}{last}"
+        return cls(path, owner, field, name, kind, word, f"{word} {' and '.join(limits)}".rstrip(), flag)
 
     @property
     def help(self) -> str:
         """The docstring below it, or else the help of its type."""
         return " ".join(str(self.field.description).split())
-
-    @property
-    def notes(self) -> list[Any]:
-        """Its annotations: limits and marks."""
-        return self.field.metadata
-
-    @property
-    def word(self) -> str:
-        """The word for its value, as in INT and quick|full."""
-        words = {int: "INT", float: "NUMBER", bool: "true|false", Path: "PATH"}
-        return "|".join(get_args(self.kind)) if get_origin(self.kind) is Literal else words.get(self.kind, "NAME")
-
-    @property
-    def expected(self) -> str:
-        """The word with the limits of a number, as in `INT >= 1` and `NUMBER > 0 and <= 1`."""
-        limits = [f"{_SIGNS[key]} {getattr(note, key)}" for note in self.notes for key in _SIGNS if hasattr(note, key)]
-        return f"{self.word} {' and '.join(limits)}".rstrip()
-
-    @property
-    def flag(self) -> str:
-        """Its flag, which for what is on by default turns it off; empty for a positional argument."""
-        if Mark.POSITIONAL in self.notes:
-            return ""
-        # A name that Python keeps for itself, as `from`, has an underscore at its end.
-        concern, dot, word = self.name.rstrip("_").replace("_", "-").rpartition(".")
-        prefix = "" if Mark.SHORT in self.notes else concern + dot
-        return f"--{prefix}{'no-' if self.field.default is True else ''}{word}"
 
     def words(self, value: Any) -> list[str]:
         """Return the words of a command line that give it a value; none for None."""
@@ -127,7 +114,7 @@ def settings_of(kind: Any, path: tuple[str, ...] = ()) -> dict[str, Setting]:
         if dataclasses.is_dataclass(field.annotation):
             settings |= settings_of(field.annotation, (*path, name))
         else:
-            setting = Setting((*path, name), kind, field)
+            setting = Setting.of((*path, name), kind, field)
             settings[setting.name] = setting
     return settings
 
@@ -152,9 +139,10 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
     """
     require(isinstance(values, Mapping), "a table of settings", values)
     flat = flatten(values)
-    require_known(flat, kind)
     known, nested = settings_of(kind), dict[str, Any]()
     for name, value in flat.items():
+        if name not in known:
+            raise ConfigError(f"expected a known setting, got {name!r}{hint(name, known, '; see --help')}")
         *concerns, last = known[name].path
         reduce(lambda table, concern: table.setdefault(concern, {}), concerns, nested)[last] = value
     try:
@@ -162,14 +150,6 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
         return TypeAdapter(kind).validate_json(json.dumps(nested, default=str))
     except ValidationError as error:
         raise _refusal(error, known) from None
-
-
-def require_known(names: Iterable[str], kind: type, source: str = "") -> None:
-    """Raise ConfigError for a name that no setting of the config dataclass has."""
-    known = settings_of(kind)
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"expected a known setting{source}, got {name!r}{hint(name, known, '; see --help')}")
 
 
 def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigError:
@@ -228,7 +208,7 @@ def _shaping(settings: Any) -> dict[str, Any]:
     return {
         name: Path(values[name]).name if setting.kind is Path and values[name] is not None else values[name]
         for name, setting in settings_of(type(settings)).items()
-        if Mark.FREE not in setting.notes
+        if Mark.FREE not in setting.field.metadata
     }
 
 
