@@ -316,8 +316,9 @@ class DDPGAgent:
         none = torch.zeros_like(accounts.cash)
         # Without noise as with it in float64: the same sizes as in rollouts, to the last bit.
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value, none)
-        choice = daily_orders(self.traders, self.cash_value, candidates, accounts, none, orders, adjustment=adjustment)
-        return choice if mixed is None else mixed(choice)
+        parts = self.traders, self.cash_value, candidates, accounts, none, orders
+        choice, decision = daily_orders(*parts, adjustment=adjustment)
+        return choice if mixed is None else mixed(choice, decision.size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from models.risk import best_size
-from models.trader import AccountPolicy, DailyOrders, Forecasts, GreedyOrders, coefficients, day_mean
+from models.trader import AccountPolicy, DailyOrders, Forecasts, coefficients, day_mean
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
@@ -112,14 +112,14 @@ class RoundRobinPolicy:
         lacking = 1.0 - self.share - self.payment * (size - own).double().sum(-1)
         return ((cash - lacking.clamp(min=0.0)) / self.share).clamp(min=0.0).float(), own / self.share
 
-    def mixed(self, own: GreedyOrders, market: DailyOrders, cash: Tensor, day: Tensor) -> DailyOrders:
+    def mixed(self, own: DailyOrders, size: Tensor, market: DailyOrders, cash: Tensor, day: Tensor) -> DailyOrders:
         """Return the agent's orders where it decides, cut to its cash, else the market's.
 
         Args:
-            own: decided in `own_account`, with this (L,) cash.
+            own: decided in `own_account`, with this (L,) cash; of these (L, k) sizes.
             day: (L,) index of today.
         """
-        size, left = own.decision.size, (self.share * cash.double() / self.payment)[:, None]
+        left = (self.share * cash.double() / self.payment)[:, None]
         size = torch.minimum(size, (left - (size.cumsum(1) - size)).clamp(min=0.0))
         own_coefficient = coefficients(size * (size >= self._smallest))
         is_own = self.is_own(day)[:, None]

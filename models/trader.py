@@ -274,16 +274,15 @@ class AccountPolicy:
 
     def value(self, decision: Decision, cash_value: CashValue) -> Tensor:
         """Return Q(s, a) of decisions, (L,) percent of the initial capital."""
-        known, follows = decision.reward, self.following(decision.after, cash_value)
-        calibrated = (self.calibration.mean(1, keepdim=True) * known.view(len(self.calibration), -1)).flatten()
-        return calibrated + follows
+        return self._calibrated(decision.reward) + self.following(decision.after, cash_value)
 
     def following(self, after: Accounts, cash_value: CashValue) -> Tensor:
         """Return the value of accounts after the orders of a day that is not the last, (L,) percent."""
         learned = self._of_groups(self.continuation, account_features(after, cash_value)).mean(1).flatten()
-        known = cash_value.of(after).view(len(self.calibration), -1)
-        calibrated = (self.calibration.mean(1, keepdim=True) * known).flatten()
-        return calibrated + cash_value.good_order * learned
+        return self._calibrated(cash_value.of(after)) + cash_value.good_order * learned
+
+    def _calibrated(self, known: Tensor) -> Tensor:
+        return (self.calibration.mean(1, keepdim=True) * known.view(len(self.calibration), -1)).flatten()
 
     def _of_groups(self, networks: Perceptrons, features: Tensor) -> Tensor:
         """Map (L, features) to (G, members, L / G)."""
@@ -307,13 +306,6 @@ class DailyOrders:
         return torch.stack((coefficient, target), dim=-1)
 
 
-@dataclass(frozen=True)
-class GreedyOrders(DailyOrders):
-    """Orders by forecasts."""
-
-    decision: Decision
-
-
 def daily_orders(
     traders: Traders,
     cash_value: CashValue,
@@ -323,7 +315,7 @@ def daily_orders(
     orders: int,
     slopes: Tensor | None = None,
     adjustment: Adjustment | None = None,
-) -> GreedyOrders:
+) -> tuple[DailyOrders, Decision]:
     """Choose the orders of L accounts by the forecasts of their day, one row of traders each.
 
     Args:
@@ -345,7 +337,7 @@ def daily_orders(
         adjustment=adjustment,
         penalty=None if forecasts.penalty is None else forecasts.penalty.gather(1, stock).double(),
     )
-    return GreedyOrders(stock, coefficients(decision.size), forecasts.target.gather(1, stock), decision)
+    return DailyOrders(stock, coefficients(decision.size), forecasts.target.gather(1, stock)), decision
 
 
 def coefficients(size: Tensor) -> Tensor:

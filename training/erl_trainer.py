@@ -22,8 +22,7 @@ from training.ddpg import Updates, update
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.samples import Float32Array
 from training.generation_log import HISTORY, GenerationLog
-from training.population_rollouts import PopulationResults, PopulationRollouts, Windows
-from training.rollout import roll_out
+from training.rollout import PopulationResults, PopulationRollouts, Windows, roll_out
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.progress import progress
 from utils.runs.seeding import named_generator, random_state, set_random_state

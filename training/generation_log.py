@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
-from training.population_rollouts import PopulationResults
+from training.rollout import PopulationResults
 from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler

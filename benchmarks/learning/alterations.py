@@ -19,7 +19,7 @@ from models.population import RidgeRegressions
 from models.trader import Blend, Forecasts
 from training import ddpg
 from training.erl_trainer import ERLTrainer
-from training.population_rollouts import PopulationResults
+from training.rollout import PopulationResults
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _SHUFFLED = ("reward", "best", "next_best")

@@ -20,7 +20,7 @@ from models.inputs import Float32Array
 from models.population import Population
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM
-from training.population_rollouts import PopulationRollouts, Windows
+from training.rollout import PopulationRollouts, Windows
 from utils.runs.seeding import named_generator
 
 Array = NDArray[np.float64]

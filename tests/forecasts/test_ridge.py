@@ -109,19 +109,6 @@ def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Ten
                 )
 
 
-def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    ridge, samples, x = days.fit(genes), days.samples, dense(days)
-    for agent, gene in enumerate(genes):
-        errors, results = [], []
-        for fold, (_, held) in enumerate(samples.folds):
-            known = np.isfinite(samples.results[0, held])
-            result = samples.results[int(gene[TARGET]), held][known].astype(np.float64)
-            errors.append((result - (x[held] @ ridge.by_fold[agent, fold].numpy())[known]) ** 2)
-            results.append(result)
-        expected = 1 - np.concatenate(errors).mean() / np.concatenate(results).var()
-        assert float(ridge.explained[agent]) == pytest.approx(expected, rel=1e-3, abs=1e-4)
-
-
 def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market, days: TrainingDays) -> None:
     """Other prices on its days change no result on the days that its critics learn from, nor their responses."""
     learned, held = days.samples.folds[2]

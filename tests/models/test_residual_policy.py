@@ -84,15 +84,15 @@ def test_untrained_actors_leave_the_greedy_rule(seed: int, stake: float, orders:
     traders, candidates = random_traders(2 * lanes, seed), random_candidates(2 * lanes, 6, seed + 2)
     none = torch.zeros(2 * lanes, dtype=torch.float64)
     parts = traders, worth, candidates, accounts, none, orders
-    greedy = daily_orders(*parts)
-    found = daily_orders(*parts, adjustment=policy_of(drawn_networks(2, seed)).adjusting(accounts, worth))
-    assert torch.equal(found.decision.size, greedy.decision.size)
+    greedy, plain = daily_orders(*parts)
+    found, learned = daily_orders(*parts, adjustment=policy_of(drawn_networks(2, seed)).adjusting(accounts, worth))
+    assert torch.equal(learned.size, plain.size)
     assert torch.equal(found.action(candidates.target), greedy.action(candidates.target))
-    assert torch.equal(greedy.decision.best, best_of(candidates)[:, :orders])
+    assert torch.equal(plain.best, best_of(candidates)[:, :orders])
     rule = worth.greedy(
         best_of(candidates)[:, :orders], accounts, value_weight=traders.value_weight, largest=traders.size
     )
-    assert torch.equal(greedy.decision.size, rule.size)
+    assert torch.equal(plain.size, rule.size)
     assert torch.equal(greedy.target_percent, candidates.target.gather(1, greedy.stock))
 
 
@@ -108,8 +108,8 @@ def test_no_actor_and_no_noise_overspend(
     drawn = noise * torch.randn(lanes, generator=seeded(seed), dtype=torch.float64)
     adjustment = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth, drawn)
     nothing = torch.zeros(lanes, dtype=torch.float64)
-    choice = daily_orders(traders, worth, candidates, accounts, nothing, orders, adjustment=adjustment)
-    decision, per_order = choice.decision, rules.largest_order * (1 + rules.cost_rate)
+    choice, decision = daily_orders(traders, worth, candidates, accounts, nothing, orders, adjustment=adjustment)
+    per_order = rules.largest_order * (1 + rules.cost_rate)
     assert bool(decision.size.isfinite().all()) and bool((decision.size >= 0).all())
     assert not bool(decision.size[decision.best.isinf()].any())
     for lane in range(lanes):

@@ -93,10 +93,11 @@ def decided(
     candidates = candidates_of(expected, rows.target_percent, score)
     best = expected.clamp(min=0).max(1).values.double()
     accounts = accounts_of(env.positions().features, env.account(), best, env.rules)
-    choice = daily_orders(rows, cash_value, candidates, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
+    none = torch.zeros_like(accounts.cash)
+    choice, decision = daily_orders(rows, cash_value, candidates, accounts, none, env.orders_per_day)
     ranked = expected.gather(1, candidates.score.argsort(dim=1, descending=True, stable=True))
-    torch.testing.assert_close(choice.decision.best, ranked[:, : env.orders_per_day].double())
-    return choice.action(candidates.target), choice.decision
+    torch.testing.assert_close(decision.best, ranked[:, : env.orders_per_day].double())
+    return choice.action(candidates.target), decision
 
 
 @given(seeds, st.integers(1, 4), st.sampled_from((1.0, 4.0, 9.0)), st.sampled_from((0.0, 50.0)))
@@ -143,6 +144,6 @@ def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
     accounts = Accounts(cash, torch.zeros(1, BUCKETS).double(), torch.ones(1).double(), torch.ones(1).double())
     expected = torch.tensor([[4.0, -torch.inf, 5.0, -1.0]])
     candidates, traders = candidates_of(expected, torch.full((1,), 20.0)), traders_of(1)
-    choice = daily_orders(traders, CashValue.zero(rules), candidates, accounts, torch.zeros(1).double(), 2)
-    assert choice.decision.size.tolist() == [pytest.approx([1.0, least])]
+    choice, decision = daily_orders(traders, CashValue.zero(rules), candidates, accounts, torch.zeros(1).double(), 2)
+    assert decision.size.tolist() == [pytest.approx([1.0, least])]
     assert choice.action(candidates.target)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]

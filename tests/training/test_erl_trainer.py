@@ -20,7 +20,7 @@ from models.evolution import GENES, elite_count
 from models.population import target_percents
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
-from training import erl_trainer, population_rollouts
+from training import erl_trainer, rollout
 from training.erl_trainer import PHASES, ERLTrainer
 from training.rollout import Rollout, roll_out
 from utils.config.trader import (
@@ -155,7 +155,7 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
         played.append((given.get("label", "evaluate"), args[4].tolist(), given.get("exploration_threshold")))
         return roll_out(*args, **given)
 
-    for module in (erl_trainer, population_rollouts):
+    for module in (erl_trainer, rollout):
         monkeypatch.setattr(module, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
