@@ -30,7 +30,7 @@ from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES, 
 from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from benchmarks.speed.updates import Size, draw, stacked_generation
-from training.run.trainer import build_trainer
+from training.erl_trainer import build_trainer
 from utils.memory.guard import MB
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json

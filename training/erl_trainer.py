@@ -23,7 +23,8 @@ from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.samples import Float32Array
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import PopulationResults, PopulationRollouts, Windows, roll_out
-from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.memory_profiler import MemoryProfiler
 from utils.progress import progress
 from utils.runs.seeding import named_generator, random_state, set_random_state
 from utils.spaces import TARGET_PERCENTS
@@ -282,3 +283,18 @@ class ERLTrainer:
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])
         set_random_state(state["random"]["global"])
+
+
+def build_trainer(
+    config: Config,
+    market: Market,
+    device: torch.device,
+    *,
+    safe_point: Callable[[], None] = lambda: None,
+    profiler: MemoryProfiler | None = None,
+) -> ERLTrainer:
+    """Build the trainer that the settings describe; a profiler also watches its memory."""
+    env = TradingEnvironment.on(market, config.env, device)
+    log = GenerationLog(config.generations, device, profiler, config.census_every)
+    parts = config.learning, config.evolution, config.evaluation
+    return ERLTrainer(market, env, *parts, seed=config.seed, log=log, safe_point=safe_point)

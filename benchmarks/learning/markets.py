@@ -45,9 +45,8 @@ from benchmarks.learning.unseen import (
 )
 from data.market import Market
 from data.synthetic.planted import PLANTED_KINDS
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import ERLTrainer, build_trainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
-from training.run.trainer import build_trainer
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator, seed_everything
 

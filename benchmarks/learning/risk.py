@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, mean_interval, plus_minus, study_config
 from benchmarks.learning.unseen import CPU, UnseenPaths, training_market
+from training.erl_trainer import build_trainer
 from training.evaluation.baselines import CHAMPION, CLOSED_FORM, RULE, ScoreRule, score_policy
 from training.rollout import play
-from training.run.trainer import build_trainer
 from utils.config.trader import Config
 from utils.runs.seeding import seed_everything
 from utils.tables import table

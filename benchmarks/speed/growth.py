@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.speed.harness import MemoryGauge, Row, random_market, synchronize
-from training.run.trainer import build_trainer
+from training.erl_trainer import build_trainer
 from utils.config.trader import Config, profile_config
 
 DOUBLINGS = 3

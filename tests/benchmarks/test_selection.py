@@ -12,9 +12,8 @@ from benchmarks.learning.selection import ALL_ORDERS, MEAN_AGENT, SelectionStudy
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from data.splits import spaced_windows
 from tests.benchmarks.study_cases import tiny_config
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import ERLTrainer, build_trainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM
-from training.run.trainer import build_trainer
 from utils.config.trader import Config
 
 

@@ -33,9 +33,8 @@ from models.population import target_percents
 from models.trader import Blend
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
 from training import ddpg
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import ERLTrainer, build_trainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
-from training.run.trainer import build_trainer
 from utils.errors import JobsFailed
 
 

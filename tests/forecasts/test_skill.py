@@ -59,14 +59,6 @@ def test_coefficients_are_summed_up_over_the_days_that_have_one() -> None:
     assert summed_up(np.full(9, 0.5), 2) is not None
 
 
-def test_results_that_overlap_make_the_same_mean_less_sure() -> None:
-    shocks = np.random.default_rng(0).standard_normal(400) + 0.2
-    overlapping = np.convolve(shocks, np.ones(20) / 20, "valid")
-    short, long = summed_up(overlapping, 1), summed_up(overlapping, 20)
-    assert short is not None and long is not None and short.t is not None and long.t is not None
-    assert short.mean == long.mean and short.t > 2 * long.t > 0
-
-
 @pytest.mark.parametrize("days", [435, 1000])
 def test_results_that_overlap_raise_no_false_alarms(days: int) -> None:
     """Sums over 20 days, day by day, as results of trades are."""

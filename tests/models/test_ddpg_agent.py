@@ -167,7 +167,14 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path, has_net
     agent.save(tmp_path / "agent.safetensors")
     loaded = DDPGAgent.load(str(tmp_path / "agent.safetensors"))
     assert loaded.rules == rules and loaded.device == agent.device
-    for part in ("inputs", "traders", "cash_value", *(("networks", "members") if has_networks else ())):
+    for part in (
+        "inputs",
+        "traders",
+        "cash_value",
+        "evidence",
+        "trust",
+        *(("networks", "members") if has_networks else ()),
+    ):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))
         assert found.keys() == expected.keys()
         for name, value in expected.items():

@@ -74,17 +74,6 @@ def test_no_row_depends_on_a_later_close(seed: int, day: int, noise: int) -> Non
         np.testing.assert_array_equal(found, expected)
 
 
-@given(st.integers(0, 3), st.integers(0, 1000))
-@settings(max_examples=5)
-def test_days_that_are_not_learned_from_are_not_read(seed: int, noise: int) -> None:
-    market = market_of(seed)
-    fitted, other = (TradeInputs.fit(m, LEARNED) for m in (market, with_another_future(market, 179, noise)))
-    np.testing.assert_array_equal(fitted.mean, other.mean)
-    np.testing.assert_array_equal(fitted.std, other.std)
-    for name, value in vars(fitted.responses).items():
-        np.testing.assert_array_equal(getattr(other.responses, name), value, err_msg=name)
-
-
 @given(st.integers(0, 3), st.integers(0, DAYS - 1), st.integers(1, DAYS))
 @settings(max_examples=15)
 def test_inputs_of_some_days_are_those_of_all(seed: int, first: int, days: int) -> None:

@@ -16,11 +16,10 @@ from models.cash_value import Accounts, CashValue
 from models.ddpg_agent import DDPGAgent
 from models.round_robin import RoundRobinPolicy
 from tests.tiny import seeded
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import ERLTrainer, build_trainer
 from training.forecasts.ridge import TrainingDays, fit_risk
 from training.rollout import roll_out
 from training.run.market import load_market
-from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT
 

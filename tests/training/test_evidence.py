@@ -17,11 +17,11 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.round_robin import RoundRobinPolicy
-from tests.tiny import SURE, random_world, regressions, rows_of, tiny_agent, tiny_rules
+from tests.tiny import random_world, regressions, rows_of, tiny_agent, tiny_rules
+from training.erl_trainer import build_trainer
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.timing import DailyMeans
-from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS
 from utils.statistics import kelly_share
@@ -142,12 +142,3 @@ def test_what_a_p_value_is_worth() -> None:
     levels = np.linspace(0, 1, 1001)
     assert (np.diff([kelly_share(p_value) for p_value in levels]) <= 0).all()
     assert Evidence(1e-9, 1.0).trust == Evidence(1.0, 1e-9).trust == 1.0 and NONE.trust == 0.0
-
-
-def test_evidence_survives_saving() -> None:
-    world = random_world()
-    for agent in (tiny_agent(world.market), holder(world.market, world.env.rules)):
-        back = DDPGAgent.from_state(agent.state_dict())
-        assert back.evidence == agent.evidence and back.holds_market == agent.holds_market
-        assert back.trust.orders == agent.trust.orders and torch.equal(back.trust.shift, agent.trust.shift)
-    assert SURE.is_significant and not NONE.is_significant

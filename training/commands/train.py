@@ -12,7 +12,7 @@ from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
 from training.commands.evaluate import judge_training
 from training.commands.table import TrainArguments
-from training.erl_trainer import PHASES, ERLTrainer
+from training.erl_trainer import PHASES, ERLTrainer, build_trainer
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import write_evaluation
@@ -21,7 +21,6 @@ from training.run.extension import INHERITED, bequeath, extended_settings, inher
 from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import market_lines, opening_line, result_block, status_block
-from training.run.trainer import build_trainer
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
