@@ -4,24 +4,13 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from data.fuel_breaks.landscape import Landscape, Tile
+from data.fuel_breaks.landscape import Float32Array, Float64Array, Landscape, Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fires import (
-    BoolArray,
-    BurnState,
-    Exposure,
-    Float64Array,
-    Int64Array,
-    Purpose,
-    exposure_of,
-    fires_of,
-)
+from environment.fuel_breaks.fires import BoolArray, BurnState, Exposure, Int64Array, Purpose, exposure_of, fires_of
 from utils.memory.living import counted
 
-Float32Array = NDArray[np.float32]
 IntegerArray = Sequence[int] | Int64Array
 
 CHANNELS = (

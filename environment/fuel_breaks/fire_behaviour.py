@@ -12,13 +12,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.fuel_breaks.fuel_models import FUEL_MODELS, FuelModel
-from data.fuel_breaks.landscape import Landscape
+from data.fuel_breaks.landscape import Float64Array, Landscape
 from environment.fuel_breaks.config import FuelMoisture
-
-Float64Array = NDArray[np.float64]
 
 DIRECTION_DEGREES = np.arange(8) * 45.0  # bearings of the eight directions: north first, then clockwise
 _FEET_PER_METRE = 1 / 0.3048

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from data.fuel_breaks.landscape import Landscape, Tile
+from data.fuel_breaks.landscape import Float64Array, Landscape, Tile
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 
-Float64Array = NDArray[np.float64]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

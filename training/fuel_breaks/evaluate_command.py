@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from environment.fuel_breaks.fires import Float64Array
+from data.fuel_breaks.landscape import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.policies import baselines, judging_environment, reductions, spaced
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent, standing

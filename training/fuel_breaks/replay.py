@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 from torch import Tensor
 
+from data.fuel_breaks.landscape import Float64Array
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import Exposure, Float64Array
+from environment.fuel_breaks.fires import Exposure
 from utils.memory.living import counted
 from utils.tensor_ring import TensorRing
 
