@@ -125,7 +125,7 @@ class Population:
         learning: LearningConfig,
         inputs: TradeInputs,
         rules: EnvironmentConfig,
-        outcomes: Callable[[], Outcomes],
+        outcomes: Outcomes | None,
         folds: int,
         device: torch.device,
         generators: Mapping[str, torch.Generator],
@@ -138,12 +138,11 @@ class Population:
         """(P, genes)"""
         self.feature_groups = random_feature_groups(size, generators["networks"])
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
-        self.networks, self.outcomes = None, None
+        self.networks, self.outcomes = None, outcomes
         if learning.has_networks:
             mask, draws = input_mask_of(self.feature_groups), generators["networks"]
             drawn = Networks.initialize(mask, learning.hidden, folds, learning.learning_rate, draws)
             self.networks = drawn.map(lambda part: part.to(device))
-            self.outcomes = outcomes()
         self.cash_value = CashValue.zero(rules, device)
         self.ridge = RidgeRegressions.zero(size, folds, len(GROUP_OF_INPUT))
         self.elites = list(range(elite_count(evolution)))

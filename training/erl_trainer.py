@@ -69,11 +69,11 @@ class ERLTrainer:
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, folds, orders = env.account.device, len(self.days.samples.folds), env.account.orders_per_day
         learn = partial(update, gamma=learning.gamma, tau=learning.tau)
-        parts = self.days.inputs, env.rules, self.days.outcomes, folds, device, self.generators, learn
+        outcomes = self.days.relative.outcomes if learning.has_networks else None
+        parts = self.days.inputs, env.rules, outcomes, folds, device, self.generators, learn
         self.population = Population(evolution, learning, *parts)
-        has_risk = learning.risk_aversion > 0
         kept = learning.replay_capacity, orders, learning.training_starts, device
-        self.replay = ReplayBuffer(*kept, has_risk=has_risk)
+        self.replay = ReplayBuffer(*kept, has_risk=learning.risk_aversion > 0)
         self.updating = Updates(learn, self.replay, learning.gradient_accumulation)
         self.forecasts: tuple[Forecasts, Blend] | None = None
         """Of all agents with networks, out of fold; by them the champion was tested, and agents are evaluated next."""

@@ -44,7 +44,7 @@ def outcomes() -> RelativeOutcomes:
 def dense_y(found: RelativeOutcomes) -> Tensor:
     """The (training days, n, targets) results in standard deviations."""
     y = torch.zeros(*found.x.has_bar.shape, len(found.results))
-    y[is_known(found)] = (found.relative(found.learned) / found.deviation[:, None]).T
+    y[is_known(found)] = (found.relative(found.learned) / found.outcomes.deviation[:, None]).T
     return y
 
 
@@ -70,7 +70,7 @@ def test_outcomes_are_those_of_each_day_less_their_mean() -> None:
         assert not bool(y[day, ~is_known(found)[day]].any())
         if known.any():
             results = samples.results[:, first + day, known].astype(np.float64)
-            relative = (results - results.mean(axis=1, keepdims=True)).T / found.deviation.numpy()
+            relative = (results - results.mean(axis=1, keepdims=True)).T / found.outcomes.deviation.numpy()
             np.testing.assert_allclose(y[day, is_known(found)[day]], relative, rtol=1e-3, atol=1e-4)
             assert float(y[day].sum(0).abs().max()) < 1e-3
             days_with_results += 1
@@ -78,7 +78,7 @@ def test_outcomes_are_those_of_each_day_less_their_mean() -> None:
     np.testing.assert_allclose(y[is_known(found)].square().mean(0), 1.0, rtol=1e-3)
     results = np.where(samples.train_days[:, None], samples.results, np.nan)[:, found.learned]
     by_day = [[own[np.isfinite(own)].mean() if np.isfinite(own).any() else 0.0 for own in part] for part in results]
-    np.testing.assert_allclose(found.typical, np.mean(by_day, axis=1), rtol=1e-4)
+    np.testing.assert_allclose(found.outcomes.typical, np.mean(by_day, axis=1), rtol=1e-4)
 
 
 def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
@@ -143,7 +143,7 @@ def by_hand(
     """
     added, shift, rewards = plain.judged(agents.actor, agents.critic, (agent, fold), x)
     slope, base = plain.numbers(agents.actor.slope[agent, fold]), plain.numbers(agents.base[agent])
-    rewards, target = rewards * plain.numbers(outcomes().deviation), plain.target_of(start, shift)
+    rewards, target = rewards * plain.numbers(outcomes().outcomes.deviation), plain.target_of(start, shift)
     first, own = rewards[:, list(TARGET_PERCENTS).index(start)], plain.at(rewards, target)
     score = base[2] * added + base[1] * (1 + slope[1]) * first + (base[0] * (1 + slope[0]) - 1) * ridge
     return score - score.mean(), target, first - first.mean(), own - first.mean()
@@ -160,7 +160,7 @@ def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest
     monkeypatch.setattr(Blend, "of_products", lambda *_: blend)
     forecasts, same = days().forecasts(regressions(by_fold), START, agents)
     closed, _ = days().forecasts(regressions(by_fold), START)
-    typical = found.typical.double().numpy()
+    typical = found.outcomes.typical.double().numpy()
     assert same is blend and forecasts.stock is not None
     stocks = forecasts.stock[:, found.x.days]
     assert torch.equal(stocks, torch.arange(stocks.shape[2]).expand(stocks.shape)), "of all"

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,10 +14,8 @@ from models.networks import (
     AdamW,
     Networks,
     Perceptrons,
-    at_target,
     soft_update,
 )
-from tests.models import plain
 from tests.tiny import seeded, shake
 from utils.spaces import TARGET_PERCENTS
 
@@ -102,19 +99,6 @@ def test_a_judgement_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyP
     assert torch.equal(found, networks.rows(torch.tensor([5])).targets.judge(0, 1, *rest))
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
     torch.testing.assert_close(networks.targets.judge(5, 1, *rest), found, rtol=1e-5, atol=1e-5)
-
-
-@given(seeds, st.integers(1, 9))
-@settings(max_examples=30)
-def test_values_at_a_sale_target_are_interpolated(seed: int, rows: int) -> None:
-    """Linearly between the targets in percent, and as at the last ones beyond."""
-    draws = seeded(seed)
-    values = torch.randn(2, rows, len(TARGET_PERCENTS), generator=draws)
-    percent = 60 * torch.rand(2, rows, generator=draws)
-    expected = plain.at(plain.numbers(values), plain.numbers(percent))
-    np.testing.assert_allclose(at_target(values, percent).numpy(), expected, rtol=1e-4, atol=1e-5)
-    for place, known in enumerate(TARGET_PERCENTS):
-        torch.testing.assert_close(at_target(values, torch.full((2, rows), known)), values[..., place])
 
 
 def test_networks_come_back_from_their_tensors() -> None:

@@ -56,7 +56,7 @@ def population_of(
     """A population with closed forms; its networks and moments have random numbers in all parts."""
     agent, config = tiny_agent(market()), evolution or EvolutionConfig(population_size=size)
     outcomes = Outcomes(torch.linspace(0.5, 1.5, TARGETS), torch.linspace(-0.1, 0.1, TARGETS))
-    parts = agent.inputs, TINY_RULES, lambda: outcomes, FOLDS, torch.device("cpu"), generators(seed), LEARN
+    parts = agent.inputs, TINY_RULES, outcomes, FOLDS, torch.device("cpu"), generators(seed), LEARN
     population = Population(config, learning, *parts)
     if population.networks is not None:
         draws = seeded(seed)

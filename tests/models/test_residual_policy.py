@@ -1,7 +1,5 @@
 """What actors add to the greedy rule: nothing until they learn, and never more than the cash pays for."""
 
-from operator import itemgetter
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -153,19 +151,3 @@ def test_a_committee_averages_what_its_members_say() -> None:
     decision = Decision(size, best, accounts, worth.largest_order, worth.purchase_factor)
     values = [own.value(decision, worth) for own in alone]
     torch.testing.assert_close(together.value(decision, worth), mean_of(values), rtol=1e-5, atol=1e-5)
-
-
-def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
-    """Accounts of an agent lie one after the other."""
-    worth, accounts, lanes = random_value(rules_of(), 0), random_accounts(12, 1), 4
-    networks = random_networks(3, 2)
-    best = best_of(random_candidates(12, 2, 4))
-    together = policy_of(networks)
-    stacked = worth.greedy(best, accounts, adjustment=together.adjusting(accounts, worth))
-    values = together.value(stacked, worth)
-    for agent in range(3):
-        rows = slice(agent * lanes, (agent + 1) * lanes)
-        alone, own = policy_of(networks.rows(torch.tensor([agent]))), accounts.map(itemgetter(rows))
-        found = worth.greedy(best[rows], own, adjustment=alone.adjusting(own, worth))
-        torch.testing.assert_close(found.size, stacked.size[rows], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(alone.value(found, worth), values[rows], rtol=1e-5, atol=1e-5)

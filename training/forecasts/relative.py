@@ -16,6 +16,7 @@ from torch import Tensor
 from models.input_rows import InputRows
 from models.inputs import TradeInputs
 from models.networks import ActorCritic
+from models.population import Outcomes
 from models.trader import day_mean, products
 from training.forecasts.samples import Samples
 
@@ -33,8 +34,8 @@ class RelativeOutcomes:
     """(targets, training days, n) float32 percent of the initial capital."""
     mean: Tensor
     """(targets, training days, 1) of the known results of a day."""
-    deviation: Tensor
-    """(targets,) standard deviations of results less their mean."""
+    outcomes: Outcomes
+    """Their statistics."""
     learned: slice
     """Days whose results are known: all but the last of the training days."""
     held: list[slice]
@@ -57,12 +58,8 @@ class RelativeOutcomes:
         has_orders = samples.is_known.any(axis=1)
         fitted, held = zip(*samples.folds, strict=True)
         folds = [torch.from_numpy(np.flatnonzero((own & has_orders)[days])).to(device) for own in fitted]
-        return cls(x, inputs, results, mean, deviation, learned, [*held], folds)
-
-    @property
-    def typical(self) -> Tensor:
-        """Return the (targets,) mean results of an order at each target, percent of the initial capital."""
-        return self.mean[:, self.x.here(self.learned), 0].mean(1)
+        outcomes = Outcomes(deviation, mean[:, x.here(learned), 0].mean(1))
+        return cls(x, inputs, results, mean, outcomes, learned, [*held], folds)
 
     def draw(self, updates: int, rows: int, generator: torch.Generator) -> Tensor:
         """Draw orders for each fold: (updates, folds, D, S) rows, of about `rows` in each update.
@@ -83,7 +80,7 @@ class RelativeOutcomes:
         """Return the (..., inputs) of (...) rows, and (..., targets) results in standard deviations."""
         x, day, stock = self.x.take(rows)
         relative = self.results[:, day, stock] - self.mean[:, day, 0]
-        y = relative / self.deviation.view(-1, *[1] * rows.dim())
+        y = relative / self.outcomes.deviation.view(-1, *[1] * rows.dim())
         return x, y.movedim(0, -1).contiguous()
 
     def relative(self, days: slice) -> Tensor:
@@ -108,7 +105,7 @@ class RelativeOutcomes:
             here = slice(tested.start - rows.start, tested.stop - rows.start)
             seen = self.inputs.for_networks(self.x.x(overlap(held, days)))
             for agent, percent in enumerate(start.to(seen.dtype)):
-                judgement[:, agent, here] = agents.judge(agent, fold, seen, percent, self.deviation)
+                judgement[:, agent, here] = agents.judge(agent, fold, seen, percent, self.outcomes.deviation)
             judgement[0, :, here] += (agents.weights[:, fold, :1] - 1.0) * ridge[:, here]
         mean = self.x.of_day(self.x.mean(judgement[2], days), days)
         return self.x.relative(judgement[0], days), judgement[1], judgement[2] - mean, judgement[3] - mean

@@ -24,7 +24,7 @@ from models.evolution import TARGET
 from models.input_rows import InputRows
 from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
 from models.networks import ActorCritic
-from models.population import Outcomes, RidgeRegressions
+from models.population import RidgeRegressions
 from models.trader import Blend, Forecasts, best_stocks, beyond_start, opportunity_of
 from training.forecasts.relative import RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
@@ -104,10 +104,6 @@ class TrainingDays:
         """Return the regression that networks learn."""
         return RelativeOutcomes.of(self.samples, self.inputs, self.tradable.device)
 
-    def outcomes(self) -> Outcomes:
-        """Return the statistics of results by which agents with networks judge."""
-        return Outcomes(self.relative.deviation, self.relative.typical)
-
     def forecasts(
         self,
         ridge: RidgeRegressions,
@@ -171,7 +167,7 @@ class TrainingDays:
         weight, network = (part.float()[:, None, None] for part in (blend.ridge, blend.network))
         # The mean over a day's stocks is the ridge regression's.
         expected = weight * ridge + network * reward + (1.0 - weight) * level + shift
-        expected += beyond_start(self.relative.typical, target, start)
+        expected += beyond_start(self.relative.outcomes.typical, target, start)
         expected = expected.masked_fill(score == -torch.inf, -torch.inf)
         return Forecasts(expected, score, target, opportunity_of(expected, score, penalty), stock, penalty)
 
