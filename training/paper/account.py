@@ -237,12 +237,14 @@ class Account:
         book, is_first = self.book, day == start
         cash = float(book.session(day)["equity" if is_first else "cash"])
         holdings = [] if is_first else [position.holding for position in book.positions(day)]
-        is_own, stocks, orders = self.agent.decides_on(day), list(book.stocks), list[Order]()
-        for one in decide(self.agent, self.market, day, book.rules(start), cash, holdings, left):
-            ticker = stocks[one.stock]
-            known = order_id(self.name, book.date(day), ticker, "buy")
-            orders.append(Order(known, ticker, "buy", one.value, one.coefficient, one.target_percent, is_own))
-        return orders
+        is_own, date = self.agent.decides_on(day), book.date(day)
+        return [
+            Order(
+                order_id(self.name, date, one.ticker, "buy"),
+                *(one.ticker, "buy", one.value, one.coefficient, one.target_percent, is_own),
+            )
+            for one in decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
+        ]
 
     def _send(self, day: int) -> None:
         """Send the newest close's orders that have no answer."""

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import numpy as np
 import requests
-from requests.adapters import HTTPAdapter
 
 from training.paper.venue import Fill, NoAnswer, Order, Status
 from utils.errors import ConfigError, DataError
@@ -18,13 +18,6 @@ _HOSTS = ("paper-api.alpaca.markets", "127.0.0.1", "localhost")
 _SECONDS = 10.0
 _MOST_ORDERS = 500
 """That an answer of Alpaca holds."""
-
-
-class _Adapter(HTTPAdapter):
-    """Waits for an answer for some seconds only."""
-
-    def send(self, request: Any, **options: Any) -> Any:  # type: ignore[override]
-        return super().send(request, **{**options, "timeout": _SECONDS})
 
 
 class AlpacaVenue:
@@ -43,8 +36,8 @@ class AlpacaVenue:
         self._client = TradingClient(key, secret, paper=True, url_override=endpoint)
         # Nothing is sent twice by the library: whether an order arrived is asked, not guessed.
         self._client._retry = 0
-        for scheme in ("http://", "https://"):
-            self._client._session.mount(scheme, _Adapter())
+        session = self._client._session
+        session.request = partial(session.request, timeout=_SECONDS)  # type: ignore[method-assign]
 
     @classmethod
     def of_environment(cls) -> Self:

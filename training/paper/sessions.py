@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ class Sessions:
 
     name: str
     _days: NDArray[np.datetime64] | None = None
-    _closes: Any = None
+    _closes: NDArray[np.datetime64] | None = None
     """Times at which they close, UTC."""
 
     @classmethod
@@ -40,7 +39,7 @@ class Sessions:
                 f"expected the name of an exchange's calendar such as XNYS, or none, for --calendar, got {name!r} "
                 f"({error})"
             ) from None
-        return cls(name, closes.index.to_numpy().astype("datetime64[D]"), closes)
+        return cls(name, closes.index.to_numpy().astype("datetime64[D]"), closes.dt.tz_convert(None).to_numpy())
 
     def is_session(self, day: np.datetime64) -> bool:
         """Tell whether a day is a session."""
@@ -52,5 +51,9 @@ class Sessions:
         return [str(day) for day in days[(days > first) & (days < last)]]
 
     def last_closed(self, now: datetime) -> np.datetime64 | None:
-        """Return the last session that has closed by now, a time with its zone; None without a calendar."""
-        return None if self._days is None else self._days[self._closes.searchsorted(now, side="right") - 1]
+        """Return the last session that has closed by now, a time in UTC; None without a calendar."""
+        if self._days is None or self._closes is None:
+            return None
+        place = np.searchsorted(self._closes, np.datetime64(now.replace(tzinfo=None)), side="right") - 1
+        last: np.datetime64 = self._days[place]
+        return last

@@ -58,19 +58,6 @@ class Signals:
     """Equity has fallen as far as the rules allow: there are no orders until a person says so."""
 
 
-@dataclass(frozen=True)
-class Purchase:
-    """An order of an agent as the environment sizes it."""
-
-    stock: int
-    coefficient: float
-    target_percent: float
-    value: float
-    """Amount to spend before costs, in currency units; 0 where no cash is left."""
-    expected_percent: float
-    """Expected result after costs, percent of the value."""
-
-
 def decide(
     agent: DDPGAgent,
     market: Market,
@@ -79,8 +66,10 @@ def decide(
     cash: float,
     holdings: Sequence[Holding],
     days_left: int | None = None,
-) -> list[Purchase]:
-    """Return the purchases that an agent decides at the close of `day`, the best first; nothing beyond it is read.
+) -> list[Order]:
+    """Return the orders that an agent decides at the close of `day`, the best first; nothing beyond it is read.
+
+    The value of an order is 0 where no cash is left for it.
 
     Args:
         rules: sizes refer to their initial capital.
@@ -108,9 +97,23 @@ def decide(
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
     portfolio.step_orders(orders)
     expected = forecasts.expected[0, day].cpu()[orders.stock] / rules.largest_order
-    columns = (*vars(orders).values(), portfolio.ledger().value, expected)
-    rows = zip(*(column[:, 0].tolist() for column in columns), strict=True)
-    return [purchase for purchase in (Purchase(*row) for row in rows) if purchase.coefficient > 0]
+    columns, decided = (*vars(orders).values(), portfolio.ledger().value, expected), []
+    entry_day, is_forecast = day + (rules.fill == "next_open"), agent.decides_on(day)
+    for stock, coefficient, target, value, forecast in zip(*(part[:, 0].tolist() for part in columns), strict=True):
+        if coefficient > 0:
+            price = float(close[stock])
+            order = Order(
+                ticker=market.tickers[market.investable_columns[stock]],
+                coefficient=coefficient,
+                value=value,
+                expected_percent=forecast if is_forecast else None,
+                close=price,
+                target_percent=target,
+                target_price=order_rules.target_price(price, target),
+                latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
+            )
+            decided.append(order)
+    return decided
 
 
 def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
@@ -149,27 +152,20 @@ def make_signals(
     if day < first:
         raise DataError(f"expected a day from {dates[first]} on, the first training day, got {dates[day]}")
     equity = cash + sum(holding.shares * holding.last_price for holding in holdings)
-    peak, is_forecast = max(peak, rules.initial_capital, equity), agent.decides_on(day)
-    is_locked = rules.drawdown_lock > 0 and equity <= peak * (1 - rules.drawdown_lock / 100)
-    orders = []
-    for purchase in [] if is_locked else decide(agent, market, day, rules, cash, holdings):
-        column = market.investable_columns[purchase.stock]
-        close = float(market.data_array[day, column, CLOSE])
-        entry_day = day + (rules.fill == "next_open")
-        order = Order(
-            ticker=market.tickers[column],
-            coefficient=purchase.coefficient,
-            value=purchase.value,
-            expected_percent=purchase.expected_percent if is_forecast else None,
-            close=close,
-            target_percent=purchase.target_percent,
-            target_price=order_rules.target_price(close, purchase.target_percent),
-            latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
-        )
-        orders += [order] if order.value > 0 else []
-    positions = [_position(holding, market, rules) for holding in holdings]
-    state = rules.initial_capital, cash, equity, orders, positions, is_forecast, is_locked
-    return Signals(str(dates[day]), session_date(market, day + 1), *state)
+    least = max(peak, rules.initial_capital, equity) * (1 - rules.drawdown_lock / 100)
+    is_locked = rules.drawdown_lock > 0 and equity <= least
+    orders = decide(agent, market, day, rules, cash, holdings)
+    return Signals(
+        date=str(dates[day]),
+        next_session=session_date(market, day + 1),
+        capital=rules.initial_capital,
+        cash=cash,
+        equity=equity,
+        orders=[] if is_locked else [order for order in orders if order.value > 0],
+        positions=[_position(holding, market, rules) for holding in holdings],
+        is_forecast=agent.decides_on(day),
+        is_locked=is_locked,
+    )
 
 
 def session_date(market: Market, day: int) -> str:
