@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.cash_value import FEATURES
-from models.networks import (
-    AdamW,
-    Networks,
-    Perceptrons,
-    soft_update,
-)
+from models.networks import AdamW, Networks, Perceptrons, soft_update
 from tests.tiny import seeded, shake
 from utils.spaces import TARGET_PERCENTS
 

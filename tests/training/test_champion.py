@@ -12,23 +12,17 @@ from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from models.trader import Forecasts
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.rollout import Rollout, purchases, roll_out
 
 
-def validation_windows(trainer: ERLTrainer) -> Tensor:
-    rules, span = trainer.val_env.rules, trainer.market.splits.validation
-    return spaced_windows(span, rules.episode_steps, trainer.evaluation.validation_windows)
-
-
-def played(trainer: ERLTrainer, agent: DDPGAgent, forecasts: Forecasts | None = None) -> tuple[Rollout, list[Tensor]]:
+def played(trainer: ERLTrainer, agent: DDPGAgent) -> tuple[Rollout, list[Tensor]]:
     """Episodes of an agent on the validation windows; stock, size and sale target of all that it bought."""
-    own = agent.forecasts(trainer.market, trainer.days.later) if forecasts is None else forecasts
-    starts, env = validation_windows(trainer), trainer.val_env
-    found = roll_out(env, agent.traders, own, agent.cash_value, starts, policy=agent.policy)
+    env, span, forecasts = trainer.val_env, trainer.market.splits.validation, agent.forecasts(trainer.market)
+    starts = spaced_windows(span, env.rules.episode_steps, trainer.evaluation.validation_windows)
+    found = roll_out(env, agent.traders, forecasts, agent.cash_value, starts, policy=agent.policy)
     return found, list(vars(purchases(env.account)).values())
 
 

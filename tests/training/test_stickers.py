@@ -56,7 +56,7 @@ def summed_up(kind: str) -> TrainingDays:
     return TrainingDays.of(market(kind), Portfolio.on(market(kind), RULES))
 
 
-def trained(kind: str, part: str | None = None, generations: int = 2) -> tuple[ERLTrainer, dict[str, Any]]:
+def trained(kind: str, part: str | None = None) -> tuple[ERLTrainer, dict[str, Any]]:
     """A trainer after a few generations, and its last record."""
     change, days = {} if part is None else PARTS[part], summed_up(kind)
     with mock.patch.object(TrainingDays, "of", lambda *_: replace(days, means=copy.copy(days.means))):
@@ -69,7 +69,7 @@ def trained(kind: str, part: str | None = None, generations: int = 2) -> tuple[E
         )
     if not isinstance(change, dict):
         change(trainer, seeded())
-    *_, last = trainer.run(generations)
+    *_, last = trainer.run(2)
     return trainer, last
 
 
@@ -88,6 +88,6 @@ def test_noise_in_place_of_a_part_changes_what_the_agents_earn(part: str) -> Non
 
 def test_random_actors_lose_the_profit() -> None:
     """Of the champion on validation days, on a market whose drifts last."""
-    random, profit = (trained("momentum", part, 3)[1]["validation"] for part in ("actor", None))
+    random, profit = (trained("momentum", part)[1]["validation"] for part in ("actor", None))
     assert profit["champion"] > 3.0 and random["champion"] < 0.1 * profit["champion"]
     assert random["closed_form"] > 0.5 * profit["closed_form"], "the closed form beneath is whole"

@@ -77,16 +77,11 @@ class DailyMeans:
             trials: agents among which some are selected.
         """
         weights = torch.cat((apart, ridge.by_fold[:, None]), dim=1)
-        return torch.tensor(
-            [
-                [
-                    kelly_share(self.test(self.levels(one), target, 2 * trials, place).p_value)
-                    for place, one in enumerate(own)
-                ]
-                for own, target in zip(weights, targets, strict=True)
-            ],
-            dtype=torch.float64,
-        )
+        p_values = [
+            [self.test(self.levels(one), target, 2 * trials, place).p_value for place, one in enumerate(own)]
+            for own, target in zip(weights, targets, strict=True)
+        ]
+        return torch.tensor([[kelly_share(p_value) for p_value in own] for own in p_values], dtype=torch.float64)
 
     def with_trust(self, ridge: RidgeRegressions, trust: Tensor) -> RidgeRegressions:
         """Return the regressions of A agents that use the levels of days as far as their (A, folds + 1) trust goes."""
