@@ -46,14 +46,6 @@ class Transitions:
     """(N, k) what the risk of the largest orders costs, see `models.risk`; None: nothing."""
     next_penalty: Tensor | None = None
 
-    @classmethod
-    def of(cls, rows: dict[str, Tensor]) -> Self:
-        """Build from rows of a replay buffer."""
-        numbers: dict[str, Any] = {name: value.double() for name, value in rows.items() if value.is_floating_point()}
-        for when in _WHEN:
-            numbers[when] = Accounts(**{name: numbers.pop(f"{when}_{name}") for name in _ACCOUNT})
-        return cls(**numbers, terminated=rows["terminated"])
-
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return transitions of the changed parts."""
         held = {name: part for name, part in vars(self).items() if part is not None}
@@ -117,7 +109,11 @@ class ReplayBuffer(TensorRing):
 
     def sample(self, rows: Tensor | slice) -> Transitions:
         """Return the transitions of some rows."""
-        return Transitions.of({name: store[rows] for name, store in self.data.items()})
+        chosen = {name: store[rows] for name, store in self.data.items()}
+        numbers: dict[str, Any] = {name: part.double() for name, part in chosen.items() if part.is_floating_point()}
+        for when in _WHEN:
+            numbers[when] = Accounts(**{name: numbers.pop(f"{when}_{name}") for name in _ACCOUNT})
+        return Transitions(**numbers, terminated=chosen["terminated"])
 
     def calibration(self) -> Tensor:
         """Return realised over expected results of all orders held, () float64, clipped to a factor of 3."""
