@@ -32,7 +32,8 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fault = {"kind": "pause", "phase": "train", "generation": 3, "marker": str(folder / "marker")}
     with mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": str(folder / "bucket")}):
         process = run_beside(*flags(runs), "--generations", str(GENERATIONS), "--run", "one", fault=fault)
-    while process.is_alive() and not (folder / "marker").exists():
+    stored = folder / "bucket" / "one" / "checkpoints" / "generation-000002" / "manifest.json"
+    while process.is_alive() and not ((folder / "marker").exists() and stored.exists()):
         time.sleep(0.01)
     process.kill()
     process.join()
