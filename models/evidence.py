@@ -12,6 +12,10 @@ SIGNIFICANCE_LEVEL = 0.001
 """Forecasts with a p-value of at most this are significant."""
 
 
+def _share(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 else "none"
+
+
 def _p_value(value: float) -> str:
     return f"p < {SIGNIFICANCE_LEVEL:g}" if value < SIGNIFICANCE_LEVEL else f"p = {value:.3f}"
 
@@ -63,8 +67,10 @@ class Evidence:
     def bet(self, trust: Trust) -> str:
         """Return how far the agent is trusted, and what follows, without a full stop."""
         parts = (kelly_share(self.selection), "selection", self.selection), (trust.timing, "timing", self.timing)
-        worth = " and ".join(f"{own:.2f} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
-        return f"trusted for {worth}: {trust.orders:.0%} of the orders are the agents', the rest holds the market"
+        worth = " and ".join(f"{_share(own)} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
+        orders = f"{trust.orders:.0%} of the orders are the agents', the rest holds the market"
+        whole = {0.0: "it holds the market", 1.0: "all orders are the agents'"}
+        return f"trusted for {worth}: {whole.get(trust.orders, orders)}"
 
     @property
     def finding(self) -> str:
