@@ -33,7 +33,7 @@ BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")
 @pytest.mark.parametrize(
     ("command", "words", "says"),
     [
-        *((command, BAD_DATA, "# Notes") for command in ("train", "signals --run one")),
+        *((command, BAD_DATA, "notes.md") for command in ("train", "signals --run one")),
         ("walk-forward", IN_USE, "process {pid}"),
     ],
 )

@@ -84,7 +84,7 @@ def run_report(arguments: ReportArguments) -> None:
         ConfigError, DataError: a name is no run, or a file of a run is damaged.
     """
     folder = arguments.runs_dir
-    runs = [read_run(RunLog.open(folder, name)) for name in arguments.names]
+    runs = [read_run(RunLog.open(folder, name)) for name in dict.fromkeys(arguments.runs or (None,))]
     logger.info("%s", short_table(runs))
     for text in cautions(runs):
         logger.info("note: %s", text)

@@ -110,11 +110,6 @@ class ReportArguments:
     """HTML file to write; default: report.html in the folder of all runs."""
     runs_dir: kinds.RunsFolder = kinds.RUNS
 
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        """Names of the runs in order; None alone for the newest one."""
-        return tuple(dict.fromkeys(self.runs)) or (None,)
-
 
 @checked_dataclass
 class ServeArguments:
