@@ -1,7 +1,6 @@
 """Runs that were stopped before their first generation was complete: `--resume` begins them anew."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,14 +48,6 @@ def test_it_begins_anew_from_its_own_settings(
     (tiny.parent / "runs" / "cut" / "metrics.jsonl").write_text('{"generation": 1}\n{"gener')
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume"]) == 0
     assert "it begins anew" in capsys.readouterr().err
-    assert_like_whole(tiny)
-
-
-def test_it_begins_anew_from_the_cloud(tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_in_its_first_generation(tiny, monkeypatch)
-    shutil.rmtree(tiny.parent / "runs")
-    assert {path.name for path in (volume / "cut").iterdir()} == {"config.json", "market.json", "run.log"}
-    assert run(tiny, "--resume", "--generations", "1") == 0
     assert_like_whole(tiny)
 
 
