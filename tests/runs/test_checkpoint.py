@@ -4,7 +4,6 @@ import errno
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from benchmarks.faults.harness import PROCESSES
 from utils.errors import CheckpointError
 from utils.runs import checkpoint as module
 from utils.runs.checkpoint import (
@@ -35,9 +35,6 @@ from utils.runs.checkpoint import (
     verify_checkpoint,
 )
 from utils.runs.durable import remove_leftovers
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__])
 
 DTYPES = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32),
