@@ -37,14 +37,6 @@ def test_bank_is_what_a_recursion_gives() -> None:
                 assert bank[day, stock, len(HALF_LIVES) + place] == pytest.approx(market, abs=1e-7)
 
 
-def test_volatility_is_a_weighted_root_mean_square() -> None:
-    close = closes(gaps=0.0)
-    returns = log_returns(close)
-    day, weights = 40, 0.5 ** (np.arange(40)[::-1] / 32)
-    expected = np.sqrt((weights[:, None] * returns[1 : day + 1] ** 2).sum(axis=0) / weights.sum())
-    np.testing.assert_allclose(np.exp(multi_scale_bank(close)[day, :, VOLATILITY]), expected, rtol=1e-5)
-
-
 def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
     """Not the mean of the others, and not their own volatility once they begin; on the first day that of the others."""
     close = closes(gaps=0.0)

@@ -298,19 +298,6 @@ def test_bad_investable_file_is_one_clear_line(content: bytes | None, expected: 
     assert "\n" not in str(caught.value)
 
 
-def test_statistics_default_to_the_training_share() -> None:
-    frame = bars_frame(days=100)
-    loader = load(frame, DataConfig(train_fraction=0.5))
-    later = frame["date"] > pd.Timestamp(loader.dates[49])
-    spoiled = frame.copy()
-    spoiled.loc[later, PRICES] *= np.random.default_rng(1).lognormal(0.0, 1.0, (int(later.sum()), 1))
-    stats = loader.compute_normalization_stats()
-    for other in (load(spoiled, DataConfig(train_fraction=0.5)), load(frame)):
-        found = other.compute_normalization_stats(49)
-        assert found.mean.tobytes() == stats.mean.tobytes()
-        assert found.std.tobytes() == stats.std.tobytes()
-
-
 def test_dates_before_1970_are_dates(tmp_path: Path) -> None:
     frame = bars_frame()
     dates = [datetime.date(1960, 1, 1) + (day - datetime.date(2010, 1, 4)) for day in frame["date"].dt.date]

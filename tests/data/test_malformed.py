@@ -40,13 +40,6 @@ def test_a_ticker_beyond_the_dictionary_is_refused(tmp_path: Path, parquet: byte
     assert_loads_or_is_refused(path)
 
 
-def test_a_file_with_fewer_rows_than_it_says_is_refused(tmp_path: Path, parquet: bytes) -> None:
-    """A page of dates whose header gives no rows."""
-    path = tmp_path / "short.parquet"
-    path.write_bytes(parquet[:538] + b"\x01" + parquet[539:])
-    assert_loads_or_is_refused(path)
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A price file as `prepare` writes it."""

@@ -10,7 +10,6 @@ import pytest
 from data.synthetic.built_in import synthetic_market
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
-from tests.data.test_synthetic import standard_error
 from utils.config.trader import SyntheticConfig
 
 Array = npt.NDArray[np.float64]
@@ -56,16 +55,6 @@ def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
     expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
     assert drift[-500:] == pytest.approx(expected, abs=1e-8)
     assert drift.max() + law.mean * std <= std * (0.2 if kind == "agree" else 1 / 3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_day_is_special_and_the_drift_is_none_on_average(kind: str) -> None:
-    config = SyntheticConfig(kind=kind, days=200, stocks=3000)
-    drift = own_path(kind, config, 2)[1] / LAWS[kind].own_std(config)
-    for moment in (drift, drift**2):
-        change = moment[0] - moment[-1]
-        assert change.mean() == pytest.approx(0.0, abs=4 * standard_error(change))
-    assert drift.mean() == pytest.approx(0.0, abs=4 * standard_error(drift.mean(axis=0)))
 
 
 def explained(inputs: list[Array], results: Array) -> float:

@@ -75,13 +75,6 @@ def test_usual_forms_of_a_file_give_the_same_bars(text: str, tmp_path: Path) -> 
     assert bars(rows) == PLAIN
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
-def test_usual_encodings_are_read(encoding: str, tmp_path: Path) -> None:
-    text = f"{HEADER}2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n"
-    _, rows = run(tmp_path, {"AAPL.csv": (text + "\u00e9\n").encode(encoding)})
-    assert bars(rows) == PLAIN
-
-
 LONG = """Symbol,date,open,high,low,close,volume
 BBB,2014-01-03,2,3,1,2,7
 AAA,2014-01-03,1,1,1,1,7

@@ -74,26 +74,6 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
     assert all(span.days == len(range(span.first, span.last + 1)) >= env.episode_steps + 1 for span in parts(splits))
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
-@given(cases())
-def test_refused_are_exactly_the_markets_too_short_for_one_episode(
-    case: tuple[int, DataConfig, EnvironmentConfig],
-) -> None:
-    days, config, env = case
-    ends = [int(days * config.train_fraction), int(days * (config.train_fraction + config.validation_fraction) + 1e-9)]
-    firsts = [config.context_window_days, *(end + env.max_holding_days for end in ends)]
-    rooms = [last - first for first, last in zip(firsts, [*ends, days], strict=True)]
-    if min(rooms) > env.episode_steps:
-        make_splits(days, config, env)
-    else:
-        with pytest.raises(DataError, match="too few days") as refused:
-            make_splits(days, config, env)
-        names = ("train", "validation", "holdout")
-        short = [name for name, room in zip(names, rooms, strict=True) if room <= env.episode_steps]
-        assert f"in the {short[0]} split" in str(refused.value) and "\n" not in str(refused.value)
-        assert ("--split.context-window-days" in str(refused.value)) == (short[0] == "train")
-
-
 @pytest.mark.parametrize(("train", "validation"), [(0.7, 0.3), (0.9, 0.1), (0.45, 0.55)])
 def test_fractions_that_leave_no_holdout_are_named(train: float, validation: float) -> None:
     config = DataConfig(train_fraction=train, validation_fraction=validation)
@@ -135,13 +115,6 @@ def test_one_random_window_starts_in_each_equal_part_of_the_span(case: tuple[Spa
         first, end = Fraction(part * possible, count), Fraction((part + 1) * possible, count)
         # A start is a whole day: that on which a moment of its part falls.
         assert int(first) <= start - span.first <= min(math.ceil(end), possible - 1)
-
-
-def test_parts_of_the_span_are_drawn_from_uniformly() -> None:
-    draws = torch.stack([random_windows(Span(30, 74), 15, 3, torch.Generator().manual_seed(s)) for s in range(2000)])
-    for part, starts in enumerate(draws.T):
-        times = torch.bincount(starts - 30 - 10 * part, minlength=10)
-        assert len(times) == 10 and (times - 200).abs().max() < 5 * 13.4
 
 
 @settings(deadline=None)
