@@ -24,8 +24,7 @@ from data.market import Market
 from models import risk
 from models.cash_value import CashValue, accounts_of
 from models.evidence import Evidence, Trust
-from models.input_rows import InputRows
-from models.inputs import INPUTS, SHARED, Float32Array, TradeInputs
+from models.inputs import INPUTS, SHARED, Float32Array, InputRows, TradeInputs
 from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses

@@ -9,8 +9,7 @@ inflates forecasts, so that the share of a forecast that comes true is linear in
 import torch
 from torch import Tensor
 
-from models.input_rows import InputRows
-from models.inputs import BANK
+from models.inputs import BANK, InputRows
 
 NUMBERS = 7
 """Weights: of the penalty on the four numbers of a stock, and its least; of the share of a forecast that comes true on

@@ -21,8 +21,7 @@ from environment.trading_env import TradingEnvironment
 from models.cash_value import BUCKETS, Accounts, CashValue
 from models.ddpg_agent import DDPGAgent, Members
 from models.evidence import Evidence, Trust
-from models.input_rows import InputRows
-from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.inputs import GROUP_OF_INPUT, InputRows, TradeInputs
 from models.networks import Networks
 from models.population import RidgeRegressions
 from models.replay_buffer import Batch, Transitions

@@ -18,7 +18,7 @@ from benchmarks.learning.unseen import UnseenPath, tuning_windows
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.input_rows import InputRows
+from models.inputs import InputRows
 from training.evaluation.baselines import ScoreRule, Scores, score_policy, tune_rule
 from training.evaluation.supervised import BankInputs, with_context
 from training.forecasts.ridge import TrainingDays

@@ -255,7 +255,7 @@ def test_blocks_of_days_change_forecasts_by_rounding_only(monkeypatch: pytest.Mo
     """Those of ridge regression and networks, and their blend; a large market has many blocks."""
     found = []
     for cells in (2**18, 50):
-        monkeypatch.setattr("models.input_rows._CELLS", cells)
+        monkeypatch.setattr("models.inputs._CELLS", cells)
         found.append(days().forecasts(regressions(ridge_by_fold()), START, random_agents(), most=2))
     (one, blend), (other, in_blocks) = found
     for name, part in vars(blend).items():

@@ -19,8 +19,7 @@ from data.features import CLOSE
 from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
-from models.input_rows import InputRows
-from models.inputs import BANK_CLIP, SHARED, bank_of, blocks, blocks_of, moments_of, standardisation
+from models.inputs import BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play

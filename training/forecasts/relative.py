@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.input_rows import InputRows
-from models.inputs import TradeInputs
+from models.inputs import InputRows, TradeInputs
 from models.networks import ActorCritic
 from models.population import Outcomes
 from models.trader import day_mean, products

@@ -21,8 +21,7 @@ from environment.portfolio import Portfolio
 from models import risk
 from models.evidence import Evidence
 from models.evolution import TARGET
-from models.input_rows import InputRows
-from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
+from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, InputRows, TradeInputs
 from models.networks import ActorCritic
 from models.population import RidgeRegressions
 from models.trader import Blend, Forecasts, best_stocks, beyond_start, opportunity_of

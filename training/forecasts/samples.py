@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.splits import Span
 from environment.portfolio import Portfolio
-from models.input_rows import InputRows
+from models.inputs import InputRows
 from training.forecasts.hindsight import order_results
 from utils.errors import DataError
 from utils.threads import in_threads
