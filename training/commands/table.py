@@ -102,7 +102,7 @@ class AuditArguments(SavedRunArguments):
 
 @checked_dataclass
 class ReportArguments:
-    """Compare runs on one page: settings, results on validation days, learning, time and memory."""
+    """Compare runs on one page: settings, results on validation days, time and memory."""
 
     runs: Annotated[tuple[kinds.FolderName, ...], kinds.Mark.POSITIONAL] = ()
     """Names of the runs, of which the first one is drawn boldly; default: the newest run."""
@@ -265,7 +265,6 @@ ENVIRONMENT = {
     "BOX_VOLUME": "Volume of a rented machine, which its image sets: runs and data lie below it.",
     "SERVE_TOKEN": "Token of `serve`, which else makes a new one each time.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
-    "NO_COLOR": "If set, messages on a terminal have no colour.",
 }
 
 
