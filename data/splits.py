@@ -34,7 +34,7 @@ class Splits:
 def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits:
     """Divide `days` sessions by the configured fractions, in order of time.
 
-    The first training day has a full context. A purge of `max_holding_days` days between splits keeps trades of one
+    The first training day has a full context. A purge of `trade_sessions` days between splits keeps trades of one
     from being open in the next.
 
     Raises:
@@ -49,7 +49,7 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
     train_end = int(days * config.train_fraction)
     # 0.1 + 0.7 is a little less than 0.8: without the margin such sums would lose a day.
     validation_end = int(days * (config.train_fraction + config.validation_fraction) + 1e-9)
-    purge = env.max_holding_days
+    purge = env.trade_sessions
     splits = Splits(
         Span(config.context_window_days, train_end - 1),
         Span(train_end + purge, validation_end - 1),
@@ -82,12 +82,12 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
     """Divide `days` sessions; the test days of each fold are its holdout, and those of the last one end with the data.
 
     Test days are consecutive: a fold's begin on the day on which those of the fold before it end, with an account
-    that holds nothing. Between training, validation and test lie `max_holding_days` days that no part uses.
+    that holds nothing. Between training, validation and test lie `trade_sessions` days that no part uses.
 
     Raises:
         DataError: a part of a fold holds no whole episode.
     """
-    length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, env.max_holding_days + 1
+    length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, env.trade_sessions + 1
     folds = []
     for number in range(1, plan.folds + 1):
         first = days - 1 - length * (plan.folds + 1 - number)

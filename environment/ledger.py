@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.features import CLOSE, HIGH, LOW, OPEN
 
-EXIT_REASONS = ("", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end")
+EXIT_REASONS = ("", "sold", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end")
 """In order of precedence."""
 MONEY = ("target_percent", "value", "shares", "entry_price", "target_price", "last_price")
 """Columns of a ledger in float64."""

@@ -17,12 +17,18 @@ Price = TypeVar("Price", float, Tensor)
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders at a close, best first: three (orders, lanes) tensors."""
+    """Purchases at a close, best first, (orders, lanes) each; and what is decided on open positions."""
 
     stock: Tensor
     coefficient: Tensor
     """Size in stakes; 0 where nothing is ordered."""
     target_percent: Tensor
+    sold: Tensor | None = None
+    """(slots, lanes) bool: open positions that are sold at the next fill, if their stock has a bar then; None: none."""
+    moved_target: Tensor | None = None
+    """(slots, lanes) sale targets of open positions, in percent; None: as they are."""
+    sale_step: Tensor | None = None
+    """Of a plan to execute again, as `stock`: the step that decides on the sale; -1: it is not decided."""
 
 
 def held_stocks(slot_stock: Tensor, stocks: int) -> Tensor:
@@ -74,7 +80,7 @@ def position_features(
     """Describe open positions as they are observed, (..., POSITION_FEATURES) float32; prices and money are float64."""
     features = (
         torch.ones_like(last_price),
-        sessions_held / rules.max_holding_days,
+        sessions_held / rules.longest_holding,
         last_price / entry_price - 1,
         value / (rules.initial_capital * rules.largest_order),
         target_price / last_price - 1,

@@ -1,7 +1,7 @@
 """The trading rules: the account, batched over lanes, with its orders, fills, exits, costs and equity.
 
 All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t, and
-since no position outlives `max_holding_days + max_days_without_bar - 1` sessions, the open positions are always among
+since no position outlives `longest_holding + max_days_without_bar - 1` sessions, the open positions are always among
 its last rows. A step is therefore a few operations on one contiguous slice, whatever the number of stocks.
 """
 
@@ -10,6 +10,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from data.market import Market
 from environment.ledger import EXIT_REASONS, MONEY, Bars, EpisodeSummary, Ledger, Positions
@@ -24,7 +25,7 @@ from environment.orders import (
 )
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
 
 _RULES = len(EXIT_REASONS) - 2
 """Exit rules, one bit each; a position that none applies to is closed at the end of the episode."""
@@ -42,6 +43,9 @@ class Portfolio:
     With a volume cap an order buys at most that percent of the shares traded on the day of its fill, which the policy
     does not know: the cap is what the market could have filled. The rest lapses, and the next orders of the day may
     spend its cash. Sales are never cut: no position outlives its rules.
+
+    With daily exits a position whose action has a coefficient below 1 is sold at the next fill, also in settlement; the
+    proceeds can be spent by the decision at the close of the day of the sale. Without a bar the sale lapses.
 
     A delisting loss applies to positions closed because their stock had no bar for `max_days_without_bar` sessions. One
     that the end of the episode closes earlier is sold at its last price: most short gaps are halts.
@@ -65,7 +69,7 @@ class Portfolio:
         self.lanes = 0
         self.steps = 0
         self._rate = rules.cost_rate
-        lifetime = rules.max_holding_days + rules.max_days_without_bar - 1
+        lifetime = rules.longest_holding + rules.max_days_without_bar - 1
         self.slots = lifetime * self.orders_per_day
         self.ranked = self.slots + self.orders_per_day
         """Candidates to rank so that enough remain after held stocks are excluded."""
@@ -73,7 +77,7 @@ class Portfolio:
         age = torch.arange(lifetime, 0, -1, device=self.device).repeat_interleave(self.orders_per_day)
         self.sessions_held = age if rules.fill == "next_open" else age + 1
         """(slots,) of a position that is open at a close."""
-        self._is_due = self.sessions_held[:, None] >= rules.max_holding_days
+        self._is_due = self.sessions_held[:, None] >= rules.longest_holding
         self._after_entry_day = self.sessions_held[:, None] > 1
         passed = range(2**_RULES)
         first = [next((rule for rule in range(_RULES) if bits >> rule & 1), _RULES) + 1 for bits in passed]
@@ -150,12 +154,16 @@ class Portfolio:
         first = max(self.step_index - 1, 0) * self.orders_per_day
         return slice(first, first + self.slots)
 
+    def slot_stock(self) -> Tensor:
+        """Return the stocks of the open positions at the last close, (lanes, slots); their number in empty slots."""
+        return self._slot_stock(self._open_rows())
+
     def _slot_stock(self, rows: slice) -> Tensor:
         return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self._none).T
 
     def held(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have an open position."""
-        return held_stocks(self._slot_stock(self._open_rows()), self.bars.stocks)
+        return held_stocks(self.slot_stock(), self.bars.stocks)
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
@@ -198,41 +206,86 @@ class Portfolio:
     def select_orders(self, action: Tensor) -> Orders:
         """Choose the largest coefficients among the candidates, ties to the lower stock index.
 
+        With daily exits positions with a coefficient below 1 are sold, and sale targets move.
+
         Args:
             action: (lanes, stocks, 2): coefficient and sale target in percent; clipped to their ranges.
         """
         coefficient = action[..., 0].clamp(0, MAX_COEFFICIENT)
+        percent = action[..., 1].clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
         best, stock = choose_orders(coefficient, self.candidates(), self.orders_per_day)
-        target = action[..., 1].gather(1, stock).clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
-        return Orders(stock.T, best.T.double(), target.T.double())
+        orders = Orders(stock.T, best.T.double(), percent.gather(1, stock).T.double())
+        if self.rules.exits == "target":
+            return orders
+        held = self.slot_stock().clamp(max=self.bars.stocks - 1)
+        sold, moved = coefficient.gather(1, held) < MIN_COEFFICIENT, percent.gather(1, held).double()
+        return replace(orders, sold=sold.T, moved_target=moved.T)
+
+    def planned_sales(self, sale_step: Tensor) -> Tensor:
+        """Tell which open positions, (slots, lanes), a plan sells today, by its (steps, orders, lanes) sale steps."""
+        rows = self._open_rows()
+        before = sale_step.new_full((self.slots - self.orders_per_day, self.lanes), -1)
+        return torch.cat((before, sale_step.flatten(0, 1)))[rows] == self.step_index
 
     def step(self, action: Tensor) -> Tensor:
         """Decide at the close of today, live through tomorrow, end at tomorrow's close.
 
         Args:
-            action: (lanes, stocks, 2), see `select_orders`; ignored once the trading period is over.
+            action: (lanes, stocks, 2), see `select_orders`; nothing is bought once the trading period is over.
 
         Returns:
             (lanes,) float64 reward: change of equity in percent of the initial capital, less penalties.
         """
-        self.step_orders(self.select_orders(action) if self.is_trading else None)
+        decides = self.is_trading or self.rules.exits == "daily"
+        self.step_orders(self.select_orders(action) if decides else None)
         return self.reward
 
     def step_orders(self, orders: Orders | None) -> None:
         """Like `step`, with the orders already selected; None orders nothing."""
         if self.is_done:
             raise RuntimeError("the episode has ended; call reset first")
-        if orders is not None and self.rules.fill == "same_close":
-            self._fill(orders, self._quotes(orders.stock)[..., 2])
+        purchases = orders if self.is_trading else None
+        if orders is not None and orders.moved_target is not None:
+            self._move_targets(orders.moved_target)
+        sold = None if orders is None or orders.sold is None else orders.sold & self._ledger.is_open[self._open_rows()]
+        realised: Tensor | float = 0.0
+        if self.rules.fill == "same_close":
+            if purchases is not None:
+                self._fill(purchases, self._quotes(purchases.stock)[..., 2])
+            if sold is not None:
+                realised, sold = self._sell_at_close(sold), None
         self.day += 1
-        if orders is not None and self.rules.fill == "next_open":
-            self._fill(orders, self._quotes(orders.stock)[..., 0])
-        self._close_positions(is_last=self.step_index == self.steps - 1)
+        if purchases is not None and self.rules.fill == "next_open":
+            self._fill(purchases, self._quotes(purchases.stock)[..., 0])
+        self._close_positions(sold, is_last=self.step_index == self.steps - 1)
+        self._realised_loss[self.step_index] += realised
         self.step_index += 1
         self.equity_curve[self.step_index] = self.equity
         if self.rules.drawdown_lock > 0:
             torch.maximum(self.peak, self.equity, out=self.peak)
             self.is_locked |= self.equity <= self.peak * (1 - self.rules.drawdown_lock / 100)
+
+    def _move_targets(self, percent: Tensor) -> None:
+        """Move the sale targets of open positions to (slots, lanes) percent."""
+        rows, ledger = self._open_rows(), self._ledger
+        is_open = ledger.is_open[rows]
+        for moved, held in (
+            (percent, ledger.target_percent[rows]),
+            (target_price(ledger.entry_price[rows], percent), ledger.target_price[rows]),
+        ):
+            held.copy_(torch.where(is_open, moved, held))
+
+    def _sell_at_close(self, sold: Tensor) -> Tensor:
+        """Sell (slots, lanes) open positions at today's close; return the (lanes,) losses that are realised."""
+        rows, ledger = self._open_rows(), self._ledger
+        price = self._quotes(ledger.stock[rows])[..., 2]
+        leaves = ledger.is_open[rows] & sold & (price > 0)
+        worth = torch.where(leaves, ledger.shares[rows] * price, self._zero)
+        ledger.exit_step[rows].masked_fill_(leaves, self.step_index)
+        ledger.reason[rows].masked_fill_(leaves, _BIT["sold"])
+        ledger.is_open[rows] ^= leaves
+        self.cash += _summed(worth) * self.rules.sale_factor
+        return _summed(self._losses(ledger.value[rows], worth, leaves))
 
     def _quotes(self, stock: Tensor) -> Tensor:
         """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
@@ -269,8 +322,8 @@ class Portfolio:
         self._ledger.stock[new] = orders.stock
         self._ledger.is_open[new] = is_filled
 
-    def _close_positions(self, *, is_last: bool) -> None:
-        """Apply the exit rules to today's bars, the earliest price of the day first.
+    def _close_positions(self, sold: Tensor | None, *, is_last: bool) -> None:
+        """Apply the exit rules to today's bars, the earliest price of the day first; `sold` as decided, see `Orders`.
 
         Nobody knows in which order a day touched stop and target: the stop counts.
         """
@@ -290,7 +343,7 @@ class Portfolio:
         if self.rules.delisting_loss > 0:
             price = torch.where(is_lost, price * (1 - self.rules.delisting_loss / 100), price)
         price = torch.where(at_target, target, price)
-        applies = {"target": at_target, "holding": at_close, "no_bar": is_lost}
+        applies = {"target_open": target_at_open, "target": at_target, "holding": at_close, "no_bar": is_lost}
         at_open = target_at_open
         if self.bars.low is not None and self.rules.stop_percent > 0:
             stop = stop_price(ledger.entry_price[rows], self.rules.stop_percent)
@@ -298,8 +351,13 @@ class Portfolio:
             applies |= {"stop": low <= stop, "stop_open": (open_ <= stop) & self._after_entry_day}
             price = torch.where(applies["stop"], stop, price)
             at_open = target_at_open | applies["stop_open"]
+        if sold is not None:
+            # The rows that may be open begin one day's orders later than when it was decided.
+            later = self.orders_per_day if self.step_index else 0
+            applies["sold"] = functional.pad(sold[later:], (0, 0, 0, later)) & has_bar & self._after_entry_day
+            at_open = at_open | applies["sold"]
         price = torch.where(at_open, open_, price)
-        passed = target_at_open.view(torch.uint8)
+        passed = torch.zeros_like(at_open, dtype=torch.uint8)
         for name, is_so in applies.items():
             passed = torch.add(passed, is_so.view(torch.uint8), alpha=_BIT[name])
         leaves = is_open.clone() if is_last else is_open & (passed > 0)

@@ -49,7 +49,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         a bar / maximum; `account` (3,): cash and exposure as fractions of the initial capital, days left on which
         orders are accepted as a fraction of the rules' trading days; with a drawdown lock also the part of the allowed
         drawdown that is used.
-    Action (investable, 2): coefficient in [0, 10] (below 1: no order), sale target in [10, 50] percent.
+    Action (investable, 2): coefficient in [0, 10] (below 1: no order; with daily exits a held stock is sold), sale
+    target in [10, 50] percent.
     Reward: change of equity in percent of the initial capital, less the configured penalties.
     An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.
 

@@ -1,10 +1,6 @@
-"""What the evidence for an agent's forecasts is worth: p-values, and how far it is trusted by them."""
+"""What the evidence for an agent's forecasts is worth: p-values, and what it bets by them."""
 
 from dataclasses import dataclass
-from typing import Self
-
-import torch
-from torch import Tensor
 
 from utils.statistics import kelly_share
 
@@ -12,29 +8,8 @@ SIGNIFICANCE_LEVEL = 0.001
 """Forecasts with a p-value of at most this are significant."""
 
 
-def _share(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.005 else "none"
-
-
 def _p_value(value: float) -> str:
     return f"p < {SIGNIFICANCE_LEVEL:g}" if value < SIGNIFICANCE_LEVEL else f"p = {value:.3f}"
-
-
-@dataclass(frozen=True)
-class Trust:
-    """How far an agent is trusted by its evidence, 0 to 1 each."""
-
-    orders: float
-    """Share of the orders that are its own; the rest holds the market, see `models.round_robin`."""
-    timing: float
-    """Share of a day's level that it uses beyond the mean level; the level is its mean forecast over the stocks."""
-    shift: Tensor
-    """(inputs,) weights of the day's mean inputs, which take the rest of the level off its forecasts."""
-
-    @classmethod
-    def full(cls, inputs: int, device: torch.device | str = "cpu") -> Self:
-        """Return full trust."""
-        return cls(1.0, 1.0, torch.zeros(inputs, dtype=torch.float64, device=device))
 
 
 @dataclass(frozen=True)
@@ -64,13 +39,13 @@ class Evidence:
         """Return the smaller p-value."""
         return min(self.selection, self.timing)
 
-    def bet(self, trust: Trust) -> str:
-        """Return how far the agent is trusted, and what follows, without a full stop."""
-        parts = (kelly_share(self.selection), "selection", self.selection), (trust.timing, "timing", self.timing)
-        worth = " and ".join(f"{_share(own)} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
-        orders = f"{trust.orders:.0%} of the orders are the agents', the rest holds the market"
+    def bet(self, share: float) -> str:
+        """Return what an agent bets that has a share of the orders for itself, without a full stop."""
+        named = ("selection", self.selection), ("timing", self.timing)
+        worth = " and ".join(f"{name} {_p_value(p_value)}" for name, p_value in named)
+        orders = f"{share:.0%} of the orders are the agents', the rest holds the market"
         whole = {0.0: "it holds the market", 1.0: "all orders are the agents'"}
-        return f"trusted for {worth}: {whole.get(trust.orders, orders)}"
+        return f"evidence: {worth}; {whole.get(share, orders)}"
 
     @property
     def finding(self) -> str:

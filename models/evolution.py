@@ -1,7 +1,7 @@
 """Evolution of genes, as pure functions: first draw, selection, crossover and mutation.
 
-Genes are the penalties of an agent's ridge forecasts, its sale target and the weight of its value of cash. A
-population's are one tensor, (agents, genes). Each gene lies within bounds; the sale target is one of a few.
+Genes are the price of capital of an agent and its sale target. A population's are one tensor, (agents, genes). Each
+gene lies within bounds; the sale target is one of a few.
 """
 
 import torch
@@ -11,15 +11,14 @@ from models.inputs import GROUPS
 from utils.config.trader import EvolutionConfig
 from utils.spaces import TARGET_PERCENTS
 
-DECISIONS = ("target", "value_weight")
-GENES = (*GROUPS, *DECISIONS)
-"""Logarithms to base 10 of the penalties on the groups of inputs, the number of the sale target, and the weight of the
-value of cash."""
-TARGET, VALUE_WEIGHT = (GENES.index(name) for name in DECISIONS)
-_SEEN, _TOGGLED = 0.75, 0.1
-"""Shares of the feature groups: that a founder's network sees, and that are toggled in a child's."""
-_LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
-_HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
+GENES = ("rate", "target")
+"""Logarithm to base 2 of the price of capital over the reward rate of the replayed accounts, and the number of the sale
+target."""
+RATE, TARGET = range(len(GENES))
+_SEEN, _TOGGLED = 0.85, 0.05
+"""Shares of the feature groups: that a founder's networks see, and that are toggled in a child's."""
+_LOW = (-2.0, 0.0)
+_HIGH = (1.0, len(TARGET_PERCENTS) - 1.0)
 
 
 def random_genes(agents: int, generator: torch.Generator) -> Tensor:
@@ -47,22 +46,22 @@ def elite_count(config: EvolutionConfig) -> int:
 
 def next_generation(
     genes: Tensor, fitness: Tensor, config: EvolutionConfig, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Breed the next generation from (P, genes) by (P,) fitness, larger is better.
 
     Elites keep their rows; every other row is filled by a child of two tournament winners, mutated.
 
     Returns:
-        The genes, and both (P,) parents of each row; an elite's are itself.
+        The genes, and the (P,) first parent of each row, whose networks it takes; an elite's is itself.
     """
     replaced = ranked(fitness)[elite_count(config) :]
-    parents = torch.arange(len(genes)).repeat(2, 1)
+    parents = torch.arange(len(genes))
     first, second = (tournament(fitness, len(replaced), config.tournament_size, generator) for _ in range(2))
-    children = cross(genes[first], genes[second], generator)
+    children = crossover(genes[first], genes[second], generator)
     bred = genes.clone()
     bred[replaced] = mutate(children, config.mutation_share, config.mutation_strength, generator)
-    parents[:, replaced] = torch.stack((first, second))
-    return bred, *parents
+    parents[replaced] = first
+    return bred, parents
 
 
 def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Generator) -> Tensor:
@@ -73,7 +72,7 @@ def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Genera
     return entrants.gather(1, place[entrants].argmin(dim=1, keepdim=True)).squeeze(1)
 
 
-def cross(first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
+def crossover(first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform crossover: take each gene of a child from one of its two parents at random, (children, genes)."""
     return torch.where(torch.rand(first.shape, generator=generator) < 0.5, first, second)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Self
@@ -18,6 +18,7 @@ from torch import Tensor
 from data.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
 from data.features import CLOSE
 from data.market import Market
+from models.impulses.deviations import fit_deviations
 from models.responses import FORECASTS, Responses, up_to_the_last
 from utils.errors import DataError
 from utils.threads import in_order
@@ -42,6 +43,7 @@ _SIZES = {
     "leaders": 1,
     "states": 1,
     "pairs": 1,
+    "deviations": 1,
 }
 """Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
 GROUPS = (*_SIZES,)[1:]
@@ -67,6 +69,8 @@ class TradeInputs:
     std: Float32Array
     """(inputs - 1,) of stocks with a bar on training days."""
     responses: Responses
+    deviations: Float64Array
+    """(n, BANK) weights of each stock's own regression."""
 
     @property
     def volatility_scale(self) -> float:
@@ -75,13 +79,17 @@ class TradeInputs:
 
     @classmethod
     def fit(cls, market: Market, learned: BoolArray) -> Self:
-        """Fit responses and standardisation to the (days,) learned days."""
-        responses = _responses(market, learned)
+        """Fit responses, deviations and standardisation to the (days,) learned days."""
         days = up_to_the_last(learned)
         is_used = learned[days, None] & np.isfinite(market.close[days])
-        raw = _raw(market, responses, days)
-        moments = in_order(lambda block: moments_of(raw(block)[is_used[:, block]]), blocks_of(market))
-        return cls(*standardisation(moments), responses)
+        bank, stocks = bank_of(market, days), blocks_of(market)
+        scale = standardisation(in_order(lambda block: moments_of(bank(block)[is_used[:, block]]), stocks))
+        inputs = cls(*scale, _responses(market, learned), np.zeros((market.close.shape[1], BANK)))
+        inputs = replace(inputs, deviations=inputs._deviations(market, learned))
+        told = inputs._forecaster(market, days)
+        rest = pooled_moments(in_order(lambda block: moments_of(told(block)[is_used[:, block]]), stocks))
+        mean, std = (np.concatenate(parts) for parts in zip(scale, rest, strict=True))
+        return replace(inputs, mean=mean, std=std)
 
     def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
         """Return the (days, n, inputs) of some days of a market; row t depends on closes up to t only."""
@@ -89,24 +97,46 @@ class TradeInputs:
 
     def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
         """Return blocks of stocks and their inputs on some days, one block after the other."""
-        raw = _raw(market, self.responses, days)
-        return blocks(market, lambda block: self._with_constant(raw(block)))
+        bank, told = bank_of(market, days), self._forecaster(market, days)
+
+        def inputs_of(block: slice) -> Float32Array:
+            x = self._with_constant(bank(block))
+            return np.concatenate((x, self._standardised(told(block), slice(BANK - 1, None))), axis=2)
+
+        return blocks(market, inputs_of)
 
     def banks(self, market: Market, days: slice) -> Blocks:
-        """Return the first `BANK` inputs alone, without forecasts of responses, block by block."""
+        """Return the first `BANK` inputs alone, without forecasts of responses and deviations, block by block."""
         bank = bank_of(market, days)
         return blocks(market, lambda block: self._with_constant(bank(block)))
 
     def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
-        """Return the forecasts of responses alone, fitted to other (days,) learned days, block by block."""
-        forecast = _forecaster(market, _responses(market, learned), days)
-        return blocks(market, lambda block: self._standardised(forecast(block), slice(BANK - 1, None)))
+        """Return the other inputs alone, fitted to other (days,) learned days, block by block."""
+        others = replace(self, responses=_responses(market, learned), deviations=self._deviations(market, learned))
+        told = others._forecaster(market, days)
+        return blocks(market, lambda block: self._standardised(told(block), slice(BANK - 1, None)))
 
-    def _with_constant(self, raw: Float32Array) -> Float32Array:
-        """Return a 1, and as many of the first inputs as are given, standardised."""
-        x = np.ones((*raw.shape[:2], 1 + raw.shape[2]), dtype=np.float32)
-        x[..., 1:] = self._standardised(raw, slice(raw.shape[2]))
-        return x
+    def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
+        days = up_to_the_last(learned)
+        bank = bank_of(market, days)
+        parts = lambda block: self._with_constant(bank(block))  # noqa: E731
+        return fit_deviations(market.close[days], learned[days], parts, blocks_of(market))
+
+    def _forecaster(self, market: Market, days: slice) -> OfBlock:
+        """Return what computes the forecasts of responses and deviations of stocks, before standardisation."""
+        forecast = self.responses.forecaster(market.data_array[:, :, CLOSE], market.investable_columns, days)
+        bank = bank_of(market, days)
+
+        def told(block: slice) -> Float32Array:
+            own = self.deviations[block].astype(np.float32)
+            deviation = (self._with_constant(bank(block)) * own).sum(axis=2, keepdims=True)
+            return np.concatenate((forecast(block), deviation), axis=2)
+
+        return told
+
+    def _with_constant(self, bank: Float32Array) -> Float32Array:
+        """Return a 1 and the bank, standardised."""
+        return np.concatenate((np.ones_like(bank[..., :1]), self._standardised(bank, slice(BANK - 1))), axis=2)
 
     def _standardised(self, raw: Float32Array, places: slice) -> Float32Array:
         """Return (..., inputs) at some places in standard deviations of the training days."""
@@ -149,9 +179,8 @@ def moments_of(raw: Float32Array) -> Moments:
     return len(raw), raw.mean(axis=0, dtype=np.float64), raw.var(axis=0, dtype=np.float64)
 
 
-def standardisation(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
-    """Return means and standard deviations, (inputs,) each, from the moments of blocks of inputs that begin with the
-    bank; DataError where no close moves."""
+def pooled_moments(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
+    """Return means and standard deviations, (inputs,) each, from the moments of blocks of inputs; 1 in place of 0."""
     rows, mean, variance = 0, *np.zeros((2, 1))
     for count, level, spread in blocks:
         # Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances".
@@ -160,23 +189,19 @@ def standardisation(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Arr
             change, rows = level - mean, rows + count
             variance = (1 - share) * variance + share * spread + (1 - share) * share * change**2
             mean = mean + share * change
-    if not variance[:_SCALES].max(initial=0.0) > 0:
-        raise DataError("expected closes that move, got constant ones on all training days")
     return mean.astype(np.float32), np.where(variance > 0, np.sqrt(variance), 1.0).astype(np.float32)
+
+
+def standardisation(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
+    """Return the same of inputs that begin with the bank; DataError where no close moves."""
+    known = [*blocks]
+    if not max((spread[:_SCALES].max(initial=0.0) for count, _, spread in known if count), default=0.0) > 0:
+        raise DataError("expected closes that move, got constant ones on all training days")
+    return pooled_moments(known)
 
 
 def _responses(market: Market, learned: BoolArray) -> Responses:
     return Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, learned)
-
-
-def _forecaster(market: Market, responses: Responses, days: slice) -> OfBlock:
-    return responses.forecaster(market.data_array[:, :, CLOSE], market.investable_columns, days)
-
-
-def _raw(market: Market, responses: Responses, days: slice) -> OfBlock:
-    """Return what computes the inputs of stocks before standardisation."""
-    bank, forecast = bank_of(market, days), _forecaster(market, responses, days)
-    return lambda block: np.concatenate((bank(block), forecast(block)), axis=2)
 
 
 def bank_of(market: Market, days: slice = slice(None)) -> OfBlock:

@@ -1,88 +1,83 @@
 """The replay buffer: the population's shared experience, preallocated and overwritten in place.
 
-A transition holds accounts, and what was expected of the candidates of its days; nothing of the market is copied.
+A transition holds a day and what happened to an account on it; nothing of the market is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from models.cash_value import BUCKETS, Accounts
 from utils.memory.living import counted
 from utils.tensor_ring import Fields, TensorRing
-
-_LARGEST_RATIO = 3.0
-_ACCOUNT: dict[str, tuple[int, ...]] = {"cash": (), "pending": (BUCKETS,), "left": (), "opportunity": ()}
-_WHEN = ("state", "after", "next")
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """N transitions of accounts from one decision to the next."""
+    """N transitions of accounts from one close to the next."""
 
-    state: Accounts
-    """Before the decision, (N,) each, float64."""
-    best: Tensor
-    """(N, k) results that were expected of the largest orders for the chosen stocks, percent of the initial capital."""
-    action: Tensor
-    """(N, k) order sizes, shares of the largest order."""
+    day: Tensor
+    """(N,) int32 index of the day of the decision."""
+    cash: Tensor
+    """(N,) float32 share of the initial capital."""
+    left: Tensor
+    """(N,) float32 days on which purchases are accepted, this one included."""
+    stock: Tensor
+    """(N, k) int32 stocks that were bought."""
+    size: Tensor
+    """(N, k) float32 sizes of these orders, in stakes; 0: none."""
     reward: Tensor
-    """(N,) what those orders earned, percent of the initial capital, credited to the day of the decision."""
-    after: Accounts
-    """After the decision."""
-    next: Accounts
-    """Before the next one."""
-    next_best: Tensor
-    """(N, k)"""
+    """(N,) float32 change of equity, percent of the initial capital, less penalties."""
+    next_cash: Tensor
+    next_left: Tensor
     terminated: Tensor
-    """(N,) bool: the next decision is the last of the episode, after which nothing follows."""
-    penalty: Tensor | None = None
-    """(N, k) what the risk of the largest orders costs, see `models.risk`; None: nothing."""
-    next_penalty: Tensor | None = None
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return transitions of the changed parts."""
-        held = {name: part for name, part in vars(self).items() if part is not None}
-        parts: dict[str, Any] = {n: part.map(change) if n in _WHEN else change(part) for n, part in held.items()}
-        return replace(self, **parts)
+    """(N,) bool: the episode ends with the next close."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of replayed transitions, and of counterfactual outcomes of orders on training days."""
+    """Transitions of S stocks on D replayed days outside of each fold, and of the accounts of these days.
 
-    transitions: Transitions
-    """(N,)"""
+    Prices do not react to orders, so that every stock of a replayed day is a transition, held or not.
+    """
+
     x: Tensor
-    """(folds, D, S, inputs) of the orders of S stocks on each of D days outside the fold."""
-    y: Tensor
-    """(folds, D, S, targets) what they earned beyond the mean of their day, in standard deviations."""
+    """(folds, D, S, inputs) of the stocks, as networks see them."""
+    next_x: Tensor
+    """(folds, D, S, inputs) at the close on which a position in them is decided on next."""
+    reward: Tensor
+    """(folds, D, S, targets) percent that a position earns between the two decisions, at each sale target."""
+    sessions: Tensor
+    """(folds, D, S) between them."""
+    terminated: Tensor
+    """(folds, D, S) bool: the position has been closed by then."""
+    invested: Tensor
+    """(folds, D) share of the capital that the replayed account has invested; 0 once nothing may be bought any more."""
+    next_invested: Tensor
 
     def split(self, parts: int) -> Iterator[tuple[Batch, float]]:
         """Split it into at most `parts` micro-batches, to accumulate gradients over; with each one's share of it."""
-        rows, days = len(self.transitions.reward), self.x.shape[1]
-        parts = min(parts, rows, days)
+        days = self.x.shape[1]
+        parts = min(parts, days)
         for part in range(parts):
-            own, those = (slice(count * part // parts, count * (part + 1) // parts) for count in (rows, days))
-            share = (those.stop - those.start) / days
-            yield Batch(self.transitions.map(itemgetter(own)), self.x[:, those], self.y[:, those]), share
+            own = slice(days * part // parts, days * (part + 1) // parts)
+            held = {name: value[:, own] for name, value in vars(self).items()}
+            yield Batch(**held), (own.stop - own.start) / days
 
 
-def transition_fields(orders_per_day: int, *, has_risk: bool = False) -> Fields:
+def transition_fields(orders_per_day: int) -> Fields:
     """Return the fields of a transition."""
-    shapes = {f"{when}_{name}": shape for when in _WHEN for name, shape in _ACCOUNT.items()}
     orders = (orders_per_day,)
-    shapes |= {"best": orders, "action": orders, "reward": (), "next_best": orders}
-    if has_risk:
-        shapes |= {"penalty": orders, "next_penalty": orders}
-    fields: Fields = {name: (shape, torch.float32) for name, shape in shapes.items()}
-    return {**fields, "terminated": ((), torch.bool)}
+    return {
+        **{f.name: ((), torch.float32) for f in fields(Transitions)},
+        "day": ((), torch.int32),
+        "stock": (orders, torch.int32),
+        "size": (orders, torch.float32),
+        "terminated": ((), torch.bool),
+    }
 
 
 @counted("replay_buffers")
@@ -90,16 +85,10 @@ class ReplayBuffer(TensorRing):
     """A ring buffer of transitions; learning starts once it holds enough of them."""
 
     def __init__(
-        self,
-        capacity: int,
-        orders_per_day: int,
-        training_starts: int = 0,
-        device: torch.device | str = "cpu",
-        *,
-        has_risk: bool = False,
+        self, capacity: int, orders_per_day: int, training_starts: int = 0, device: torch.device | str = "cpu"
     ) -> None:
         """Allocate `capacity` transitions; networks learn once it holds `training_starts` of them."""
-        super().__init__(capacity, transition_fields(orders_per_day, has_risk=has_risk), device)
+        super().__init__(capacity, transition_fields(orders_per_day), device)
         self.training_starts = min(training_starts, capacity)
 
     @property
@@ -107,21 +96,22 @@ class ReplayBuffer(TensorRing):
         """Tell whether it holds enough transitions to learn from."""
         return self.size >= max(self.training_starts, 1)
 
-    def sample(self, rows: Tensor | slice) -> Transitions:
-        """Return the transitions of some rows."""
-        chosen = {name: store[rows] for name, store in self.data.items()}
-        numbers: dict[str, Any] = {name: part.double() for name, part in chosen.items() if part.is_floating_point()}
-        for when in _WHEN:
-            numbers[when] = Accounts(**{name: numbers.pop(f"{when}_{name}") for name in _ACCOUNT})
-        return Transitions(**numbers, terminated=chosen["terminated"])
+    def sample(self, batch_size: int, generator: torch.Generator) -> Transitions:
+        """Draw transitions uniformly, with replacement."""
+        rows = torch.randint(self.size, (batch_size,), generator=generator)
+        return self.at(rows.to(self.data["day"].device))
 
-    def calibration(self) -> Tensor:
-        """Return realised over expected results of all orders held, () float64, clipped to a factor of 3."""
-        action, best = self.data["action"][: self.size].double(), self.data["best"][: self.size].double()
-        expected = torch.where(action > 0, action * best, 0.0).sum()
-        earned = self.data["reward"][: self.size].double().sum()
-        ratio = (earned / expected.clamp(min=1e-9)).clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
-        return torch.where(expected > 0, ratio, 1.0)
+    def at(self, rows: Tensor | slice) -> Transitions:
+        """Return the transitions of some rows."""
+        return Transitions(**{name: store[rows] for name, store in self.data.items()})
+
+    def on_days(self, is_allowed: Tensor) -> Tensor:
+        """Return the rows of the transitions on (days,) allowed days."""
+        return is_allowed[self.data["day"][: self.size].long()].nonzero()[:, 0]
+
+    def reward_rate(self) -> Tensor:
+        """Return the mean reward of all transitions held, () float32 percent a day, at least 0."""
+        return self.data["reward"][: max(self.size, 1)].mean().clamp(min=0.0)
 
     def __str__(self) -> str:
         if self.is_ready:

@@ -2,8 +2,7 @@
 
 The utility of an order is its profit less half the aversion times the square of its surprise (Markowitz 1952,
 "Portfolio selection"). Profit grows with the size and the expected penalty with its square, so that the best size is
-forecast / (aversion x forecast variance). Both depend on volatility: the variance is linear in its square, and noise
-inflates forecasts, so that the share of a forecast that comes true is linear in the inverse variance.
+forecast / (aversion x forecast variance). The variance is linear in the square of volatility.
 """
 
 import torch
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from models.inputs import BANK, InputRows
 
-NUMBERS = 7
-"""Weights: of the penalty on the four numbers of a stock, and its least; of the share of a forecast that comes true on
-a constant and on the inverse penalty."""
+NUMBERS = 5
+"""Weights of the penalty on the four numbers of a stock, and its least."""
 _VOLATILITY = BANK - 1
 _RECENT = [1, 3]
 """Places of a stock's own returns at half-lives of one day and four."""
@@ -41,11 +39,6 @@ def penalties(known: Tensor, weights: Tensor) -> Tensor:
     """Return what the risk of the largest orders costs by (..., stocks, 4) numbers and (..., NUMBERS) weights."""
     total: Tensor = sum(known[..., place] * weights[..., place, None] for place in range(4))  # type: ignore[assignment]
     return torch.maximum(total, weights[..., 4, None])
-
-
-def shares(penalty: Tensor, weights: Tensor) -> Tensor:
-    """Return the share of forecasts that comes true, at least 0, by (..., stocks) penalties."""
-    return (weights[..., 5, None] + weights[..., 6, None] / penalty).clamp(min=0.0)
 
 
 def best_size(expected: Tensor, penalty: Tensor) -> Tensor:

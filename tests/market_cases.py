@@ -160,7 +160,8 @@ def environment_rules(draw: st.DrawFn, trading_days: int = 125, settlement_days:
         # At 20 percent and more a few orders exhaust the cash.
         stake_percent=draw(st.sampled_from([1.0, 5.0, 20.0, 100.0])),
         max_new_positions_per_day=draw(st.integers(1, 4)),
-        max_holding_days=draw(st.integers(1, 25)),
+        exits=draw(st.sampled_from(["daily", "target"])),
+        max_holding_days=draw(st.integers(0, 25)),
         max_days_without_bar=draw(st.integers(1, 7)),
         delisting_loss=draw(st.sampled_from([0.0, 30.0, 100.0])),
         cost_bps=draw(st.sampled_from([5.0, 0.0, 80.0])),

@@ -78,27 +78,14 @@ class GenerationLog:
         return self.census_every > 0 and (is_regular or profiler.is_growing())
 
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
-        """Return the out-of-fold quality of forecasts and value, and the diversity of the population."""
+        """Return what the elites earn, what capital is worth to them, and the diversity of the population."""
         best = torch.tensor(population.elites)
-        figures = {
-            "explained": float(population.ridge.explained.numpy().mean()),
-            "explained_best": float(population.ridge.explained.max()),
-            "initial_value": float(played.initial_value[best].mean()),
-            "elite_profit_percent": float(played.profit_percent[best].mean()),
-            "founders": len(set(population.founders)),
-        }
-        if population.networks is None:
-            return figures
-        ridge, both = played.blend.explained[best].mean(0).tolist()
-        added = (played.by_window - played.plain)[best].mean(0)
         return {
-            **figures,
-            "explained_by_ridge": ridge,
-            "explained_by_both": both,
+            "elite_profit_percent": float(played.profit_percent[best].mean()),
+            "reward_rate": float(population.reward_rate),
+            "price_of_capital": float(population.rates.cpu()[best].mean()),
+            "founders": len(set(population.founders)),
             "noise_scale": noise,
-            "departed": float(played.departed[best].mean()),
-            "added": float(added.mean()),
-            "added_error": float(added.std() / len(added) ** 0.5) if len(added) > 1 else 0.0,
             **{f"best_{name}": population.fittest[name] for name in ("elites", "children")},
         }
 
@@ -108,16 +95,13 @@ class GenerationLog:
         learning: dict[str, float],
         validation: dict[str, float],
         replay: ReplayBuffer,
-        *,
-        has_networks: bool = False,
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
-        fitness, starts = played.fitness, {"training_starts": replay.training_starts} if has_networks else {}
-        trading = played.trading
+        fitness, trading = played.fitness, played.trading
         return {
             "generation": self.generation,
             "generations": self.generations,
-            "replay": {"size": replay.size, "capacity": replay.capacity, **starts},
+            "replay": {"size": replay.size, "capacity": replay.capacity, "training_starts": replay.training_starts},
             "fitness": {
                 **_spread(fitness[fitness.isfinite()]),
                 "above_zero": int((fitness > 0).sum()),

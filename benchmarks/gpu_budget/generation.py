@@ -13,6 +13,8 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from training.ddpg import Updates
+from training.forecasts.ridge import SkillTest, TrainingDays
 
 from benchmarks.gpu_budget.costs import Phase, joined
 from benchmarks.gpu_budget.fake_card import Meter, fake_card
@@ -22,9 +24,7 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.evidence import Evidence
 from training import rollout
-from training.ddpg import Updates
 from training.erl_trainer import ERLTrainer
-from training.forecasts.ridge import SkillTest, TrainingDays
 from training.generation_log import GenerationLog
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
 

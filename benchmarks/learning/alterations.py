@@ -10,13 +10,13 @@ from typing import Any
 from unittest import mock
 
 import torch
+from models.trader import Blend, Forecasts
 from torch import Tensor
 
 from models import evolution
 from models.ddpg_agent import DDPGAgent
 from models.networks import ActorCritic, Networks
 from models.population import RidgeRegressions
-from models.trader import Blend, Forecasts
 from training import ddpg
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from models.cash_value import CashValue
+from models.trader import Traders
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
@@ -30,11 +32,9 @@ from benchmarks.learning.unseen import fit_baselines, training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from models.cash_value import CashValue
 from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence, Trust
 from models.inputs import GROUP_OF_INPUT, TradeInputs
-from models.trader import Traders
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
 from training.evaluation.play import EvaluationSetup, play_agent
 from utils.config.trader import Config, DataConfig

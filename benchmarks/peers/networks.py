@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from training.forecasts.ridge import TrainingDays
 
 from benchmarks.learning.unseen import UnseenPath, tuning_windows
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
@@ -21,7 +22,6 @@ from environment.portfolio import Portfolio
 from models.inputs import InputRows
 from training.evaluation.baselines import ScoreRule, Scores, score_policy, tune_rule
 from training.evaluation.supervised import BankInputs, with_context
-from training.forecasts.ridge import TrainingDays
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import Config

@@ -92,7 +92,7 @@ class Report:
         for name in common:
             parts = [[line["policies"][name] for line in lines]]
             accounts[name] = account_of(parts, env.initial_capital, env.episode_steps)
-        return Field(accounts, trained, self.plan.folds.test_windows, env.max_holding_days)
+        return Field(accounts, trained, self.plan.folds.test_windows, env.trade_sessions)
 
     @cached_property
     def dates(self) -> list[str]:

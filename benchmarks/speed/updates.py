@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from models.cash_value import BUCKETS, Accounts, CashValue, Decision, account_features, candidate_features
+from models.trader import Traders
 from torch import Tensor, nn
 
 from benchmarks.speed.harness import CPU, seconds_of
 from benchmarks.speed.main_job import machine
-from models.cash_value import BUCKETS, Accounts, CashValue, Decision, account_features, candidate_features
 from models.inputs import INPUTS, TradeInputs
 from models.networks import Networks, Perceptrons, at_target, sale_target
 from models.population import Learners, Outcomes
 from models.replay_buffer import Batch, ReplayBuffer, Transitions, transition_fields
 from models.responses import Responses
-from models.trader import Traders
 from training import ddpg
 from utils.config.trader import EnvironmentConfig, LearningConfig
 from utils.memory.guard import keep_freed_memory

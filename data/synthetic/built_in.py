@@ -148,7 +148,7 @@ def built_in_market(
     loader.load_and_prepare()
     market = build_market(loader, split, env)
     rule, oracle = (
-        scores(synthetic, known, env.max_holding_days)[:, : drawn.stocks]
+        scores(synthetic, known, env.trade_sessions)[:, : drawn.stocks]
         for scores, known in ((rule_scores, drawn.close), (oracle_scores, drawn.drift))
     )
     sizes = rule_sizes(synthetic, drawn.close)

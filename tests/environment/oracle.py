@@ -23,7 +23,7 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
 5.  Exits, examined each session from the entry day (`next_open`) or the day after it (`same_close`) on. With a bar:
     open >= target or, with a stop, open <= stop, except on the entry day, exits at the open; else low <= stop at the
     stop, which is fill price x (1 - stop / 100); else high >= target at the target; else the close if the sessions
-    held, bars or not, the entry day being 1, have reached `max_holding_days`. Without a bar: after
+    held, bars or not, the entry day being 1, have reached `longest_holding`. Without a bar: after
     `max_days_without_bar` successive sessions of that kind it exits at its last close less delisting_loss percent; a
     bar resets their count. What is left at the close of `end` exits at its last close, without a bar as well.
     With a drawdown lock no order is accepted after a close at which equity was that percent below its highest close.
@@ -31,6 +31,11 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
     rate x value traded, on each leg.
 7.  Equity at a close = cash + shares x last close. Under `same_close` the cash and equity of day d are those before the
     orders of d are filled: their costs belong to the step that decides on them.
+7a. With daily exits, orders are read at every close but the last, in settlement as well: a stock held at the close, bought
+    before, moves its target to the (clipped) target of its order, and is sold where its clipped coefficient is below 1.
+    With `next_open` it is sold at the next open, before any other exit, if it has a bar that day; with `same_close` at
+    the close of the decision, if it has a bar, after the equity of that close was taken: it blocks its stock once more,
+    its proceeds enter with the next close, and so does its loss.
 8.  Reward = 100 x change of equity / initial capital, less the inaction penalty if no position was open at any time
     after the decision until the close of d + 1, less (loss multiplier - 1) x 100 x realised losses / initial capital.
     A realised loss is that of a trade closed on d + 1 at a negative profit after the costs of both legs. Fitness = sum
@@ -38,8 +43,9 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
 9.  A win is a trade with a positive profit after costs; every other trade is a loss.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import fsum
 from typing import Literal
@@ -52,7 +58,9 @@ Volumes = Sequence[Sequence[float | None]]
 """Shares traded, `volumes[day][stock]`, None where not known."""
 Order = Sequence[float]
 DayOrders = Mapping[int, Order] | Sequence[Order]
-Reason = Literal["target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end"]
+Decided = Callable[[int], tuple[float, float]]
+"""From the index of a close to the clipped coefficient and target that are ordered for a stock."""
+Reason = Literal["sold", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end"]
 
 DUST = 1e-6
 """Share of the initial capital below which an order is dropped."""
@@ -74,6 +82,10 @@ class Trade:
     reason: Reason
     profit: float
     costs: float
+    settled_day: int
+    """Its proceeds count from the close of this day on."""
+    targets: Mapping[int, float]
+    """Its target price in each session, which the close of this session may move."""
     rank: int
     """Place among the orders of its day, 0 being the largest coefficient; lapsed and dropped orders keep theirs."""
 
@@ -114,6 +126,10 @@ def simulate(
     """
     assert 0 <= start < end < len(bars), f"expected 0 <= start < end < {len(bars)}, got {start} and {end}"
     trades: list[Trade] = []
+
+    def decided(stock: int, close: int) -> tuple[float, float]:
+        return clipped(dict(asked(orders_by_step[close - start])).get(stock, (0.0, 0.0)))
+
     cash = [rules.initial_capital]
     equity = [rules.initial_capital]
     for day in range(start, end):
@@ -121,7 +137,7 @@ def simulate(
         is_locked = 0 < rules.drawdown_lock <= 100 * max(fallen) * (1 + 1e-12)
         if day < trading_end and not is_locked:
             orders = ranked(bars, orders_by_step[day - start], trades, day, rules)
-            trades += orders_filled(bars, volumes, orders, day, cash[-1], end, rules)
+            trades += orders_filled(bars, volumes, orders, day, cash[-1], end, rules, decided)
         cash.append(cash_at_close(trades, day + 1, rules))
         equity.append(cash[-1] + positions_at_close(bars, trades, day + 1))
     return summarise(trades, equity, cash, start, rules)
@@ -135,6 +151,7 @@ def orders_filled(
     cash: float,
     end: int,
     rules: EnvironmentConfig,
+    decided: Callable[[int, int], tuple[float, float]],
 ) -> list[Trade]:
     """The trades that ranked orders at the close of `day` open with `cash` to spend."""
     opened, filled_on = [], fill_day(day, rules)
@@ -150,7 +167,7 @@ def orders_filled(
         if value < DUST * rules.initial_capital:
             continue
         cash -= value * (1 + rate(rules))
-        opened.append(whole_trade(bars, (stock, value, target), day, rank, end, rules))
+        opened.append(whole_trade(bars, (stock, value, target), day, rank, end, rules, partial(decided, stock)))
     return opened
 
 
@@ -168,14 +185,20 @@ def ranked(
     bars: Bars, orders: DayOrders, trades: list[Trade], day: int, rules: EnvironmentConfig
 ) -> list[tuple[int, float, float]]:
     """The candidates that are ordered, best first, as (stock, clipped coefficient, clipped target)."""
-    held = {trade.stock for trade in trades if trade.exit_day > day}
+    held = {trade.stock for trade in trades if trade.settled_day > day}
     candidates = []
-    for stock, (coefficient, target) in asked(orders):
-        clipped = min(max(float(coefficient), 0.0), 10.0)
-        if clipped >= 1 and bars[day][stock] is not None and stock not in held:
-            candidates.append((stock, clipped, min(max(float(target), 10.0), 50.0)))
+    for stock, order in asked(orders):
+        coefficient, target = clipped(order)
+        if coefficient >= 1 and bars[day][stock] is not None and stock not in held:
+            candidates.append((stock, coefficient, target))
     candidates.sort(key=lambda candidate: (-candidate[1], candidate[0]))
     return candidates[: rules.max_new_positions_per_day]
+
+
+def clipped(order: Order) -> tuple[float, float]:
+    """The coefficient and the target of an order, within their ranges."""
+    coefficient, target = order
+    return min(max(float(coefficient), 0.0), 10.0), min(max(float(target), 10.0), 50.0)
 
 
 def asked(orders: DayOrders) -> Iterable[tuple[int, Order]]:
@@ -184,16 +207,31 @@ def asked(orders: DayOrders) -> Iterable[tuple[int, Order]]:
 
 
 def find_exit(
-    bars: Bars, stock: int, entry_day: int, target_price: float, end: int, rules: EnvironmentConfig
+    bars: Bars,
+    stock: int,
+    entry_day: int,
+    targets: dict[int, float],
+    end: int,
+    rules: EnvironmentConfig,
+    decided: Decided,
 ) -> tuple[int, float, Reason]:
-    """Day, price and reason of the exit of a position, from the bars of its own stock alone."""
+    """Day, price and reason of the exit of a position, from its own stock's bars and orders.
+
+    `targets` holds the target price of the entry day; those of later sessions are added.
+    """
     entry_bar = bars[entry_day][stock]
     assert entry_bar is not None
-    last_price = entry_bar[3]
-    stop_price = fill_price(entry_bar, rules) * (1 - rules.stop_percent / 100)
+    price, last_price = fill_price(entry_bar, rules), entry_bar[3]
+    stop_price = price * (1 - rules.stop_percent / 100)
     days_without_bar = 0
     for day in range(entry_day if rules.fill == "next_open" else entry_day + 1, end + 1):
-        bar = bars[day][stock]
+        bar, is_sold, target_price = bars[day][stock], False, targets[max(targets)]
+        if rules.exits == "daily" and day - 1 >= entry_day + (rules.fill == "same_close"):
+            coefficient, target = decided(day - 1)
+            is_sold, target_price = coefficient < 1, price * (1 + target / 100)
+        targets[day] = target_price
+        if rules.fill == "same_close" and is_sold and bars[day - 1][stock] is not None:
+            return day - 1, last_price, "sold"
         if bar is None:
             days_without_bar += 1
             if days_without_bar == rules.max_days_without_bar:
@@ -201,20 +239,29 @@ def find_exit(
             continue
         days_without_bar = 0
         open_, high, low, last_price = bar
+        if is_sold and rules.fill == "next_open":
+            return day, open_, "sold"
         if day > entry_day and open_ >= target_price:
             return day, open_, "target_open"
         if rules.stop_percent > 0 and low <= stop_price:
-            gapped = day > entry_day and open_ <= stop_price
-            return (day, open_, "stop_open") if gapped else (day, stop_price, "stop")
+            if day > entry_day and open_ <= stop_price:
+                return day, open_, "stop_open"
+            return day, stop_price, "stop"
         if high >= target_price:
             return day, target_price, "target"
-        if day - entry_day + 1 >= rules.max_holding_days:
+        if day - entry_day + 1 >= rules.longest_holding:
             return day, last_price, "holding"
     return end, last_price, "episode_end"
 
 
 def whole_trade(
-    bars: Bars, order: tuple[int, float, float], order_day: int, rank: int, end: int, rules: EnvironmentConfig
+    bars: Bars,
+    order: tuple[int, float, float],
+    order_day: int,
+    rank: int,
+    end: int,
+    rules: EnvironmentConfig,
+    decided: Decided,
 ) -> Trade:
     """The trade, exit included, of a filled order: (stock, value, target percent)."""
     stock, value, target = order
@@ -222,8 +269,8 @@ def whole_trade(
     bar = bars[entry_day][stock]
     assert bar is not None
     price = fill_price(bar, rules)
-    target_price = price * (1 + target / 100)
-    exit_day, exit_price, reason = find_exit(bars, stock, entry_day, target_price, end, rules)
+    targets = {entry_day: price * (1 + target / 100)}
+    exit_day, exit_price, reason = find_exit(bars, stock, entry_day, targets, end, rules, decided)
     proceeds = value / price * exit_price
     return Trade(
         stock=stock,
@@ -232,12 +279,14 @@ def whole_trade(
         entry_price=price,
         shares=value / price,
         value=value,
-        target_price=target_price,
+        target_price=targets[max(targets)],
         exit_day=exit_day,
         exit_price=exit_price,
         reason=reason,
         profit=proceeds - value,
         costs=rate(rules) * (value + proceeds),
+        settled_day=exit_day + (reason == "sold" and rules.fill == "same_close"),
+        targets=targets,
         rank=rank,
     )
 
@@ -250,13 +299,13 @@ def rate(rules: EnvironmentConfig) -> float:
 def cash_at_close(trades: list[Trade], day: int, rules: EnvironmentConfig) -> float:
     """Initial capital, less what every trade cost to enter, plus what the trades closed by `day` brought in."""
     spent = [-trade.value * (1 + rate(rules)) for trade in trades]
-    earned = [trade.shares * trade.exit_price * (1 - rate(rules)) for trade in trades if trade.exit_day <= day]
+    earned = [trade.shares * trade.exit_price * (1 - rate(rules)) for trade in trades if trade.settled_day <= day]
     return fsum([rules.initial_capital, *spent, *earned])
 
 
 def positions_at_close(bars: Bars, trades: list[Trade], day: int) -> float:
     """Value of the open positions at their last closes."""
-    return fsum(trade.shares * last_close(bars, trade.stock, day) for trade in trades if trade.exit_day > day)
+    return fsum(trade.shares * last_close(bars, trade.stock, day) for trade in trades if trade.settled_day > day)
 
 
 def last_close(bars: Bars, stock: int, day: int) -> float:
@@ -300,5 +349,5 @@ def active_on(trades: list[Trade], day: int) -> bool:
 
 def loss_penalty(trades: list[Trade], day: int, rules: EnvironmentConfig) -> float:
     """What the losses realised on `day` take from its reward, beyond the money."""
-    lost = fsum(max(0.0, trade.costs - trade.profit) for trade in trades if trade.exit_day == day)
+    lost = fsum(max(0.0, trade.costs - trade.profit) for trade in trades if trade.settled_day == day)
     return (rules.loss_multiplier - 1) * 100 * lost / rules.initial_capital

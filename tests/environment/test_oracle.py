@@ -23,7 +23,7 @@ from tests.market_cases import (
 from utils.config.trader import EnvironmentConfig
 
 Day = float | Bar | None
-RULES = EnvironmentConfig(initial_capital=1000.0, stake_percent=10.0, cost_bps=0.0, slippage_bps=0.0)
+RULES = EnvironmentConfig(exits="target", initial_capital=1000.0, stake_percent=10.0, cost_bps=0.0, slippage_bps=0.0)
 
 
 def play(
@@ -274,6 +274,42 @@ def test_position_without_a_bar_is_marked_at_its_last_close() -> None:
     assert result.cash == [1000, 200, 200, 200, 800]
 
 
+# Daily exits
+
+
+@pytest.mark.parametrize(
+    ("later", "orders", "expected"),
+    [
+        ([8, 9, 10], {}, (2, 9, "sold")),  # without an order, at the open after the entry day
+        ([8, 9, 10], {1: (0.999, 50)}, (2, 9, "sold")),
+        ([8, 9, 10], {1: (1, 50)}, (3, 10, "sold")),
+        ([8, 9, 10], {1: (1, 50), 2: (7, 50)}, (3, 10, "episode_end")),
+        ([8, (9, 9.5, 9, 9), 10], {1: (1, 10)}, (2, 9, "target_open")),  # the target moved to 8.8
+        ([8, (8, 9.5, 8, 9), 10], {1: (1, 10)}, (2, 8.8, "target")),
+        ([8, (14, 15, 13, 14), 10], {1: (0, 50)}, (2, 14, "sold")),
+        ([8, None, 10], {1: (0, 50), 2: (1, 50)}, (3, 10, "episode_end")),  # the sale lapses, and nobody repeats it
+        ([8, None, 10], {1: (0, 50), 2: (0, 50)}, (3, 10, "sold")),
+    ],
+)
+def test_daily_decisions_sell_keep_and_move_the_target(
+    later: list[Day], orders: dict[int, Order], expected: tuple[int, float, str]
+) -> None:
+    by_day = {0: {0: (1, 50)}} | {day: {0: order} for day, order in orders.items()}
+    result = play([5, *later], orders=by_day, exits="daily", trading_end=1)
+    assert exits(result) == [(expected[0], pytest.approx(expected[1]), expected[2])]
+    assert result.equity[-1] == pytest.approx(900 + 12.5 * expected[1])
+
+
+def test_sale_at_the_close_of_its_decision_settles_with_the_next_close() -> None:
+    orders = {0: {0: (10, 50)}, 1: {0: (0, 50), 1: (10, 50)}, 2: {1: (10, 50)}, 3: {1: (1, 50)}}
+    result = play([8, 10, 12, 8, 8], [8, 8, 8, 8, 8], orders=orders, exits="daily", fill="same_close")
+    # Sold at 10 on day 1; nothing could be bought that day, for its 1250 come in with the close of day 2.
+    assert exits(result) == [(1, 10, "sold"), (4, 8, "episode_end")]
+    assert [trade.order_day for trade in result.trades] == [0, 2]
+    assert result.cash == [1000, 0, 1250, 250, 1250]
+    assert result.equity == [1000, 1250, 1250, 1250, 1250]
+
+
 # Rewards and counts
 
 
@@ -338,7 +374,7 @@ def test_money_is_conserved(case: MarketCase) -> None:
     assert len(result.equity) == len(result.cash) == len(result.rewards) + 1 == case.end - case.start + 1
     for day, (cash, equity) in enumerate(zip(result.cash, result.equity, strict=True), case.start):
         # Under same_close, a day's equity comes before that day's fills.
-        held = [trade for trade in result.trades if trade.order_day < day < trade.exit_day]
+        held = [trade for trade in result.trades if trade.order_day < day < trade.settled_day]
         positions = sum(trade.shares * last_close(bars, trade.stock, day) for trade in held)
         assert cash + positions == pytest.approx(equity, rel=1e-9)
         assert cash >= -1e-9 * capital
@@ -414,7 +450,7 @@ def test_random_markets_hold_every_kind_of_exit_and_trouble() -> None:
         data = random_panel(rng, 100, 20, tick=0.125)
         orders = random_orders(rng, 99, 20)
         for fill in ("next_open", "same_close"):
-            rules = EnvironmentConfig(max_new_positions_per_day=2, fill=fill, stop_percent=15.0)
+            rules = EnvironmentConfig(max_new_positions_per_day=2, fill=fill, stop_percent=15.0, exits="target")
             result = MarketCase(data, orders, 0, 99, 85, rules).expected
             reasons.update((fill, trade.reason) for trade in result.trades)
             entry_day_targets += sum(trade.entry_day == trade.exit_day for trade in result.trades)

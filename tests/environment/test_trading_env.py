@@ -111,13 +111,13 @@ def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tu
     rules, stocks = case.rules, case.data.shape[1]
     portfolio, exits = np.zeros((stocks, 4), np.float32), np.zeros((stocks, 2), np.float32)
     for trade in trades:
-        if trade.order_day < day < trade.exit_day:
+        if trade.order_day < day < trade.settled_day:
             price = last_close(bars, trade.stock, day)
             missing = next(k for k in range(day + 1) if bars[day - k][trade.stock] is not None)
             size = trade.value / (rules.initial_capital * rules.stake_percent / 100)
-            held = (day - trade.entry_day + 1) / rules.max_holding_days
+            held = (day - trade.entry_day + 1) / rules.longest_holding
             portfolio[trade.stock] = 1, held, price / trade.entry_price - 1, size / 10
-            exits[trade.stock] = trade.target_price / price - 1, missing / rules.max_days_without_bar
+            exits[trade.stock] = trade.targets[day] / price - 1, missing / rules.max_days_without_bar
     return portfolio, exits
 
 

@@ -17,7 +17,6 @@ from training.evaluation.holdout import Look, add_look, champions_looked_at, loc
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import EvaluationSetup, PlayedPolicies, play_all
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
-from training.forecasts.samples import Float32Array
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.settings import changed_flags
@@ -55,21 +54,20 @@ def evaluate(
     env: Portfolio,
     judging: EvaluationConfig,
     arguments: EvaluateArguments,
-    results: Float32Array | None = None,
 ) -> Evaluation:
-    """Play a run's champion and the baselines on the days of a split, and judge them; `results` as in `play_run`."""
+    """Play a run's champion and the baselines on the days of a split, and judge them."""
     return Evaluation(
         run.name,
         split,
         run.config,
         run.market,
-        play_run(run, getattr(run.market.splits, split), env, judging, "evaluation", results),
+        play_run(run, getattr(run.market.splits, split), env, judging, "evaluation"),
         trials_beside(run.path) if split == "validation" else 1,
         shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
-        trust=[run.champion.trust],
+        shares=[run.champion.share],
         extends=run.extends,
     )
 
@@ -80,7 +78,6 @@ def play_run(
     env: Portfolio,
     judging: EvaluationConfig,
     draws: str,
-    results: Float32Array | None = None,
 ) -> PlayedPolicies:
     """Play a run's champion and the baselines on some days: supervised ones, simple ones, and the planted rules.
 
@@ -88,13 +85,12 @@ def play_run(
 
     Args:
         draws: name of the generator of random selections.
-        results: of orders of the training days, see `Samples`, where they were computed before.
     """
     steps = run.config.env.episode_steps
     starts = consecutive_windows(days, steps).to(run.device)
     rules = simple_rules(run.market)
     if judging.rivals == "learned":
-        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit, results=results)
+        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit)
         rules = {**{name: one.rule for name, one in learned.items()}, **rules}
     if run.planted_scores is not None:
         tuning = spaced_windows(run.market.splits.train, steps, TUNING_WINDOWS).to(run.device)
@@ -137,11 +133,10 @@ def judge_training(
     config: Config,
     path: Path,
     scores: PlantedScores | None,
-    results: Float32Array | None = None,
 ) -> Evaluation:
-    """Judge the champion of a finished training run on its validation days; `results` as in `play_run`."""
+    """Judge the champion of a finished training run on its validation days."""
     agents = trainer.champion, trainer.best_agent
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()
-    return evaluate(run, "validation", trainer.val_env.account, config.evaluation, again, results)
+    return evaluate(run, "validation", trainer.val_env.account, config.evaluation, again)

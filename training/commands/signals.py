@@ -44,7 +44,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     if arguments.release:
         rules = dataclasses.replace(rules, drawdown_lock=0.0)
     signals = make_signals(champion, market, day, rules, cash, holdings, arguments.peak or 0.0)
-    evidence = f"{champion.evidence.finding}. The champion is {champion.evidence.bet(champion.trust)}."
+    evidence = f"{champion.evidence.finding}. The champion is {champion.evidence.bet(champion.share)}."
     notes = [_NOTE]
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")
@@ -62,7 +62,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         write_json(arguments.json, origin | dataclasses.asdict(signals) | {"notes": notes})
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
-        orders = broker_orders(run.name, signals.date, purchases, holdings, rules)
+        orders = broker_orders(run.name, signals.date, purchases, holdings, rules, signals.sales)
         if too_small := {*purchases, *(held.ticker for held in holdings)} - {order.ticker for order in orders}:
             logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(sorted(too_small)))
         _write_for_brokers(arguments, orders)
@@ -86,7 +86,8 @@ def described(signals: Signals) -> list[str]:
         by = "" if signals.is_forecast else ", which hold the market round robin"
         texts = [f"orders{by}\n{_table([vars(order) for order in signals.orders])}"]
     else:
-        texts = ["no order: nothing promises more than the cash is worth, or no cash is left"]
+        texts = ["no order: no stock promises more than its costs and its capital's price, or no cash is left"]
+    texts += [f"to be sold at the next open: {', '.join(signals.sales)}"] if signals.sales else []
     return texts + ([f"open positions\n{_table(signals.positions)}"] if signals.positions else [])
 
 

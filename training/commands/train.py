@@ -134,7 +134,7 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         trainer.log.add("checkpoint", checkpoint_seconds)
         total, champion = record["seconds"]["total"] + checkpoint_seconds, trainer.champion
         shown = {**record, "seconds": {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}}
-        bet = champion.evidence.bet(champion.trust)
+        bet = champion.evidence.bet(champion.share)
         logger.info("%s", status_block(shown, get_profiler().summary_line(), config.env, bet))
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)
@@ -161,8 +161,8 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     """Judge the champion, draw the pictures, write the summary and the page."""
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
-    results = trainer.end_training()
-    evaluation = judge_training(trainer, config, run.path, scores, results)
+    trainer.end_training()
+    evaluation = judge_training(trainer, config, run.path, scores)
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
     get_profiler().log_memory("end", census=config.census_every > 0)

@@ -117,5 +117,5 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         shlex.join(again),
         folds=folds,
         evidence=[agent.evidence for agent in champions],
-        trust=[agent.trust for agent in champions],
+        shares=[agent.share for agent in champions],
     )

@@ -17,7 +17,6 @@ from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from models.trader import best_stocks
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
@@ -36,23 +35,25 @@ Scores = NDArray[np.float32] | Array
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
 EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
 RULE, ORACLE = "planted rule", "oracle"
-BEST_AGENT, CLOSED_FORM = "best agent", "closed form"
+BEST_AGENT = "best agent"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 _YEAR, _MONTH = 252, 21
-_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
+_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score", "keep_above")
 _VOLATILITY_DAYS = 60
 _MARGIN = 2.0
 """Standard errors by which a setting must be better: windows overlap, and the best of many is biased upwards."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
 _TARGETS = (MAX_TARGET_PERCENT, 30.0, 20.0, 15.0, 12.0, MIN_TARGET_PERCENT)
+_KEEPS = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+"""Quantiles of all scores that are tried as those below which positions are sold."""
 _LEVELS = (0.25, 0.5, 0.75, 0.9, 0.97)
 """Quantiles of the scores that are tried as thresholds, prices of cash and full scores."""
 
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """A rule that every day orders the stocks with the largest scores above a threshold."""
+    """A rule that every day orders the stocks with the largest scores above a threshold, and sells by them too."""
 
     scores: Scores
     """(days, n), known at each day's close; NaN: no order."""
@@ -66,6 +67,8 @@ class ScoreRule:
     """Score from which an order has the largest size; below it sizes are proportional. 0: all have the largest."""
     sizes: Scores | None = None
     """(days, n) shares of these sizes, 0 to 1; None: all."""
+    keep_above: float = 0.0
+    """Score below which a position is sold at the next fill; read with daily exits only."""
 
 
 def simple_rules(market: Market) -> dict[str, ScoreRule]:
@@ -108,6 +111,8 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     tables = dict(zip(keys, rules, strict=True))
     best = [_best(env, rule, days) for rule in tables.values()]
     known, stocks, shares = (torch.stack(parts) for parts in zip(*best, strict=True))
+    is_daily = env.rules.exits == "daily"
+    whole = torch.stack([_scores_on(env, rule, days) for rule in tables.values()]) if is_daily else known
     place = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
@@ -118,7 +123,7 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         here = place.repeat_interleave(of_rule), env.day - days.start
         score, stock = known[here], stocks[here]
         lanes = columns.repeat_interleave(of_rule, dim=0)
-        threshold, largest, target, price, full = lanes[..., None].unbind(1)
+        threshold, largest, target, price, full, keep_above = lanes[..., None].unbind(1)
         if has_price:
             free, _, left = env.account()[..., :ACCOUNT_FEATURES].double().unbind(-1)
             threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
@@ -128,15 +133,26 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         share = share * shares[here].gather(1, rank)
         size = torch.where((above > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
         size = size.float().double()  # as an action gives it
-        return Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
+        orders = Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
+        if not is_daily:
+            return orders
+        held = env.slot_stock().clamp(max=env.bars.stocks - 1)
+        has_bar = env.bars.tradable[env.day[:, None], held]
+        now = whole[here[0][:, None], here[1][:, None], held].double()
+        return replace(orders, sold=(has_bar & (now < keep_above)).T)
 
     return act
 
 
+def _scores_on(env: Portfolio, rule: ScoreRule, days: slice) -> Tensor:
+    """Return a rule's (days, n) scores on some days, minus infinity without one or without a bar."""
+    known = torch.from_numpy(np.nan_to_num(rule.scores[days], nan=-np.inf)).to(env.device)
+    return known.masked_fill_(~env.bars.tradable[days], -torch.inf)
+
+
 def _best(env: Portfolio, rule: ScoreRule, days: slice) -> tuple[Tensor, Tensor, Tensor]:
     """Return the largest of a rule's scores on some days, (days, k), minus infinity: none; their stocks and sizes."""
-    known = torch.from_numpy(np.nan_to_num(rule.scores[days], nan=-np.inf)).to(env.device)
-    known.masked_fill_(~env.bars.tradable[days], -torch.inf)
+    known = _scores_on(env, rule, days)
     stocks = best_stocks(known[None], env.ranked)[0]
     best, sizes = known.gather(1, stocks).double(), rule.sizes
     if sizes is None:
@@ -144,10 +160,26 @@ def _best(env: Portfolio, rule: ScoreRule, days: slice) -> tuple[Tensor, Tensor,
     return best, stocks, torch.from_numpy(sizes[days]).to(env.device).double().gather(1, stocks)
 
 
+def best_stocks(expected: Tensor, most: int) -> Tensor:
+    """Return the stocks of the largest of (A, days, n) forecasts, (A, days, most), in their order; ties go to the lower
+    ones."""
+    stocks = expected.shape[2]
+    if most >= stocks:
+        return torch.arange(stocks, device=expected.device).expand(expected.shape).contiguous()
+    best = expected.topk(most, dim=2)
+    stock, least = best.indices, best.values[..., -1:]
+    is_tied = ((expected >= least).sum(2) > most) & least[..., 0].isfinite()
+    if bool(is_tied.any()):
+        stock[is_tied] = expected[is_tied].sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return stock.sort(dim=2).values
+
+
 def tune_rule(
     env: Portfolio, scores: Scores, threshold: float, starts: Tensor, sizes: Scores | None = None
 ) -> ScoreRule:
     """Tune threshold and price of cash, then size and target, then the full score, by mean fitness on windows.
+
+    With daily exits it is tuned after the threshold when to sell, and then the threshold again.
 
     A setting replaces the one before it only if it is better by more than two standard errors of the paired difference.
 
@@ -162,8 +194,15 @@ def tune_rule(
         return rule
     rises = np.quantile(ordered[ordered > threshold].astype(np.float64) - threshold, _LEVELS).tolist()
     # Thresholds first: the best target depends on how selective the rule is.
+    thresholds: list[dict[str, Any]] = [
+        {"threshold": threshold + rise, "cash_price": price} for rise in (0.0, *rises) for price in (0.0, *rises)
+    ]
+    seen = scores[first:last][np.isfinite(scores[first:last])].astype(np.float64)
+    keeps = [-np.inf, 0.0, threshold, *np.quantile(seen, _KEEPS).tolist()]
+    sales: list[list[dict[str, Any]]] = [[{"keep_above": level} for level in keeps], thresholds]
     steps: list[list[dict[str, Any]]] = [
-        [{"threshold": threshold + rise, "cash_price": price} for rise in (0.0, *rises) for price in (0.0, *rises)],
+        thresholds,
+        *(sales if env.rules.exits == "daily" else []),
         [{"coefficient": size, "target_percent": target} for size in _COEFFICIENTS for target in _TARGETS],
         [{"full_score": threshold + rise} for rise in rises],
     ]

@@ -14,9 +14,9 @@ from utils.charts import Chart, FloatArray
 _TRADED_STOCKS = 4
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
-    "reward": "Mean squared error of what orders earn beyond their day's mean, percent of the capital, squared.",
-    "temporal": "Mean squared temporal difference of replayed transitions, percent of the capital, squared.",
-    "actor": "Minus the result of what actors choose, in deviations of results and in good orders.",
+    "gain": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
+    "time": "Mean squared temporal difference of the sessions for which they take capital, squared.",
+    "actor": "Minus the value of the actors' relaxed choices, in temperatures.",
 }
 """What the losses are."""
 
@@ -91,25 +91,21 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
 def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """Draw what is learned, from the records of metrics.jsonl.
 
-    Losses of critics and actors where there are networks, the out-of-fold explained variance of results, and Q(s0)
-    beside the profit.
+    Losses of critics and actors, what the elites earn, and the price of capital that they find.
     """
     generations, charts = _generations(records), []
-    explained = {"population mean": "explained", "best agent": "explained_best"}
-    if any("noise_scale" in record["learning"] for record in records):
-        for name, note in _LOSSES.items():
-            losses = {name: column(records, "learning", f"{name}_loss")}
-            charts.append(Chart(f"Loss: {name}", generations, losses, "{:.3f}", note=note, has_zero=name != "actor"))
-        explained = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
-    shares = {label: 100.0 * column(records, "learning", name) for label, name in explained.items()}
-    note = "On training days, out of fold; of networks and their ridge the elites' mean, relative to each day's mean."
-    charts.append(Chart("Variance of results explained, %", generations, shares, note=note))
-    values = {
+    for name, note in _LOSSES.items():
+        losses = {name: column(records, "learning", f"{name}_loss")}
+        charts.append(Chart(f"Loss: {name}", generations, losses, "{:.3f}", note=note, has_zero=name != "actor"))
+    earned = {"elites": column(records, "learning", "elite_profit_percent")}
+    note = "Mean of the elites over the training windows of the fitness, % of the capital."
+    charts.append(Chart("Profit of an episode, %", generations, earned, note=note))
+    prices = {
         label: column(records, "learning", name)
-        for label, name in (("Q(s0), expected", "initial_value"), ("earned", "elite_profit_percent"))
+        for label, name in (("reward rate", "reward_rate"), ("price of capital", "price_of_capital"))
     }
-    note = "Means of the elites over the training windows of the fitness, % of the capital."
-    return [*charts, Chart("Value of an episode, expected and earned, %", generations, values, note=note)]
+    note = "What the replayed accounts earn a day, and what the elites' capital costs a session, %."
+    return [*charts, Chart("Reward rate and price of capital, %", generations, prices, "{:.3f}", note=note)]
 
 
 def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -60,10 +60,9 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
                 **dataclasses.asdict(evidence),
                 "p_value": evidence.smallest,
                 "is_significant": evidence.is_significant,
-                "share_of_orders": trust.orders,
-                "trust_in_timing": trust.timing,
+                "share_of_orders": share,
             }
-            for evidence, trust in zip(evaluation.evidence, evaluation.trust, strict=True)
+            for evidence, share in zip(evaluation.evidence, evaluation.shares, strict=True)
         ],
         "has_skill": found.has_skill,
         "is_better_than_random_picker": found.has_selection,

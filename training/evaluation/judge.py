@@ -12,8 +12,8 @@ import pandas as pd
 
 from data.features import CLOSE, OPEN
 from data.market import Market
-from models.evidence import Evidence, Trust
-from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, EQUAL, HOLD, ORACLE, RANDOM, RULE
+from models.evidence import Evidence
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, EQUAL, HOLD, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
@@ -118,7 +118,7 @@ class Evaluation:
     """Name of the run that this one extends, if any."""
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days."""
-    trust: Sequence[Trust] = ()
+    shares: Sequence[float] = ()
     """In each champion."""
 
     @cached_property
@@ -136,7 +136,7 @@ class Evaluation:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
         # The best baseline is sought among policies that do not know what is planted.
-        no_baselines = (CHAMPION, BEST_AGENT, CLOSED_FORM, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+        no_baselines = (CHAMPION, BEST_AGENT, RANDOM, EQUAL, HOLD, RULE, ORACLE)
         others = [name for name in profit if name not in no_baselines]
         champion, equal = (float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL))
         return verdict(
@@ -170,8 +170,8 @@ class Evaluation:
         if not self.evidence:
             return ""
         if not self.folds:
-            return f"{self.evidence[0].finding}. The champion is {self.evidence[0].bet(self.trust[0])}."
-        found, share = sum(one.is_significant for one in self.evidence), np.mean([one.orders for one in self.trust])
+            return f"{self.evidence[0].finding}. The champion is {self.evidence[0].bet(self.shares[0])}."
+        found, share = sum(one.is_significant for one in self.evidence), np.mean(self.shares)
         return (
             f"Training days show significant evidence for {found} of {len(self.evidence)} champions; "
             f"{100 * share:.0f}% of the orders in the mean are the agents', the rest holds the market."
@@ -180,7 +180,7 @@ class Evaluation:
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:
         """Return the information coefficient and the rank information coefficient of all scores, by policy."""
-        holding, found = self.config.env.max_holding_days, {}
+        holding, found = self.config.env.trade_sessions, {}
         for name, scores in self.played.scores.items():
             plain, ranked = information_coefficients(scores, self.played.results)
             found[name] = (summed_up(plain, holding), summed_up(ranked, holding))

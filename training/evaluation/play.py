@@ -19,7 +19,7 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
-from models.trader import Forecasts
+from models.policy import Forecasts
 from training.evaluation.baselines import (
     BENCHMARK,
     CHAMPION,
@@ -33,7 +33,7 @@ from training.evaluation.baselines import (
     score_policy,
 )
 from training.forecasts.skill import agent_scores, known_share, trade_results
-from training.rollout import purchases, roll_out, step_by
+from training.rollout import play_agent_on, purchases, step_by
 from utils import metrics
 from utils.progress import progress
 
@@ -134,15 +134,12 @@ def play_agent(
         windows) each, the size 0 where nothing was bought.
     """
     env, invested = setup.env, list[Tensor]()
-    roll_out(
+    play_agent_on(
         TradingEnvironment.on(setup.market, env.rules, account=env),
-        agent.traders,
+        agent,
         agent.forecasts(setup.market) if forecasts is None else forecasts,
-        agent.cash_value,
         setup.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
-        label="assess",
-        policy=agent.policy,
     )
     trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
     return _curves(env, invested, 1), trades, purchases(env)
@@ -179,12 +176,20 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     first = trading * torch.arange(windows, device=moved.device)
     # (lanes,) where in the circle each lane begins, draws within shifts.
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
+    sessions = torch.zeros_like(plan.stock) if plan.sale_step is None else _sessions_until(plan.sale_step)
     # (windows * trading, orders) each, by time.
-    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in vars(plan).values()]
+    parts = (plan.stock, plan.coefficient, plan.target_percent, sessions)
+    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in parts]
+    step_of = torch.arange(trading, device=begin.device)[:, None]
+    sold_after = circle.pop()[(begin + step_of) % length].movedim(-1, 1)  # (trading, orders, lanes)
+    sale_step = sold_after.new_full((setup.env.rules.episode_steps, *sold_after.shape[1:]), -1)
+    sale_step[:trading] = torch.where(sold_after > 0, step_of[..., None] + sold_after, -1)
 
     def order(step: int) -> None:
-        parts = (part[(begin + step) % length].T for part in circle)
-        setup.env.step_orders(_drawn(setup.env, Orders(*parts), generator) if step < trading else None)
+        env, now = setup.env, min(step, trading - 1)
+        orders = _drawn(env, Orders(*(part[(begin + now) % length].T for part in circle)), generator)
+        sold = None if plan.sale_step is None else env.planned_sales(sale_step)
+        env.step_orders(replace(orders, sold=sold) if step < trading or sold is not None else None)
 
     curves = _play_days(setup, shifts * draws, order)
     return curves.each(lambda values: values.reshape(shifts, draws, *values.shape[1:]).mean(axis=1))
@@ -194,15 +199,23 @@ def execute_again(
     setup: EvaluationSetup, plan: Orders, copies: int = 1, generator: torch.Generator | None = None
 ) -> EquityCurves:
     """Execute the same orders under the rules of this setup; with a generator, for stocks drawn at random."""
+    sale_step = None if plan.sale_step is None else plan.sale_step.repeat(1, 1, copies)
 
     def order(step: int) -> None:
-        orders = None
-        if (plan.coefficient[step] > 0).any():
-            orders = Orders(*(part[step].repeat(1, copies) for part in vars(plan).values()))
+        orders, sold = None, None if sale_step is None else setup.env.planned_sales(sale_step)
+        if sold is not None or (plan.coefficient[step] > 0).any():
+            parts = (plan.stock, plan.coefficient, plan.target_percent)
+            orders = Orders(*(part[step].repeat(1, copies) for part in parts), sold=sold)
             orders = orders if generator is None else _drawn(setup.env, orders, generator)
         setup.env.step_orders(orders)
 
     return _play_days(setup, copies, order)
+
+
+def _sessions_until(sale_step: Tensor) -> Tensor:
+    """Return the (steps, orders, lanes) sessions from an order to the decision on its sale; 0: nobody decided on it."""
+    step = torch.arange(len(sale_step), device=sale_step.device)[:, None, None]
+    return (sale_step - step).clamp(min=0)
 
 
 def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:
@@ -318,7 +331,7 @@ def play_all(
         at_cost,
         play_shifted(setup, plan, random_selections, generator),
         known_share(plan, rules),
-        {CHAMPION: agent_scores(forecasts, first, days), **scores},
+        {CHAMPION: agent_scores(forecasts, 0.5 * float(agent.rate), first, days), **scores},
         trade_results(setup.env.bars, rules, first, days),
     )
 

@@ -43,6 +43,8 @@ def order_results(
     targets = torch.tensor(target_percents, device=bars.quotes.device)
     affordable = replace(
         rules,
+        exits="target",
+        max_holding_days=rules.trade_sessions,
         stake_percent=_STAKE_PERCENT,
         max_new_positions_per_day=1,
         inaction_penalty=0.0,

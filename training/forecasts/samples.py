@@ -47,7 +47,7 @@ class Samples:
             known = order_results(env.bars, env.rules, train.first, last).cpu().numpy()
             results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
             results[:, train.first : last + 1] = known
-        return cls(x, results, train, env.slots // env.orders_per_day)
+        return cls(x, results, train, env.rules.trade_sessions + env.rules.max_days_without_bar - 1)
 
     @cached_property
     def is_known(self) -> BoolArray:

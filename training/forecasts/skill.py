@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from environment.ledger import Bars
 from environment.orders import Orders
-from models.trader import Forecasts
+from models.policy import Forecasts, score_of
 from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT
@@ -33,13 +33,12 @@ class Coefficient:
     days: int
 
 
-def agent_scores(forecasts: Forecasts, first_day: int, days: int) -> Array:
-    """Return the results that an agent expects of orders, (days, n), percent of the initial capital; NaN without a bar.
-
-    It orders the largest of them that are worth more than the cash they take.
-    """
-    expected = forecasts.expected[0, first_day : first_day + days].double()
-    return np.asarray(torch.where(expected.isfinite(), expected, torch.nan).cpu().numpy())
+def agent_scores(forecasts: Forecasts, price: float, first_day: int, days: int) -> Array:
+    """Return an agent's scores of stocks at a price of capital, (days, n) percent of a position's value; NaN without a
+    bar."""
+    gain, time = (part[0, first_day : first_day + days].double().cpu() for part in (forecasts.gain, forecasts.time))
+    score = score_of(gain, time, torch.tensor(price, dtype=torch.float64))
+    return np.asarray(torch.where(score.isfinite(), score, torch.nan).numpy())
 
 
 def trade_results(bars: Bars, rules: EnvironmentConfig, first_day: int, days: int) -> Array:

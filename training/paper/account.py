@@ -206,9 +206,11 @@ class Account:
         start = book.window(day)
         rules = book.rules(start)
         left = rules.trading_days - (day - start)
-        reason, orders = self.journal.stop_reason(), list[Order]()
-        if not reason and left > 0 and not book.is_locked(day):
-            orders = self._purchases(day, start, left)
+        reason = self.journal.stop_reason()
+        orders, sales = self._decided(day, start, left)
+        if reason or left <= 0 or book.is_locked(day):
+            orders = []
+        orders = [*sales, *orders]
         if self.broker is not None:
             orders = self._for_broker(day, orders, rules)
         values = {"orders": [order.values for order in orders], **({"stopped": reason} if reason else {})}
@@ -220,10 +222,11 @@ class Account:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
         if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
             rules = dataclasses.replace(rules, max_holding_days=1)
-        shares = {order.ticker: order.value / float(self._prices(order.ticker, day)[-1]) for order in orders}
+        purchases, sales = ({order.ticker: order for order in orders if order.side == side} for side in ("buy", "sell"))
+        shares = {ticker: order.value / float(self._prices(ticker, day)[-1]) for ticker, order in purchases.items()}
         known = {order.id: order for order in orders}
         holdings = [position.holding for position in self.book.positions(day)]
-        forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules)
+        forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, [*sales])
         return [
             dataclasses.replace(
                 known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False),
@@ -232,19 +235,22 @@ class Account:
             for form, request in zip(forms, alpaca_requests(forms), strict=True)
         ]
 
-    def _purchases(self, day: int, start: int, left: int) -> list[Order]:
-        """Return the champion's orders at a close."""
+    def _decided(self, day: int, start: int, left: int) -> tuple[list[Order], list[Order]]:
+        """Return the champion's purchases and sales at a close."""
         book, is_first = self.book, day == start
         cash = float(book.session(day)["equity" if is_first else "cash"])
         holdings = [] if is_first else [position.holding for position in book.positions(day)]
         is_own, date = self.agent.decides_on(day), book.date(day)
-        return [
+        bought, sold = decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
+        purchases = [
             Order(
                 order_id(self.name, date, one.ticker, "buy"),
                 *(one.ticker, "buy", one.value, one.coefficient, one.target_percent, is_own),
             )
-            for one in decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
+            for one in bought
         ]
+        sales = [Order(order_id(self.name, date, one, "sell"), one, "sell", 0.0, 0.0, 0.0, True) for one in sold]
+        return purchases, sales
 
     def _send(self, day: int) -> None:
         """Send the newest close's orders that have no answer."""

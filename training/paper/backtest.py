@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.market import Market, span_of
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from models.trader import Forecasts
+from models.policy import Forecasts
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.paper.account import Account
 from training.paper.venue import Fill, fills_of

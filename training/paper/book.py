@@ -106,7 +106,7 @@ class Book:
 
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
-        held, longest = dict[str, Position](), self._rules.max_holding_days + self._rules.max_days_without_bar
+        held, longest = dict[str, Position](), self._rules.longest_holding + self._rules.max_days_without_bar
         for entry in range(max(self.start, day - longest), day + 1):
             for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
                 column = self.market.tickers.index(fill.ticker)
@@ -123,7 +123,10 @@ class Book:
         if day == self.start:
             return []
         equity, stakes = self.equity(day - 1), []
-        for position in (one for one in self.positions(day - 1) if one.order.is_own):
+        # What was sold at the open has nothing at stake in the session.
+        sold = {order.ticker for order in self.orders(day - 1) if order.is_own and order.side == "sell"}
+        own = (one for one in self.positions(day - 1) if one.order.is_own and one.holding.ticker not in sold)
+        for position in own:
             share = position.holding.shares * position.holding.last_price / equity
             stock = self.stocks[position.holding.ticker]
             stakes.append(Stake(stock, share, False, self._candidates(position.ordered)))

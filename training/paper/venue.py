@@ -121,10 +121,13 @@ class PaperVenue:
         portfolio.reset(torch.tensor([0]))
         for day in range(self._start, min(len(self._market.dates) - 1, end)):
             given = self._orders.get(day, ())
-            rows = [(self._stocks.index(order.ticker), order.coefficient, order.target_percent) for order in given]
-            rows += [(0, 0.0, MIN_TARGET_PERCENT)] * (portfolio.orders_per_day - len(given))
+            bought, sold = ([order for order in given if order.side == side] for side in ("buy", "sell"))
+            rows = [(self._stocks.index(order.ticker), order.coefficient, order.target_percent) for order in bought]
+            rows += [(0, 0.0, MIN_TARGET_PERCENT)] * (portfolio.orders_per_day - len(bought))
             stock, size, target = torch.tensor(rows, dtype=torch.float64).T.unsqueeze(-1)
-            portfolio.step_orders(Orders(stock.long(), size, target) if given else None)
+            leaves = torch.tensor([self._stocks.index(order.ticker) for order in sold], dtype=torch.int64)
+            orders = Orders(stock.long(), size, target, torch.isin(portfolio.slot_stock(), leaves).T)
+            portfolio.step_orders(orders if given else None)
         return portfolio
 
     def equity_on(self, day: int) -> float:

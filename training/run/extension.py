@@ -6,6 +6,7 @@ import numpy as np
 
 from data.market import Market
 from data.record import is_recorded_market
+from models.population import input_mask_of
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
 from utils.config.settings import LATEST, flatten, settings_hash, to_dict, with_settings
@@ -30,30 +31,27 @@ def inheritance(path: Path) -> Checkpoint | None:
 
 
 def bequeath(inherited: Checkpoint, trainer: ERLTrainer) -> None:
-    """Initialise a trainer with what its run inherited; its ridge regressions are fitted to its own days.
+    """Initialise a trainer with the genes that its run inherited, and the inputs that its agents see.
 
-    The networks that read the account are inherited. Those that read stocks are not: folds are fifths of the training
-    days, which have grown, so that a network would have seen days that are now out of its fold.
+    Networks begin anew: folds are fifths of the training days, which have grown, so that a network would have seen days
+    that are now out of its fold.
 
-    Raises ConfigError for a population or networks of another size.
+    Raises ConfigError for a population of another size.
     """
     population, state = trainer.population, inherited.state["population"]
-    try:
-        if len(state["genes"]) != len(population):
-            raise ValueError(f"{len(state['genes'])} agents")
-        if "networks" in state and population.networks is not None:
-            population.load_networks(state)
-            population.networks.renew_folds(trainer.generators["networks"])
-            population.updates = state["updates"]
-    except (KeyError, ValueError) as error:
+    if len(state["genes"]) != len(population):
         raise ConfigError(
-            f"expected a population and networks of the size of those of {inherited.run_id}, got others: {error}; "
-            "leave --population-size and --learning.hidden out"
-        ) from None
-    population.genes, population.elites, population.examined = state["genes"], state["elites"], state["examined"]
-    values = {name: value.to(trainer.device) for name, value in inherited.state["cash_value"].items()}
-    trainer.stand_on(population.cash_value.with_values(**values))
-    trainer.champion = trainer.tested_champion()
+            f"expected a population of the size of that of {inherited.run_id}, {len(state['genes'])} agents, got "
+            f"{len(population)}; leave --population-size out"
+        )
+    for name in ("genes", "feature_groups", "elites", "examined", "updates", "reward_rate"):
+        setattr(population, name, state[name])
+    population.reward_rate = population.reward_rate.to(trainer.device)
+    population.networks.input_mask.copy_(input_mask_of(population.feature_groups))
+    if trainer.learning.warm_start:
+        population.start_from(trainer.days.closed_form())
+    population.networks.mask()
+    trainer.champion = trainer.build_champion()
 
 
 def run_to_extend(name: str, config: Config) -> RunLog:
@@ -83,6 +81,6 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "
             "give its file as it has grown"
         )
-    state = encode_state({name: checkpoint.state[name] for name in ("population", "cash_value")})
+    state = encode_state({name: checkpoint.state[name] for name in ("population",)})
     given = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
     save_checkpoint(path / INHERITED, checkpoint.generation, state, **given)

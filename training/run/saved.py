@@ -10,7 +10,7 @@ from data.market import Market
 from data.record import MARKET
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
+from training.evaluation.baselines import BEST_AGENT
 from training.run.extension import INHERITED
 from training.run.market import load_market, pinned
 from utils.config.settings import settings_hash
@@ -43,9 +43,7 @@ class SavedRun:
     @property
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
-        if self.champion.networks is None:
-            return {}
-        return {BEST_AGENT: self.best_agent, CLOSED_FORM: self.champion.closed_form()}
+        return {BEST_AGENT: self.best_agent}
 
     @property
     def name(self) -> str:

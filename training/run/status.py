@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data.market import Market
+from models.ddpg import LOSSES
 from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
 from utils.config.kinds import RUNS
@@ -48,8 +49,8 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, learning = record["trading"], record["learning"]
-    size, starts = replay["size"], replay.get("training_starts", 0)
-    buffer = f"{size:,} / {replay['capacity']:,}{', ready' if starts else ' transitions'}"
+    size, starts = replay["size"], replay["training_starts"]
+    buffer = f"{size:,} / {replay['capacity']:,}, ready"
     if size < starts:
         buffer = f"Buffer not ready: {size:,} / {starts:,}"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
@@ -59,8 +60,6 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, "")
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
     champions = (f"{name.replace('_', ' ')} {_percent(value)}" for name, value in record["validation"].items())
-    explained, best = (_percent(100 * learning[name], "") for name in ("explained", "explained_best"))
-    value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
     lines = {
         "Replay": buffer,
         "Time": f"{total}, average {average}, left {left}, then judging "
@@ -71,10 +70,8 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         f"{trading['wins']:,} wins, {trading['losses']:,} losses, win rate {_percent(win_rate, '')}; an episode costs "
         f"{costs} of the capital",
         "Validation": f"{', '.join(champions)}, mean of single episodes",
-        "Trust": f"on training days {bet}",
-        "Learning": f"ridge regressions explain {explained} of results out of fold, the best {best}; Q(s0) {value}, "
-        f"elites earned {profit}; {learning['founders']:.0f} founders left",
-        **({"Networks": _networks(learning)} if "noise_scale" in learning else {}),
+        "Evidence": f"on training days, {bet}",
+        "Learning": _learning(learning),
         "Memory": memory,
     }
     return _block(f"Generation {record['generation']} of {record['generations']}", lines)
@@ -103,15 +100,12 @@ def _block(head: str, lines: Mapping[str, object]) -> str:
     return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
 
 
-def _networks(learning: Mapping[str, Any]) -> str:
-    """Return the losses of the networks, and what the elites' actors do."""
-    losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in ("reward", "temporal", "actor"))
-    parts = [f"losses: {', '.join(losses)}" if "reward_loss" in learning else "not trained yet"]
-    if "departed" in learning:
-        parts.append(
-            f"{100 * learning['departed']:.0f} % of the elites' orders differ from their closed forms' and added "
-            f"{_percent(learning['added'])} (standard error {learning['added_error']:.2f}) an episode"
-        )
+def _learning(learning: Mapping[str, Any]) -> str:
+    """Return the losses of the networks, and what the elites earn and pay for capital."""
+    losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in LOSSES)
+    parts = [f"losses: {', '.join(losses)}" if "gain_loss" in learning else "not trained"]
+    parts.append(f"elites earned {_percent(learning['elite_profit_percent'])} an episode")
+    parts.append(f"a session's capital costs them {_percent(learning['price_of_capital'], '')} where all is invested")
     parts.append(f"exploration noise {learning['noise_scale']:.2f}")
     if skipped := learning.get("skipped_updates", 0):
         parts.append(f"{skipped:,.0f} updates skipped")

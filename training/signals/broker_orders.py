@@ -1,7 +1,7 @@
 """Orders in the forms that brokers read: a basket of Interactive Brokers' Trader Workstation, and requests to Alpaca.
 
-Purchases are market orders at the next open. A position is sold at a limit on its sale target, or at the market at the
-close of its last session. Orders for the open and the close take whole shares only. All orders are for the next session
+Purchases, and sales that are decided, are market orders at the next open. A position that is kept is sold at a limit on
+its sale target, or at the market at the close of its last session. Orders for the open and the close take whole shares only. All orders are for the next session
 only, so none of an earlier file is open when a new one is sent. Nothing is attached to a purchase: its target depends
 on its fill, and an order for the open cannot have others attached. With stops, a sale at Alpaca is one order, the limit
 and the stop, of which one cancels the other (OCO).
@@ -28,9 +28,10 @@ IB_COLUMNS = (
     *("TimeInForce", "OrderType", "LmtPrice", "BasketTag"),
 )
 Side = Literal["buy", "sell"]
-When = Literal["open", "target", "close"]
+When = Literal["open", "sale", "target", "close"]
 _FORMS: dict[When, tuple[str, str, str]] = {
     "open": ("OPG", "MKT", "opg"),
+    "sale": ("OPG", "MKT", "opg"),
     "target": ("DAY", "LMT", "day"),
     "close": ("DAY", "MOC", "cls"),
 }
@@ -47,7 +48,7 @@ class BrokerOrder:
     ticker: str
     shares: int
     when: When
-    """A purchase at the open, a sale at the target, or a sale at the close."""
+    """A purchase at the open, or a sale at the open, at the target or at the close."""
     order_id: str
     """Determined by the name of run or account, date, ticker and side."""
     limit_price: Decimal | None = None
@@ -71,7 +72,12 @@ def order_id(name: str, date: str, ticker: str, side: Side) -> str:
 
 
 def broker_orders(
-    name: str, date: str, purchases: Mapping[str, float], holdings: Sequence[Holding], rules: EnvironmentConfig
+    name: str,
+    date: str,
+    purchases: Mapping[str, float],
+    holdings: Sequence[Holding],
+    rules: EnvironmentConfig,
+    sales: Sequence[str] = (),
 ) -> list[BrokerOrder]:
     """Return the sales of the holdings, then the purchases, in whole shares; orders of no share are left out.
 
@@ -79,17 +85,18 @@ def broker_orders(
         name: of the run or the account.
         date: session at whose close they are decided.
         purchases: shares by ticker.
+        sales: tickers of the holdings that are sold at the open.
 
     Raises:
         DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
     orders = []
     for held in holdings:
-        is_due, known = held.is_due(rules), order_id(name, date, held.ticker, "sell")
-        limit = None if is_due else _tick(held.target_price, ROUND_UP)
-        stop = None if is_due else _tick(held.stop_price(rules), ROUND_DOWN)
-        shares = math.floor(held.shares)
-        orders.append(BrokerOrder(held.ticker, shares, "close" if is_due else "target", known, limit, stop))
+        when: When = "sale" if held.ticker in sales else "close" if held.is_due(rules) else "target"
+        limit = _tick(held.target_price, ROUND_UP) if when == "target" else None
+        stop = _tick(held.stop_price(rules), ROUND_DOWN) if when == "target" else None
+        known, shares = order_id(name, date, held.ticker, "sell"), math.floor(held.shares)
+        orders.append(BrokerOrder(held.ticker, shares, when, known, limit, stop))
     for ticker, size in purchases.items():
         orders.append(BrokerOrder(ticker, math.floor(size), "open", order_id(name, date, ticker, "buy")))
     for order in orders:

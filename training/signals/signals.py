@@ -30,7 +30,8 @@ class Order:
     value: float
     """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
     expected_percent: float | None
-    """Expected result after costs, percent of its value; None on days on which the orders hold the market."""
+    """What it is expected to gain until it is sold, after costs, percent of its value; None on days on which the orders
+    hold the market."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -50,6 +51,8 @@ class Signals:
     cash: float
     equity: float
     orders: list[Order]
+    sales: list[str]
+    """Tickers of the positions that are sold at the next open."""
     positions: list[dict[str, Any]]
     """What is held already: shares, prices, sessions held, latest exit, and what becomes of it."""
     is_forecast: bool
@@ -66,8 +69,9 @@ def decide(
     cash: float,
     holdings: Sequence[Holding],
     days_left: int | None = None,
-) -> list[Order]:
-    """Return the orders that an agent decides at the close of `day`, the best first; nothing beyond it is read.
+) -> tuple[list[Order], list[str]]:
+    """Return the orders that an agent decides at the close of `day`, the best first, and the tickers that it sells at
+    the next open; nothing beyond that close is read.
 
     The value of an order is 0 where no cash is left for it.
 
@@ -96,8 +100,11 @@ def decide(
     target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
     portfolio.step_orders(orders)
-    expected = forecasts.expected[0, day].cpu()[orders.stock] / rules.largest_order
-    columns, decided = (*vars(orders).values(), portfolio.ledger().value, expected), []
+    expected = forecasts.gain[0, day].cpu()[orders.stock] - 100 * rules.cost_rate
+    value = portfolio.ledger().value if portfolio.trading_steps > 0 else torch.zeros_like(orders.coefficient)
+    columns = (orders.stock, orders.coefficient, orders.target_percent, value, expected)
+    decided, keep = list[Order](), placed.keep[0].cpu()
+    sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
     entry_day, is_forecast = day + (rules.fill == "next_open"), agent.decides_on(day)
     for stock, coefficient, target, value, forecast in zip(*(part[:, 0].tolist() for part in columns), strict=True):
         if coefficient > 0:
@@ -110,10 +117,10 @@ def decide(
                 close=price,
                 target_percent=target,
                 target_price=order_rules.target_price(price, target),
-                latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
+                latest_exit=session_date(market, entry_day + rules.longest_holding - 1),
             )
             decided.append(order)
-    return decided
+    return decided, sales
 
 
 def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
@@ -154,7 +161,7 @@ def make_signals(
     equity = cash + sum(holding.shares * holding.last_price for holding in holdings)
     least = max(peak, rules.initial_capital, equity) * (1 - rules.drawdown_lock / 100)
     is_locked = rules.drawdown_lock > 0 and equity <= least
-    orders = decide(agent, market, day, rules, cash, holdings)
+    orders, sales = decide(agent, market, day, rules, cash, holdings)
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),
@@ -162,7 +169,8 @@ def make_signals(
         cash=cash,
         equity=equity,
         orders=[] if is_locked else [order for order in orders if order.value > 0],
-        positions=[_position(holding, market, rules) for holding in holdings],
+        sales=sales,
+        positions=[_position(holding, market, rules, holding.ticker in sales) for holding in holdings],
         is_forecast=agent.decides_on(day),
         is_locked=is_locked,
     )
@@ -174,12 +182,14 @@ def session_date(market: Market, day: int) -> str:
     return str(market.dates[day] if beyond <= 0 else np.busday_offset(market.dates[-1], beyond, roll="backward"))
 
 
-def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> dict[str, Any]:
-    left, stopped, reached = rules.max_holding_days - holding.sessions_held, holding.stop_day(rules), holding.target_day
+def _position(holding: Holding, market: Market, rules: EnvironmentConfig, is_sold: bool) -> dict[str, Any]:
+    left, stopped, reached = rules.longest_holding - holding.sessions_held, holding.stop_day(rules), holding.target_day
     if stopped is not None and (reached is None or stopped <= reached):
         status = f"stop reached on {market.dates[stopped]}, to be closed"
     elif reached is not None:
         status = f"target reached on {market.dates[reached]}"
+    elif is_sold:
+        status = "to be sold at the next open"
     else:
         status = "to be closed at the next close" if holding.is_due(rules) else f"open, {left} sessions left"
     return {
@@ -190,6 +200,6 @@ def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> dic
         "sessions_held": holding.sessions_held,
         "target_price": holding.target_price,
         "stop_price": holding.stop_price(rules),
-        "latest_exit": session_date(market, holding.entry_day + rules.max_holding_days - 1),
+        "latest_exit": session_date(market, holding.entry_day + rules.longest_holding - 1),
         "status": status,
     }

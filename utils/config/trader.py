@@ -82,8 +82,12 @@ class EnvironmentConfig:
     """Value of an order at coefficient 1, percent of the initial capital."""
     max_new_positions_per_day: kinds.PositiveInt = 1
     """Largest number of positions opened on one day."""
-    max_holding_days: kinds.PositiveInt = 20
-    """A position closes at the close of this session, its entry session being the first."""
+    exits: Literal["daily", "target"] = "daily"
+    """`daily`: every day a position is kept, or sold at the next fill where its coefficient is below 1, and its sale
+    target may move; `target`: it is held until its sale target or the bound of its holding period is reached."""
+    max_holding_days: kinds.NonNegativeInt = 0
+    """A position closes at the close of this session, its entry session being the first. 0: 60 with daily exits, else
+    20."""
     max_days_without_bar: kinds.PositiveInt = 5
     """A position whose stock has no bar for this many sessions closes at its last traded price."""
     delisting_loss: kinds.Percent = 0.0
@@ -116,6 +120,16 @@ class EnvironmentConfig:
         return self.trading_days + self.settlement_days
 
     @property
+    def longest_holding(self) -> int:
+        """Sessions after which a position closes, its entry session being the first."""
+        return self.max_holding_days or (60 if self.exits == "daily" else 20)
+
+    @property
+    def trade_sessions(self) -> int:
+        """Sessions over which the result of a trade is measured where nobody decides on its sale."""
+        return min(self.longest_holding, 20) if self.exits == "daily" else self.longest_holding
+
+    @property
     def cost_rate(self) -> float:
         """Costs and slippage of a leg, as a share of the value traded."""
         return (self.cost_bps + self.slippage_bps) / 10_000
@@ -143,40 +157,40 @@ class EnvironmentConfig:
 
 @checked_dataclass
 class LearningConfig:
-    """How the agents learn: the value of cash by least squares, actors and critics by gradient (DDPG)."""
+    """How actors and critics learn by gradient (DDPG)."""
 
     agent: Annotated[Literal["ddpg", "closed-form"], kinds.Mark.SHORT] = "ddpg"
-    """`ddpg`: actors and critics on closed-form forecasts; `closed-form`: these forecasts alone, without networks."""
-    gradient_steps: kinds.NonNegativeInt = 32
-    """Updates of all agents' networks per generation; 0: no networks, as --agent closed-form."""
+    """`ddpg`: agents that learn by gradient; `closed-form`: those that they start from, which learn no further."""
+    warm_start: bool = True
+    """Whether networks start from a closed form, linear fitted Q-iteration; else from random numbers."""
+    gradient_steps: kinds.NonNegativeInt = 60
+    """Updates of all agents' networks per generation; 0: none, as --agent closed-form."""
     gradient_accumulation: kinds.PositiveInt = 6
     """Batches over which the gradient of an update is accumulated."""
-    batch_size: kinds.PositiveInt = 256
-    """Counterfactual outcomes per batch and fold, and transitions per update."""
+    batch_size: kinds.PositiveInt = 128
+    """Stocks of replayed days per batch and fold."""
     learning_rate: kinds.PositiveFloat = 0.004
     """Step size of actors and critics (AdamW)."""
-    tau: kinds.PositiveShare = 0.01
+    tau: kinds.PositiveShare = 0.05
     """Polyak averaging rate of the target networks per update."""
     hidden: kinds.PositiveInt = 32
-    """Width of the two hidden layers of actors and critics."""
+    """Width of the two hidden layers of the critic, which the actor reads."""
     exploration_noise: kinds.NonNegativeFloat = 0.1
-    """Standard deviation of the noise on actions in exploration windows, as a share of the largest order."""
+    """Standard deviation of the noise on scores in exploration windows, in those of a session's results."""
     gamma: kinds.Share = 1.0
-    """Daily discount factor. Episodes are finite and the time left is part of the state, so that 1 is well defined. 0:
-    cash is worth nothing tomorrow."""
+    """Discount factor from one decision to the next. 1 is well defined: capital has a price, so that positions end. 0:
+    a position is worth its next session."""
     risk_aversion: kinds.NonNegativeFloat = 0.0
-    """An order's reward is its profit less half of this times the square of its surprise, both in percent of the
-    initial capital, so that sizes balance profit and risk. 0: profit alone."""
-    policy_iterations: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 2
-    """Least-squares policy iterations per generation."""
+    """Sizes and fitness weigh profit against half of this times the square of a trade's result, both in percent of the
+    initial capital. 0: profit alone."""
     replay_capacity: Annotated[int, Field(ge=1, le=10**9)] = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: kinds.NonNegativeInt = 10_000
     """Transitions that the replay buffer must hold before networks are trained."""
 
     @property
-    def has_networks(self) -> bool:
-        """Whether agents have actors and critics."""
+    def has_gradients(self) -> bool:
+        """Whether networks learn by gradient."""
         return self.agent == "ddpg" and self.gradient_steps > 0
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import Tensor
+from training.forecasts.ridge import TrainingDays, expectations
 
 from benchmarks.peers.deep.lanes import Lanes
 from data.features import NUM_FEATURES, observed_features
@@ -18,7 +19,6 @@ from environment.trading_env import TradingEnvironment, windows_from
 from models.evolution import random_genes
 from models.inputs import TradeInputs
 from models.population import target_percents
-from training.forecasts.ridge import TrainingDays, expectations
 from utils.config.trader import EnvironmentConfig
 from utils.runs.seeding import named_generator
 

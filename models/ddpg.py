@@ -1,0 +1,119 @@
+"""The update of deep deterministic policy gradient (Lillicrap et al. 2016, algorithm 1), for all agents at once.
+
+The critic learns by temporal differences what a position gains until it is sold, and for how long it takes capital:
+
+    gain(x) = r + gain(x') if the actor keeps the position, else r - cost of the sale
+    time(x) = sessions + time(x') if it keeps the position
+
+`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs gain - price of capital x time:
+it chooses a stock of the day to buy, or none, and keeps or sells each position, both relaxed to a softmax with an
+entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"), so that its best score of a stock is the critic's value.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.networks import Networks, soft_update
+from models.policy import score_of
+from models.replay_buffer import Batch
+
+LOSSES = ("gain", "time", "actor")
+_LEVEL, _TIME = 0.1, 0.2
+"""Weights of the squared mean temporal difference of a day, whose noise is common to all stocks, and of times."""
+_TEMPERATURE = 0.3
+"""Of the actor's relaxed choices, in deviations of the critic's values."""
+
+
+def update(
+    networks: Networks,
+    rate: Tensor,
+    place: Tensor,
+    batch: Batch,
+    accumulate: int,
+    *,
+    cost: float,
+    gamma: float,
+    tau: float,
+) -> dict[str, Tensor]:
+    """Take one step of A critics, of their actors and of the targets, in `accumulate` micro-batches.
+
+    Args:
+        rate: (A,) price of capital where all is invested, percent a session.
+        place: (A,) places of the agents' sale targets among those of the batch's rewards.
+        cost: of a purchase or a sale, percent of its value.
+
+    Returns:
+        The (A,) losses by name: `gain` and `time`, mean squared temporal differences, percent and sessions, squared;
+        `actor`, negative mean value of its choices, percent.
+    """
+    totals = torch.zeros(len(LOSSES), len(rate), device=batch.x.device)
+    for part, share in batch.split(accumulate):
+        target_gain, target_time = targets(networks, rate, place, part, cost, gamma)
+        hidden, outputs = networks.online.judge(part.x.flatten(1, 2))
+        gain, time = outputs.unflatten(2, part.x.shape[1:3]).unbind(-1)  # (A, folds, D, S) each
+        unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
+        error, late = (gain - target_gain) / unit, (time - target_time) / sessions
+        level = error.mean(-1, keepdim=True)
+        loss = (error - level).square().mean((2, 3)) + _LEVEL * level.square().mean((2, 3))
+        loss = loss + _TIME * late.square().mean((2, 3))
+        (share * loss.sum()).backward()
+        price = _price(rate, part.invested)
+        value = score_of(gain, time, price).detach()
+        scores = networks.online.act(part.x.flatten(1, 2), hidden.detach()).unflatten(2, part.x.shape[1:3])
+        score = score_of(scores[..., 0], scores[..., 1], price)
+        actor = actor_loss(score, value, cost)
+        (share * actor.sum()).backward(inputs=[networks.online.actor])
+        found = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
+        totals += share * torch.stack(found).detach()
+    networks.mask_gradients()
+    for owner in ("critic", "actor"):
+        optimizer = getattr(networks, f"{owner}_optimizer")
+        optimizer.step()
+        share_of_new = optimizer.averaging(tau)
+        soft_update(networks.tensors[f"{owner}_target"], networks.tensors[owner], share_of_new)
+    return dict(zip(LOSSES, totals, strict=True))
+
+
+@torch.no_grad()
+def targets(
+    networks: Networks, rate: Tensor, place: Tensor, batch: Batch, cost: float, gamma: float
+) -> tuple[Tensor, Tensor]:
+    """Return the gains and times that critics should have told, (A, folds, D, S) each: Q'(s', mu'(s')) of the target
+    networks in the replayed accounts follows the reward."""
+    shape = batch.next_x.shape[1:3]
+    hidden, outputs = networks.targets.judge(batch.next_x.flatten(1, 2))
+    gain, time = outputs.unflatten(2, shape).unbind(-1)
+    scores = networks.targets.act(batch.next_x.flatten(1, 2), hidden).unflatten(2, shape)
+    score = score_of(scores[..., 0], scores[..., 1], _price(rate, batch.next_invested))
+    follows = ~batch.terminated
+    is_kept = (score >= -cost) & follows
+    later = torch.where(is_kept, gain, -cost * follows)
+    reward = batch.reward.movedim(-1, 0)[place]
+    return reward + gamma * later, batch.sessions + is_kept * time.clamp(min=0.0)
+
+
+def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
+    """Return the (A, folds) negative expected value of relaxed choices, in temperatures: of a stock to buy on each day,
+    or none, and of keeping or selling a position in each stock.
+
+    Args:
+        score: (A, folds, D, S) of the actor, with gradients.
+        value: (A, folds, D, S) that the critic sees in a position, less the price of its capital.
+    """
+    temperature = (_TEMPERATURE * value.flatten(2).std(-1)).clamp(min=1e-3)[..., None, None]
+    none = torch.zeros_like(score[..., :1])
+    chances = torch.cat(((score - cost) / temperature, none), dim=-1).log_softmax(-1)
+    gains = torch.cat(((value - cost) / temperature, none), dim=-1)
+    bought = (chances.exp() * (gains - chances)).sum(-1).mean(-1)
+    odds = (score + cost) / temperature
+    kept = torch.sigmoid(odds)
+    entropy = functional.softplus(odds) - odds * kept
+    return -bought - (kept * (value + cost) / temperature + entropy).mean((-2, -1))
+
+
+def _price(rate: Tensor, invested: Tensor) -> Tensor:
+    """Return the (A, folds, D, 1) prices of capital in replayed accounts."""
+    return rate.view(-1, 1, 1, 1) * invested[..., None]

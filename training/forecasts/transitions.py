@@ -1,0 +1,125 @@
+"""Transitions of every stock on every training day.
+
+Prices do not react to orders: what a position would have earned until the next decision is known, whether it was held
+or not (Sinclair et al. 2023, "Hindsight learning for MDPs with exogenous inputs").
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from environment.ledger import Bars
+from models.inputs import InputRows, TradeInputs
+from models.policy import invested_share
+from models.replay_buffer import Batch, Transitions
+from training.forecasts.samples import Samples
+from utils.config.trader import EnvironmentConfig
+
+STOCKS = 64
+"""Most stocks of a day in a batch."""
+
+
+@dataclass(frozen=True)
+class StockTransitions:
+    """What positions in the stocks of each day earn until they are decided on next, row by row of the inputs."""
+
+    x: InputRows
+    inputs: TradeInputs
+    reward: Tensor
+    """(rows, targets) float32 percent; the costs of a sale by the rules are taken off, those of decisions are not."""
+    following: Tensor
+    """(rows,) int32 row of the stock at the next decision."""
+    sessions: Tensor
+    """(rows,) float32 until then."""
+    terminated: Tensor
+    """(rows,) bool: the position is closed by then, or what follows is not known."""
+    cost: float
+    """Of a purchase or a sale, percent of its value."""
+    allowed: Tensor
+    """(folds, days) bool of the market's days: those that may be learned from without each fold."""
+
+    @classmethod
+    def of(cls, samples: Samples, inputs: TradeInputs, bars: Bars, rules: EnvironmentConfig) -> Self:
+        """Look them up in the prices of the training days."""
+        x = samples.x
+        place = (x.days.start + torch.arange(len(x.first) - 1, device=x.own.device)).repeat_interleave(x.counts)
+        stock = x.stock.long()
+        if rules.exits == "daily":
+            parts = _daily(x, bars, rules, place, stock)
+        else:
+            results = torch.from_numpy(samples.results[:, x.days]).to(x.own.device)
+            percent = results[:, place - x.days.start, stock].T / rules.largest_order + 100 * rules.cost_rate
+            done = torch.ones_like(place, dtype=torch.bool)
+            sessions = torch.full_like(percent[:, 0], rules.trade_sessions)
+            parts = percent.nan_to_num(0.0), torch.arange(len(place), device=place.device), sessions, done
+        reward, following, sessions, terminated = parts
+        has_orders = torch.from_numpy(samples.is_known.any(axis=1))
+        allowed = torch.stack([torch.from_numpy(fitted) & has_orders for fitted, _ in samples.folds]).to(place.device)
+        cost = 100 * rules.cost_rate
+        return cls(x, inputs, reward, following.int(), sessions, terminated, cost, allowed)
+
+    @property
+    def unit(self) -> float:
+        """Return the standard deviation of the rewards, percent."""
+        return max(float(self.reward[:, -1].std()), 1e-3) if len(self.reward) > 1 else 1.0
+
+    def draw(self, days: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw stocks of (..., D) days: (..., D, S) rows, S in a row from a random one on; where fewer than S have a
+        bar, some are drawn again."""
+        stocks = min(STOCKS, self.x.has_bar.shape[1])
+        start = torch.rand(days.shape, generator=generator, dtype=torch.float64).to(days.device)[..., None]
+        here = days.long() - self.x.days.start
+        count = self.x.counts[here][..., None]
+        place = (start * count).long() + torch.arange(stocks, device=days.device)
+        return self.x.first_rows[here][..., None] + place % count
+
+    def batch(self, rows: Tensor, replayed: Transitions) -> Batch:
+        """Return the transitions of (folds, D, S) rows, in the replayed accounts of their (folds, D) days."""
+        following = self.following[rows].long()
+        return Batch(
+            x=self.inputs.for_networks(self.x.take(rows)[0]),
+            next_x=self.inputs.for_networks(self.x.take(following)[0]),
+            reward=self.reward[rows],
+            sessions=self.sessions[rows],
+            terminated=self.terminated[rows],
+            invested=invested_share(replayed.cash, replayed.left),
+            next_invested=invested_share(replayed.next_cash, replayed.next_left),
+        )
+
+
+def _daily(
+    x: InputRows, bars: Bars, rules: EnvironmentConfig, day: Tensor, stock: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return reward, next row, sessions and end of positions in (rows,) stocks on days, decided on at each close.
+
+    An order finds the next bar. A position is closed at its last traded price, less a delisting loss, once its stock
+    had no bar for `max_days_without_bar` sessions.
+    """
+    last = x.days.stop - 1
+    open_, close = bars.quotes.view(bars.days, bars.stocks, 3)[: last + 1, :, [0, 2]].double().unbind(-1)
+    index = torch.arange(last + 1, device=day.device)[:, None]
+    later = torch.where(bars.tradable[: last + 1], index, last + 1).flip(0).cummin(0).values.flip(0)
+    after = torch.cat((later, torch.full_like(later[:1], last + 1)))  # first bar from a day on
+    lost, cost = rules.max_days_without_bar, 100 * rules.cost_rate
+    first = after[day + 1, stock]
+    second = after[(first + 1).clamp(max=last + 1), stock]
+    found = first.clamp(max=last)
+    leaves, fails = first - day > lost, second - first > lost
+    salvage = 1 - rules.delisting_loss / 100
+    if rules.fill == "next_open":
+        paid = open_[found, stock]
+        got = torch.where(fails, close[found, stock] * salvage, open_[second.clamp(max=last), stock])
+        is_known = (first <= last) & ((second <= last) | (fails & (first + lost <= last)))
+    else:
+        paid, got, fails = close[day, stock], close[found, stock], torch.zeros_like(fails)
+        is_known = first <= last
+    reward = torch.where(leaves, salvage, got / paid) * 100 - 100 - cost * (leaves | fails)
+    is_known |= leaves & (day + lost <= last)
+    terminated = leaves | fails | ~is_known
+    reward = torch.where(is_known, reward, 0.0).nan_to_num(0.0).float()
+    row = torch.full((last + 2, bars.stocks), 0, device=day.device)
+    row[day, stock] = torch.arange(len(day), device=day.device)
+    sessions = (first - day).clamp(max=lost).float() * is_known
+    return reward[:, None], torch.where(terminated, 0, row[first, stock]), sessions, terminated

@@ -1,0 +1,38 @@
+"""Updates of a population's networks, each a launch of one CUDA graph: an update reads no host memory."""
+
+from functools import partial
+
+from torch import Tensor
+
+from models import ddpg
+from models.population import Population
+from models.replay_buffer import ReplayBuffer
+from training.cuda_graph import CudaGraph, Tensors
+from training.forecasts.transitions import StockTransitions
+
+
+class Updates:
+    """Updates of all agents from the stocks of replayed days."""
+
+    def __init__(
+        self, stocks: StockTransitions, replay: ReplayBuffer, accumulate: int, *, gamma: float, tau: float
+    ) -> None:
+        """Learn from batches in `accumulate` micro-batches."""
+        self.stocks, self.replay, self.accumulate, self.gamma, self.tau = stocks, replay, accumulate, gamma, tau
+        self.graph = CudaGraph("updates")
+
+    def take(self, population: Population, rows: Tensor, replayed: Tensor) -> Tensors:
+        """Take an update of all agents; return the (P,) losses by name, which the next one overwrites.
+
+        Args:
+            rows: (folds, D, S) of the stocks.
+            replayed: (folds, D) rows of the replay buffer, of the same days.
+        """
+        inputs = {"rows": rows, "replayed": replayed, "rate": population.rates, "place": population.target_places}
+        return self.graph.run(partial(self._update, population), inputs, population.networks)
+
+    def _update(self, population: Population, held: Tensors) -> Tensors:
+        batch = self.stocks.batch(held["rows"], self.replay.at(held["replayed"]))
+        place = held["place"].clamp(max=batch.reward.shape[-1] - 1)
+        how = {"cost": self.stocks.cost, "gamma": self.gamma, "tau": self.tau}
+        return ddpg.update(population.networks, held["rate"], place, batch, self.accumulate, **how)
