@@ -205,7 +205,7 @@ def execute_again(
         orders, sold = None, None if sale_step is None else setup.env.planned_sales(sale_step)
         if sold is not None or (plan.coefficient[step] > 0).any():
             parts = (plan.stock, plan.coefficient, plan.target_percent)
-            orders = Orders(*(part[step].repeat(1, copies) for part in parts), sold=sold)
+            orders = replace(Orders(*(part[step].repeat(1, copies) for part in parts)), sold=sold)
             orders = orders if generator is None else _drawn(setup.env, orders, generator)
         setup.env.step_orders(orders)
 

@@ -1,10 +1,10 @@
 """Orders in the forms that brokers read: a basket of Interactive Brokers' Trader Workstation, and requests to Alpaca.
 
 Purchases, and sales that are decided, are market orders at the next open. A position that is kept is sold at a limit on
-its sale target, or at the market at the close of its last session. Orders for the open and the close take whole shares only. All orders are for the next session
-only, so none of an earlier file is open when a new one is sent. Nothing is attached to a purchase: its target depends
-on its fill, and an order for the open cannot have others attached. With stops, a sale at Alpaca is one order, the limit
-and the stop, of which one cancels the other (OCO).
+its sale target, or at the market at the close of its last session. Orders for the open and the close take whole shares
+only. All orders are for the next session only, so none of an earlier file is open when a new one is sent. Nothing is
+attached to a purchase: its target depends on its fill, and an order for the open cannot have others attached. With
+stops, a sale at Alpaca is one order, the limit and the stop, of which one cancels the other (OCO).
 
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
