@@ -1,7 +1,7 @@
 """What a first hour on a CUDA card should settle, in one command: `python -m benchmarks.first_hour [--out FILE.json]`.
 
-The card and its driver; the tests that need CUDA; the same small run on the CPU and twice on the card; updates of wide
-networks, launched as a graph and eagerly; seconds and memory of generations against what `benchmarks.gpu_budget`
+The card and its driver; the tests that need CUDA; the same small run on the CPU and twice on the card;
+seconds and memory of generations against what `benchmarks.gpu_budget`
 predicts; a default run. Every step is a process of its own, so that one that fails leaves the others. Ends with 1 where
 numbers are wrong, a step fails, or anything is more than 1.5 times its prediction. Without a card the CPU is measured,
 and what needs a card is left out.
@@ -18,10 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
-from torch import Tensor
 
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
@@ -29,7 +27,6 @@ from benchmarks.gpu_budget.costs import ALL_CARDS, COPY_BYTES_PER_SECOND, HOST_S
 from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES, timed
 from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
 from benchmarks.speed.main_job import ROOT, machine, measure_run
-from benchmarks.speed.updates import Size, draw, stacked_generation
 from training.erl_trainer import build_trainer
 from utils.memory.guard import MB
 from utils.runs.devices import choose_device, choose_threads
@@ -190,25 +187,6 @@ def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card) -> 
     return total
 
 
-def wide_updates(setup: Setup) -> list[Finding]:
-    """Measure updates of wide networks, as a graph and eagerly, and compare their bits."""
-    size = Size(4, 8, 16, updates=3, transitions=200) if setup.is_small else Size(hidden=256, updates=3)
-    found, tensors = list[Finding](), list[dict[str, Tensor]]()
-    for way, is_built in (("graphs", torch.backends.cuda.is_built()), ("eager", False)):
-        with mock.patch.object(torch.backends.cuda, "is_built", lambda is_built=is_built: is_built):
-            drawn = draw(size, setup.device)
-        taken = []
-        for _ in range(6):
-            drawn.begin()
-            work = seconds_of(partial(stacked_generation, drawn), setup.device, repeats=1, warm_up=0)
-            taken.append(1e3 * work / size.updates)
-        found.append(Finding(f"update of {size.agents} wide agents, {way}", statistics.median(taken[1:]), "ms"))
-        tensors.append({name: part.cpu() for name, part in drawn.learners.networks.tensors.items()})
-    apart = [name for name, part in tensors[0].items() if not torch.equal(tensors[1][name], part)]
-    fault = f"first in {apart[0]}" if apart else ""
-    return [*found, Finding("updates, graph against eager, tensors apart", len(apart), fault=fault)]
-
-
 def default_run(setup: Setup) -> list[Finding]:
     """Time a run without any settings but the device."""
     flags = f"--profile quick --generations 2 {_SMALL}".split() if setup.is_small else []
@@ -225,7 +203,7 @@ def steps(setup: Setup) -> dict[str, Callable[[Setup], list[Finding]]]:
     populations = (4,) if setup.is_small else (16, 64, 256) if setup.is_card else (16,)
     generations = {f"generation-{agents}": partial(generation, agents=agents) for agents in populations}
     known = {"machine": describe, "tests": run_tests, "trace": compare_devices}
-    return {**known, "updates": wide_updates, **generations, "run": default_run}
+    return {**known, **generations, "run": default_run}
 
 
 def run_step(name: str, words: list[str]) -> list[Finding]:

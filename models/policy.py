@@ -89,8 +89,10 @@ class Decision:
     def action(self, held: Tensor) -> Tensor:
         """Return the (L, n, 2) actions of an environment in which stocks are held, (L, n) bool."""
         kept = MAX_COEFFICIENT * (self.keep & held).float()
+        bought = self.coefficient > 0  # where nothing may be bought, a stock is named that may be held
         parts = (kept, self.coefficient), (self.moved_target, self.target_percent)
-        return torch.stack([whole.scatter(1, self.stock, bought) for whole, bought in parts], dim=-1)
+        chosen = [(whole, torch.where(bought, own, whole.gather(1, self.stock))) for whole, own in parts]
+        return torch.stack([whole.scatter(1, self.stock, own) for whole, own in chosen], dim=-1)
 
 
 def score_of(gain: Tensor, time: Tensor, price: Tensor) -> Tensor:

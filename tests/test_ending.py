@@ -78,7 +78,7 @@ def test_what_is_refused_leaves_nothing_here_or_in_the_cloud(
     runs = tiny.parent / "runs"
     words = [command, "--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), *mistake(tiny.parent)]
     if command == "sweep":
-        (tiny.parent / "space.toml").write_text("[learning.policy_iterations]\nchoices = [1, 2]\n")
+        (tiny.parent / "space.toml").write_text("[learning.gradient_accumulation]\nchoices = [1, 2]\n")
         words += ["--space", str(tiny.parent / "space.toml")]
     for name in ([], ["--run", "taken"]):
         assert main([*words, *name]) == 2

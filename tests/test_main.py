@@ -52,7 +52,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         "Loaded: 300 days, 6 stocks, 9 features from the built-in market",
         "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 41 days",
         f"Replay      {summary['replay_size']} / 80, ready",
-        "Trust       on training days trusted for",
+        "Evidence    on training days, evidence: selection p",
         "agents above zero",
         "environments 2, agents 5, replay buffers 1; too early to tell",
         "planted rule",

@@ -149,9 +149,10 @@ class ERLTrainer:
         places = zip(known, chance.unbind(2), strict=True)
         replayed = torch.stack([rows[(share.to(rows.device) * len(rows)).long()] for rows, share in places], dim=1)
         rows, losses = self.days.transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
+        rate, place = population.rates, population.target_places
         for now in progress(range(learning.gradient_steps), "train", "update"):
             self.safe_point()
-            taken = self.updating.take(population, rows[now], replayed[now])
+            taken = self.updating.take(population, rate, place, rows[now], replayed[now])
             losses.append(torch.stack([taken[name] for name in LOSSES]))
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))

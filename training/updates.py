@@ -21,14 +21,15 @@ class Updates:
         self.stocks, self.replay, self.accumulate, self.gamma, self.tau = stocks, replay, accumulate, gamma, tau
         self.graph = CudaGraph("updates")
 
-    def take(self, population: Population, rows: Tensor, replayed: Tensor) -> Tensors:
+    def take(self, population: Population, rate: Tensor, place: Tensor, rows: Tensor, replayed: Tensor) -> Tensors:
         """Take an update of all agents; return the (P,) losses by name, which the next one overwrites.
 
         Args:
+            rate, place: (P,) prices of capital and places of the sale targets.
             rows: (folds, D, S) of the stocks.
             replayed: (folds, D) rows of the replay buffer, of the same days.
         """
-        inputs = {"rows": rows, "replayed": replayed, "rate": population.rates, "place": population.target_places}
+        inputs = {"rows": rows, "replayed": replayed, "rate": rate, "place": place}
         return self.graph.run(partial(self._update, population), inputs, population.networks)
 
     def _update(self, population: Population, held: Tensors) -> Tensors:

@@ -13,8 +13,6 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from training.ddpg import Updates
-from training.forecasts.ridge import SkillTest, TrainingDays
 
 from benchmarks.gpu_budget.costs import Phase, joined
 from benchmarks.gpu_budget.fake_card import Meter, fake_card
@@ -25,7 +23,9 @@ from environment.trading_env import TradingEnvironment
 from models.evidence import Evidence
 from training import rollout
 from training.erl_trainer import ERLTrainer
+from training.forecasts.training_days import TrainingDays
 from training.generation_log import GenerationLog
+from training.updates import Updates
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
 
 SET_UP = "set up"
@@ -40,8 +40,8 @@ MOST_WAITS = {("evaluate", "evolve", "train"): 100, ("validate",): 40}
 """Of the host for the device, outside of days and updates, in which there is none.
 
 Rows and batches are drawn by the host and go to the device, what belongs to agents goes there with each change of
-them, networks to the shards and back, blends and losses to the driver: as often whatever the population is, and
-whatever the number of updates. The validation windows are played by the champion and its closed form, each of which
+them, losses to the driver: as often whatever the population is, and
+whatever the number of updates. The validation windows are played by the champion, which
 reads an episode's summary.
 """
 
@@ -101,8 +101,7 @@ def count_generation(
     with fake_card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
-        samples, later = replace(days.samples, x=days.samples.x.to("cuda")), days.later.to("cuda")
-        known = replace(days, tradable=env.account.bars.tradable, samples=samples, later=later)
+        known = _on_card(days, env.account)
         stack.enter_context(timed(meter.add_host))
         stack.enter_context(_significant())
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
@@ -153,6 +152,17 @@ def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
     ]
 
 
+def _on_card(days: TrainingDays, account: Portfolio) -> TrainingDays:
+    """Return the training days with all that the trainer reads on the card."""
+    x = days.samples.x.to("cuda")
+    known = days.transitions
+    names = ("reward", "following", "sessions", "terminated", "allowed")
+    moved: dict[str, Any] = {name: getattr(known, name).to("cuda") for name in names}
+    transitions = replace(known, x=x, **moved)
+    samples, later = replace(days.samples, x=x), days.later.to("cuda")
+    return replace(days, tradable=account.bars.tradable, samples=samples, transitions=transitions, later=later)
+
+
 @contextlib.contextmanager
 def timed(add: Callable[[float], object]) -> Iterator[None]:
     """Give `add` the seconds of each call of the methods that compute in numpy, while the block runs."""
@@ -167,21 +177,20 @@ def timed(add: Callable[[float], object]) -> Iterator[None]:
         return measured
 
     with contextlib.ExitStack() as stack:
-        for owner, name in ((TrainingDays, "fit"), (SkillTest, "__call__"), (SkillTest, "evidence")):
-            stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name))))
+        stack.enter_context(mock.patch.object(TrainingDays, "evidence", watched(TrainingDays.evidence)))
         yield
 
 
 @contextlib.contextmanager
 def _significant() -> Iterator[None]:
     """Let the champion's evidence count as found, so that it bets."""
-    evidence = SkillTest.evidence
+    evidence = TrainingDays.evidence
 
     def found(*args: Any) -> Evidence:
         evidence(*args)
         return Evidence(0.0, 0.0)
 
-    with mock.patch.object(SkillTest, "evidence", found):
+    with mock.patch.object(TrainingDays, "evidence", found):
         yield
 
 

@@ -1,6 +1,7 @@
-"""Studies of learning: `python -m benchmarks.learning markets|null|power|evidence|risk [--json FILE]`.
+"""Studies of learning: `python -m benchmarks.learning markets|cold|null|power|evidence|risk`.
 
-`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a policy
+`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `cold`: what each part
+earns, see `benchmarks.learning.ablations`. `null`: how often a policy
 is praised where nothing can be learned, see `benchmarks.learning.null`. `power`: how often one with skill is praised,
 see `benchmarks.learning.power`. `evidence`: how often training days show significant evidence. `risk`: profit and
 Sharpe ratio with aversion to risk and without, see `benchmarks.learning.risk`. All take settings of main.py as further
@@ -11,10 +12,10 @@ again.
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.learning import evidence, markets, null, power, risk
+from benchmarks.learning import ablations, evidence, markets, null, power, risk
 from benchmarks.learning.study import study_main
 
-STUDIES = {"markets": markets, "null": null, "power": power, "evidence": evidence, "risk": risk}
+STUDIES = {"markets": markets, "cold": ablations, "null": null, "power": power, "evidence": evidence, "risk": risk}
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:

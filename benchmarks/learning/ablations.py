@@ -1,10 +1,10 @@
-"""The worth of each part: `python -m benchmarks.learning.ablations [--kinds KIND ...] [--minutes M] [--json FILE]`.
+"""The worth of each part: `python -m benchmarks.learning cold [--warm] [--kinds KIND ...] [--seeds N] [--json FILE]`.
 
-A table for each kind of market: each line puts noise, or nothing, in the place of one part of the agent or of its
-learning, trains the quick profile for as long, and plays the champion on unseen paths as `benchmarks.learning.markets`
-does. Its share of the simple rule's profit stands beside the difference from the first line, seed by seed; then Q(s0)
-and the profit that followed. At the end the p-values of all differences (paired t test) are corrected for their number
-(Holm), and each part whose absence changes nothing on any kind is named.
+A table for each kind of market: the first line trains the quick profile from random numbers, with --warm from the
+closed form; each other line puts noise, or nothing, in the place of what one part learns, trains anew, and plays the
+champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands beside the
+difference from the first line, seed by seed. At the end the p-values of all differences (paired t test) are corrected
+for their number (Holm), and each part whose absence changes nothing on any kind is named.
 Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
 study goes on from there.
 """
@@ -13,7 +13,6 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from benchmarks.learning import alterations
 from benchmarks.learning.markets import KINDS, PLANTED, Alteration, add_unseen_flags, market_jobs, unseen_of
@@ -27,7 +26,6 @@ from benchmarks.learning.study import (
     mean_p_value,
     plus_minus,
     study_config,
-    study_main,
 )
 from training.evaluation.baselines import CHAMPION
 
@@ -50,24 +48,15 @@ class Line:
 
 LINES: tuple[Line, ...] = (
     Line(BASE),
-    Line("closed form", ("--agent", "closed-form")),
-    Line("random actor", alter=alterations.order_at_random),
-    Line("random rewards", alter=partial(alterations.draw_last_layers, "critic.reward")),
-    Line("random continuation", alter=partial(alterations.draw_last_layers, "critic.continuation")),
-    Line("random sizes", alter=partial(alterations.draw_last_layers, "actor.size")),
-    Line("no sale targets by actors", alter=alterations.no_sale_targets),
+    Line("noise in the targets", alter=alterations.noise_in_targets),
+    Line("no bootstrap", alter=alterations.no_bootstrap),
+    Line("noise in the policy gradient", alter=alterations.noise_in_the_actors_gradient),
+    Line("noise in the replay", alter=alterations.noise_in_replay),
+    Line("capital is free", alter=alterations.free_capital),
     Line("targets are the online", ("--learning.tau", "1")),
-    Line("random replay", alter=alterations.shuffle_replay),
-    Line("no noise", ("--learning.exploration-noise", "0")),
-    Line("outcomes alone", alter=partial(alterations.learn_with, "OUTCOMES", 1.0)),
-    Line("critic alone", alter=partial(alterations.learn_with, "OUTCOMES", 0.0)),
-    Line("timing trusted", alter=partial(alterations.trust_timing, 1.0)),
-    Line("gamma 0", ("--learning.gamma", "0")),
-    Line("no crossover", alter=alterations.inherit_from_one),
-    Line("no mutation of actors", alter=alterations.do_not_mutate),
-    Line("evolution off", alter=alterations.keep_genes),
+    Line("no exploration", ("--learning.exploration-noise", "0")),
     Line("random fitness", alter=alterations.draw_fitness),
-    Line("random search", alter=alterations.search_at_random),
+    Line("no breeding", alter=alterations.keep_genes),
     Line("single best", ("--evolution.elite-fraction", "0")),
 )
 """The lines of each table, the one that the others are compared with first."""
@@ -103,22 +92,16 @@ def _shares(records: Sequence[Record]) -> dict[int, float]:
 
 
 def row(variant: str, records: Sequence[Record], found: Difference | None) -> str:
-    """Format the share of the rule's profit, its difference from the first line by seed, and the time it took."""
+    """Format the share of the rule's profit, its difference from the first line by seed, profit and time."""
     share = plus_minus(*mean_interval([*_shares(records).values()]))
-    initial, profit = (
-        mean_interval([r["selection"][name] for r in records])[0] for name in ("initial_value", "profit")
-    )
+    profit = mean_interval([record["policies"][CHAMPION]["profit"] for record in records])[0]
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
     steps = mean_interval([record["environment_steps"] for record in records])[0]
-    return (
-        f"{variant:<26} {len(records):>5} {share:>15} {found or ''!s:>15} {initial:8.2f} / {profit:6.2f} "
-        f"{minutes:8.1f} {steps:12.0f}"
-    )
+    return f"{variant:<28} {len(records):>5} {share:>15} {found or ''!s:>15} {profit:9.2f} {minutes:8.1f} {steps:12.0f}"
 
 
 HEADER = (
-    f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'Q(s0) / profit':>17} "
-    f"{'CPU min':>8} {'env. steps':>12}"
+    f"{'':<28} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'profit %':>9} {'CPU min':>8} {'env. steps':>12}"
 )
 
 
@@ -139,38 +122,33 @@ def verdicts(differences: Sequence[Difference]) -> Iterator[str]:
             yield f"{variant:<26} {largest:+.3f} at most{': does nothing measurable' if abs(largest) < LEAST else ''}"
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the study."""
     add_study_flags(parser, "--seeds", _SEEDS)
     add_training_flags(parser, _GENERATIONS)
     add_unseen_flags(parser)
     parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
+    parser.add_argument("--warm", action="store_true", help="start from the closed form, not from random numbers")
     parser.add_argument(
         "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the first one is always done"
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=run)
 
 
-def _run(study: Study) -> None:
+def run(study: Study) -> None:
+    """Do the jobs of the chosen lines that have no result yet, and print the lines."""
     only, differences = study.arguments.only, list[Difference]()
     for kind in study.arguments.kinds:
         print(f"{kind}: {unseen_of(study.arguments)}\n{HEADER}", flush=True)
         base: list[Record] = []
         for line in LINES:
             if only is None or line.name in (BASE, *only):
-                config = study_config([*study.words, "--synthetic.kind", kind, *line.flags])
-                labels = {"study": "ablations", "kind": kind, "variant": line.name}
+                start = [] if study.arguments.warm else ["--learning.no-warm-start"]
+                config = study_config([*study.words, "--synthetic.kind", kind, *start, *line.flags])
+                labels = {"study": "cold", "kind": kind, "variant": line.name, "warm": study.arguments.warm}
                 records = study.records(market_jobs(config, study, line.alter, **labels))
                 found = difference(kind, line.name, records, base) if base else None
                 base = base or records
                 print(row(line.name, records, found), flush=True)
                 differences += [found] if found else []
     print("\n".join([*corrected(differences), *verdicts(differences)]), flush=True)
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Run the jobs of the chosen lines that have no result yet, and print the lines."""
-    study_main(_add_flags, __doc__, words)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,190 +4,94 @@ No setting does any of it. All of it is done to the trainer's own objects, so th
 it should be.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import torch
-from models.trader import Blend, Forecasts
 from torch import Tensor
 
-from models import evolution
-from models.ddpg_agent import DDPGAgent
-from models.networks import ActorCritic, Networks
-from models.population import RidgeRegressions
-from training import ddpg
+from models import ddpg
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
-from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
-_SHUFFLED = ("reward", "best", "next_best")
-
-
-def networks_of(trainer: ERLTrainer) -> Networks:
-    """Return the networks of its population."""
-    assert trainer.population.networks is not None
-    return trainer.population.networks
+Targets = Callable[..., tuple[Tensor, Tensor]]
 
 
-def begin_anew(trainer: ERLTrainer) -> None:
-    """Fit, test and build what was made of the agents before they were changed."""
-    trainer.stand_on(trainer.population.cash_value)
-    trainer.champion = trainer.tested_champion()
+def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
+    """Let the trainer's updates take other targets of temporal differences."""
+    update = trainer.updating._update
+
+    def altered(*given: Any) -> Any:
+        with mock.patch.object(ddpg, "targets", targets):
+            return update(*given)
+
+    trainer.updating._update = altered  # type: ignore[method-assign, assignment]
 
 
-def keep(trainer: ERLTrainer, change: Callable[[], None]) -> None:
-    """Change networks now, after each update and after each inheritance: nothing plays or learns in between."""
-    population, learn, inherit = trainer.population, trainer.updating.learn, trainer.population.inherit
+def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Follow each reward by random gains and times, of a session's result and a month, not by the target networks'."""
+    plain = ddpg.targets
 
-    def learn_and_change(*given: Any) -> Mapping[str, Tensor]:
-        losses = learn(*given)
-        change()
-        return losses
+    def noisy(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
+        closed = replace(batch, terminated=torch.ones_like(batch.terminated))
+        gain, time = plain(networks, rate, place, closed, cost, gamma)
+        unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
+        noise = torch.randn(gain.shape, generator=drawn), torch.rand(gain.shape, generator=drawn)
+        later = (noise[0] * unit).clamp(min=-cost) * ~batch.terminated
+        return gain + later, time + 2 * sessions * noise[1] * ~batch.terminated
 
-    def inherit_and_change(*given: Any) -> None:
-        inherit(*given)
-        change()
-
-    trainer.updating.learn = learn_and_change
-    population.inherit = inherit_and_change  # type: ignore[method-assign, assignment]
-    change()
-    begin_anew(trainer)
+    _with_targets(trainer, noisy)
 
 
-def draw_last_layers(name: str, trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Let the last layer of a network be drawn anew all the time, so that its outputs are a random function."""
-    networks, (owner, part) = networks_of(trainer), name.split(".")
+def no_bootstrap(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Cut temporal differences to their first step: nothing follows a session."""
+    plain = ddpg.targets
 
-    @torch.no_grad()
-    def draw() -> None:
-        layers = [getattr(getattr(networks, owner + kind), part).parts[4:] for kind in ("", "_target")]
-        weights = torch.randn(layers[0][0].shape, generator=drawn) / networks.of_stock[1] ** 0.5
-        for last, bias in layers:
-            last.copy_(weights)
-            bias.zero_()
+    def first_step(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
+        closed = replace(batch, terminated=torch.ones_like(batch.terminated))
+        return plain(networks, rate, place, closed, cost, gamma)
 
-    keep(trainer, draw)
+    _with_targets(trainer, first_step)
 
 
-def no_sale_targets(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Keep the sale targets of orders where agents start from."""
-    networks = networks_of(trainer)
+def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Put random numbers of the same size in the place of the policy gradient."""
+    optimizer = trainer.population.networks.actor_optimizer
+    step = optimizer.step
 
-    @torch.no_grad()
-    def unshift() -> None:
-        for actor in (networks.actor, networks.actor_target):
-            actor.choice[..., 1].zero_()
+    def stray() -> None:
+        for part in optimizer.parameters:
+            if part.grad is not None:
+                size = part.grad.flatten(1).square().mean(1).sqrt()[:, None, None]
+                part.grad.copy_(size * torch.randn(part.shape, generator=drawn))
+        step()
 
-    keep(trainer, unshift)
-
-
-def trust_timing(trust: float, trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Trust the level of each day as far as this, 0 to 1, whatever its evidence."""
-
-    def fixed(ridge: RidgeRegressions, *_: Any) -> Tensor:
-        agents, folds, _inputs = ridge.by_fold.shape
-        return torch.full((agents, folds + 1), trust, dtype=torch.float64)
-
-    object.__setattr__(trainer.days.means, "trust", fixed)
-    begin_anew(trainer)
+    optimizer.step = stray  # type: ignore[method-assign]
 
 
-class RandomActor(DDPGAgent):
-    """An agent whose orders are random: which stock, whether, and at which sale target."""
+def noise_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Record random cash, days left and rewards of the accounts' own mean size in place of what happened."""
+    add, days = trainer.replay.add, trainer.eval_env.rules.trading_days
 
-    def forecasts(self, *given: Any, **named: Any) -> Forecasts:
-        """Return random forecasts; those of a closed form as they are."""
-        found = super().forecasts(*given, **named)
-        return found if self.members is None else randomly(found, None, torch.Generator().manual_seed(0))
+    def add_noise(rows: Any) -> None:
+        count = len(rows["cash"])
+        cash, following, left = torch.rand(3, count, generator=drawn)
+        reward = rows["reward"].std() * torch.randn(count, generator=drawn)
+        noise = {"cash": cash, "next_cash": following, "left": days * left, "next_left": days * left, "reward": reward}
+        add({**rows, **noise})
 
-
-def randomly(found: Forecasts, most: int | None, drawn: torch.Generator) -> Forecasts:
-    """Draw scores and sale targets of all stocks that may be bought, and keep the best of them.
-
-    What is expected of an order is the same for all, so that it says nothing of whether to place one.
-    """
-    is_known, (score, share) = found.expected.isfinite(), torch.rand(2, *found.score.shape, generator=drawn)
-    expected = found.opportunity.clamp(min=0).mean().float().expand(is_known.shape)
-    target = MIN_TARGET_PERCENT + (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT) * share
-    return Forecasts.of(torch.where(is_known, expected, -torch.inf), is_known, target, score, most)
+    trainer.replay.add = add_noise  # type: ignore[method-assign]
 
 
-def order_at_random(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Let population, champion and best agent place random orders."""
-    days, population = trainer.days, trainer.population
-    forecasts, committee = days.forecasts, population.committee
-
-    def random_forecasts(
-        ridge: RidgeRegressions, start: Tensor, agents: ActorCritic | None = None, most: int | None = None, *seen: Any
-    ) -> tuple[Forecasts, Blend]:
-        if agents is None:
-            return forecasts(ridge, start, None, most, *seen)
-        found, blend = forecasts(ridge, start, agents, None, *seen)
-        return randomly(found, most, drawn), blend
-
-    def random_committee(rows: Sequence[int]) -> DDPGAgent:
-        found = committee(rows)
-        found.__class__ = RandomActor
-        return found
-
-    object.__setattr__(days, "forecasts", random_forecasts)
-    population.committee = random_committee  # type: ignore[method-assign]
-    for agent in population.agents:
-        agent.__class__ = RandomActor
-    begin_anew(trainer)
-
-
-def shuffle_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Give the transitions of a generation each other's rewards and candidates."""
-    add = trainer.replay.add
-
-    def add_shuffled(rows: Mapping[str, Tensor]) -> None:
-        shuffled = {name: rows[name][torch.randperm(len(rows[name]), generator=drawn)] for name in _SHUFFLED}
-        add({**rows, **shuffled})
-
-    trainer.replay.add = add_shuffled  # type: ignore[method-assign]
-
-
-def learn_with(name: str, value: float, trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let a constant of `training.ddpg` have another value."""
-    learn = trainer.updating.learn
-
-    def learn_otherwise(*given: Any) -> Mapping[str, Tensor]:
-        with mock.patch.object(ddpg, name, value):
-            return learn(*given)
-
-    trainer.updating.learn = learn_otherwise
-
-
-def inherit_from_one(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let children take all networks and genes from their first parent."""
-    inherit, evolve = trainer.population.inherit, trainer.evolve_population
-
-    def inherit_first(genes: Tensor, parents: Tensor, _: Tensor, generators: Mapping[str, torch.Generator]) -> None:
-        inherit(genes, parents, parents, generators)
-
-    def evolve_uncrossed(fitness: Tensor) -> None:
-        with mock.patch.object(evolution, "cross", lambda first, *_: first.clone()):
-            evolve(fitness)
-
-    trainer.population.inherit = inherit_first  # type: ignore[method-assign, assignment]
-    trainer.evolve_population = evolve_uncrossed  # type: ignore[method-assign]
-
-
-def do_not_mutate(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Leave children's actors as they were inherited."""
-    trainer.population._mutate = lambda *_: None  # type: ignore[method-assign]
-
-
-def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let fitness choose the elites only: nobody is replaced."""
-    trainer.evolve_population = lambda fitness: None  # type: ignore[method-assign]
+def free_capital(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let capital have no price: the replayed accounts tell that nothing is earned."""
+    trainer.replay.reward_rate = lambda: torch.zeros(())  # type: ignore[method-assign]
 
 
 def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen at random."""
+    """Let evolution see noise in place of fitness: elites, and so the champion, and parents are chosen at random."""
     evaluate = trainer.rollouts.evaluate
 
     def evaluate_at_random(*given: Any) -> tuple[PopulationResults, dict[str, Tensor]]:
@@ -198,17 +102,6 @@ def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign, assignment]
 
 
-def search_at_random(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Replace the genes of all agents but the elites by new founders' in place of children; networks go on."""
-    population = trainer.population
-
-    def replace_by_founders(fitness: Tensor) -> None:
-        founders = evolution.random_genes(len(fitness), drawn)
-        founders[population.elites] = population.genes[population.elites]
-        first = 1 + max(population.founders)
-        kept = {row: population.founders[row] for row in population.elites}
-        population.founders = [kept.get(row, first + row) for row in range(len(fitness))]
-        population.genes = founders
-        trainer.stand_on(population.cash_value)
-
-    trainer.evolve_population = replace_by_founders  # type: ignore[method-assign]
+def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let fitness choose the elites only: nobody is replaced."""
+    trainer.evolve_population = lambda fitness: None  # type: ignore[method-assign]

@@ -2,10 +2,9 @@
 
 Each seed trains on a path of its own. The champion is fixed on that path's training days; it, the rivals, the rule and
 the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the training
-path. Beside the champion stand the fittest agent alone, the elites' closed form, and the mean of all agents of the
-last generation. Below stands how well selection works: rank correlations of fitness with unseen profit, over the
-agents of the last generation and over genomes drawn at random; the founders left; the value of cash on the first day
-beside the profit that followed. The default of `--unseen-seed` served development; published tables are printed once
+path. Beside the champion stand the fittest agent alone and the mean of all agents of the last generation. Below
+stands how well selection works: the rank correlation of fitness with unseen profit over these agents, and the founders
+left. The default of `--unseen-seed` served development; published tables are printed once
 on another one, which they name.
 """
 
@@ -46,7 +45,7 @@ from benchmarks.learning.unseen import (
 from data.market import Market
 from data.synthetic.planted import PLANTED_KINDS
 from training.erl_trainer import ERLTrainer, build_trainer
-from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, ORACLE, RULE
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator, seed_everything
 
@@ -57,8 +56,6 @@ MARTINGALE = "martingale"
 PLANTED = tuple(kind for kind in KINDS if kind != MARTINGALE)
 Alteration = Callable[[ERLTrainer, torch.Generator], None]
 """Changes a trainer that was just built in a way that no setting does; it may draw from the generator."""
-RANDOM_GENOMES = 64
-"""Over which fitness is correlated with unseen profit, however alike the last generation's agents are."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Trained:
             "environment_steps": self.environment_steps,
             "generations_run": self.trainer.generation,
             "validation_percent": self.record_of_last["validation"]["champion"],
-            "luck": self.trainer.champion.evidence.smallest,
+            "p_value": self.trainer.champion.evidence.smallest,
         }
 
 
@@ -120,17 +117,14 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
 
 
 def market_job(
-    config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None, genomes: int | None = None
+    config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None, has_agents: bool = False
 ) -> Record:
-    """Train one seed and measure its champion and its last generation; return plain numbers for the file of results.
-
-    Args:
-        genomes: drawn at random, on which fitness is tested, too; None: only the champion is played.
-    """
+    """Train one seed and measure its champion, and its last generation if asked; return plain numbers for the file of
+    results."""
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
     planted = tuned(market, scores, config)
-    selection = SelectionStudy(trained.trainer, config.seed, genomes)
+    selection = SelectionStudy(trained.trainer, has_agents=has_agents)
     parts = []
     for path in unseen.each(config, market.stats):
         x = trained.trainer.days.inputs.of(path.market)
@@ -139,12 +133,12 @@ def market_job(
 
 
 def market_jobs(
-    config: Config, study: Study, /, alter: Alteration | None = None, genomes: int | None = None, **labels: Any
+    config: Config, study: Study, /, alter: Alteration | None = None, has_agents: bool = False, **labels: Any
 ) -> list[Experiment]:
     """Make a job a seed; its key holds the labels, budget and unseen paths, too."""
     unseen, budget = unseen_of(study.arguments), budget_of(study.arguments)
     unseen.require_unseen(study.seeds)
-    task = partial(market_job, budget=budget, unseen=unseen, alter=alter, genomes=genomes)
+    task = partial(market_job, budget=budget, unseen=unseen, alter=alter, has_agents=has_agents)
     return each_seed(config, study.seeds, task, **labels, **asdict(unseen), **asdict(budget))
 
 
@@ -152,7 +146,7 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
     """Format a line for each policy, with 95% intervals over seeds, and how well selection worked."""
     found = {
         name: [one["policies"][name] | {k: one[k] for k in ("cpu_seconds", "environment_steps")} for one in trained]
-        for name in (CHAMPION, BEST_AGENT, CLOSED_FORM, MEAN_AGENT)
+        for name in (CHAMPION, BEST_AGENT, MEAN_AGENT)
         if trained and name in trained[0]["policies"]
     }
     found |= {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
@@ -160,7 +154,7 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
         yield _row(kind, name, found[name])
     if trained:
         yield from selection_lines([record["selection"] for record in trained])
-        yield f"{'':<12} p-value on training days at most {max(record['luck'] for record in trained):.1e}"
+        yield f"{'':<12} p-value on training days at most {max(record['p_value'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
@@ -178,13 +172,12 @@ def interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def selection_lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Format what `SelectionStudy.record` gave for each seed."""
-    agents, genomes = (interval(results, f"{name}_rank_correlation") for name in ("fitness", "random"))
     mean = {name: float(np.mean([result[name] for result in results])) for name in results[0] if "_rank" not in name}
-    yield f"{'':<12} rank correlation of fitness with unseen profit: last generation {agents}, random genomes {genomes}"
+    correlation = interval(results, "fitness_rank_correlation")
+    yield f"{'':<12} rank correlation of fitness with unseen profit in the last generation {correlation}"
     yield (
         f"{'':<12} founders {mean['founders']:.1f} of {mean['agents']:.0f}; agents' profit {mean['unseen_mean']:.2f}, "
-        f"deviation {mean['unseen_deviation']:.2f}; V(s0) {mean['initial_value']:.2f}, profit that followed "
-        f"{mean['profit']:.2f}"
+        f"deviation {mean['unseen_deviation']:.2f}"
     )
 
 
@@ -233,7 +226,7 @@ def run(study: Study) -> None:
         config, labels = study.config(kind), {"study": "markets", "kind": kind}
         job = partial(baselines_job, unseen=unseen)
         rivals = each_seed(config, study.seeds, job, **labels, played="rivals", **asdict(unseen))
-        trained = market_jobs(config, study, genomes=RANDOM_GENOMES, **labels, played="trained")
+        trained = market_jobs(config, study, has_agents=True, **labels, played="trained")
         of_rivals = study.records(rivals)
         of_trained = [] if study.arguments.rivals_only else study.records(trained)
         print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)

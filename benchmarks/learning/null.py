@@ -22,8 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from models.cash_value import CashValue
-from models.trader import Traders
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
@@ -33,8 +31,9 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.ddpg_agent import DDPGAgent
-from models.evidence import Evidence, Trust
-from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.evidence import Evidence
+from models.inputs import INPUTS, TradeInputs
+from models.networks import Networks
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
 from training.evaluation.play import EvaluationSetup, play_agent
 from utils.config.trader import Config, DataConfig
@@ -159,16 +158,14 @@ def _played(setup: EvaluationSetup, agent: DDPGAgent) -> ProfitAndOrders:
 
 
 def untrained_agent(market: Market, config: Config) -> DDPGAgent:
-    """Return an agent whose critic has learned nothing: random weights on the inputs, of which training days know."""
+    """Return an agent that has learned nothing: random weights on the inputs, of which training days know."""
     generator = named_generator(config.seed, UNTRAINED)
     inputs = TradeInputs.fit(market, np.arange(len(market.dates)) <= market.splits.train.last)
-    weights = torch.randn(1, len(GROUP_OF_INPUT), generator=generator, dtype=torch.float64)
-    target = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)[
-        torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
-    ]
-    traders = Traders(weights, target, value_weight=torch.ones_like(target), size=torch.ones_like(target))
-    known = Evidence(selection=0.0, timing=0.0), Trust.full(weights.shape[1])
-    return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, *known)
+    mask = torch.ones(1, INPUTS - 1, dtype=torch.bool)
+    networks = Networks.initialize(mask, 1, 1, 0.0, generator)
+    networks.start_from(torch.randn(1, 1, INPUTS, 2, generator=generator))
+    target = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)]
+    return DDPGAgent(inputs, networks, torch.zeros(1), target, config.env, Evidence(selection=0.0, timing=0.0))
 
 
 def untrained_run(config: Config, kind: str) -> Record:

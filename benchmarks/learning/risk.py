@@ -1,8 +1,8 @@
 """Aversion to risk: `python -m benchmarks.learning risk [--seeds N] [--aversion A] [--json FILE]`.
 
-Each seed trains with the aversion and without, actors and closed form in one training; the champion, its closed form
-and the planted rule, with its sizes and at equal ones, are played on the same windows of unseen paths. Profit is the
-mean of an episode; the Sharpe ratio is that of the daily returns of all windows together.
+Each seed trains with the aversion and without; the champion and the planted rule, with its sizes and at equal ones, are
+played on the same windows of unseen paths. Profit is the mean of an episode; the Sharpe ratio is that of the daily
+returns of all windows together.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, mean_interval, plus_minus, study_config
 from benchmarks.learning.unseen import CPU, UnseenPaths, training_market
 from training.erl_trainer import build_trainer
-from training.evaluation.baselines import CHAMPION, CLOSED_FORM, RULE, ScoreRule, score_policy
+from training.evaluation.baselines import CHAMPION, RULE, ScoreRule, score_policy
 from training.rollout import play
 from utils.config.trader import Config
 from utils.runs.seeding import seed_everything
@@ -25,19 +25,17 @@ _PATHS, _SEEDS, _AVERSION = 4, 2, 0.5
 
 
 def risk_run(config: Config) -> Record:
-    """Return profit and Sharpe ratio on unseen paths by policy: of champion, closed form and rule."""
+    """Return profit and Sharpe ratio on unseen paths by policy: of champion and rule."""
     seed_everything(config.seed)
     market, _ = training_market(config)
     trainer = build_trainer(config, market, CPU)
     for _ in trainer.run(config.generations):
         pass
     champion = trainer.champion
-    agents = {CHAMPION: champion, CLOSED_FORM: champion.closed_form()}
     equities: dict[str, list[np.ndarray[Any, np.dtype[np.float64]]]] = {}
     for path in UnseenPaths(paths=_PATHS).each(config, market.stats):
         x, account = champion.inputs.of(path.market), path.env.account
-        for name, agent in agents.items():
-            equities.setdefault(name, []).append(path.play_agent(agent, x).equity[:, 0].numpy())
+        equities.setdefault(CHAMPION, []).append(path.play_agent(champion, x).equity[:, 0].numpy())
         for name, sizes in ((RULE, path.scores.sizes), (EQUAL_SIZES, None)):
             rule = ScoreRule(path.scores.rule, 2 * config.env.cost_rate, sizes=sizes)
             equities.setdefault(name, []).append(play(account, score_policy(account, rule), path.starts)[1].numpy())
@@ -67,7 +65,7 @@ def run(study: Study) -> None:
         for aversion in (0.0, study.arguments.aversion)
     }
     rows = []
-    for name in (CHAMPION, CLOSED_FORM, RULE, EQUAL_SIZES):
+    for name in (CHAMPION, RULE, EQUAL_SIZES):
         for aversion, own in records.items():
             units = ("profit", "sharpe")
             means = {unit: plus_minus(*mean_interval([one[name][unit] for one in own])) for unit in units}

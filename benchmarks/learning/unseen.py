@@ -19,9 +19,10 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
-from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted
-from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
-from training.rollout import Rollout, play, roll_out
+from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted, tune_rule
+from training.evaluation.supervised import LIGHTGBM, TUNING_WINDOWS, fit_supervised, fit_trees
+from training.forecasts.training_days import TrainingDays
+from training.rollout import Rollout, play, play_agent_on
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -31,6 +32,7 @@ CPU = torch.device("cpu")
 UNSEEN_SEED = 2_000_000
 """Seed of the first unseen path while things are developed; training paths have small ones."""
 UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
+OUR_TREES = f"{LIGHTGBM} on our inputs"
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,7 @@ class UnseenPath:
 
     def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
         """Play an agent; `x` are its (days, n, inputs) of this path."""
-        forecasts = agent.forecasts(self.market, x)
-        return roll_out(self.env, agent.traders, forecasts, agent.cash_value, self.starts, policy=agent.policy)
+        return play_agent_on(self.env, agent, agent.forecasts(self.market, x), self.starts)
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
@@ -137,7 +138,20 @@ def fit_baselines(market: Market, config: Config) -> dict[str, tuple[Baseline, f
     learned = fit_supervised(market, Portfolio.on(market, config.env))
     seconds = time.process_time() - started
     found: dict[str, tuple[Baseline, float]] = {name: (one.rule_on, seconds) for name, one in learned.items()}
+    started = time.process_time()
+    trees = trees_on_our_inputs(market, config)
+    found[OUR_TREES] = trees, time.process_time() - started
     return found | {name: (partial(_simple, name), 0.0) for name in simple_rules(market)}
+
+
+def trees_on_our_inputs(market: Market, config: Config) -> Baseline:
+    """Boost trees on the agents' own inputs, cross-fitted, and tune the rule that buys and sells by their scores."""
+    env = Portfolio.on(market, config.env)
+    days = TrainingDays.of(market, env)
+    ranker = fit_trees(days.samples, -1)
+    tuned = tune_rule(env, ranker.out_of_fold(days.samples), 0.0, tuning_windows(market, config))
+    model = ranker.fit(days.samples.train_days)
+    return lambda other: replace(tuned, scores=model(days.inputs.of(other)))
 
 
 def _simple(name: str, market: Market) -> ScoreRule:

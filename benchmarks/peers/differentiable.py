@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,19 +24,24 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.learning.unseen import UnseenPath, tuning_windows
-from benchmarks.peers.networks import best_target, our_inputs, perceptron
 from benchmarks.peers.peer import Array, Budget, Learned
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.orders import Orders
 from environment.portfolio import Portfolio
+from training.evaluation.baselines import ScoreRule, Scores, score_policy
 from training.evaluation.supervised import TUNING_WINDOWS, fit_ridge
 from training.forecasts.samples import Samples
+from training.forecasts.training_days import TrainingDays
 from training.rollout import Policy, play
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.seeding import named_generator
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
 
+_WIDTHS = (64, 32)
+_DROPOUT = 0.1
+InputsOf = Callable[[Market], Tensor]
+"""From any path of the law to the (days, n, inputs) of networks."""
 _WINDOWS = 16
 """Random training windows of an update."""
 _LEARNING_RATE, _LARGEST_GRADIENT = 3e-3, 1.0
@@ -46,6 +51,38 @@ _LOOKS = 8
 """Evaluations on validation windows in a budget; the best policy is kept."""
 _DUST = 1e-6
 """Share of the capital below which an order lapses, and share of a stock below which it is held."""
+
+
+def our_inputs(market: Market, env: Portfolio) -> tuple[Samples, Tensor, InputsOf]:
+    """Return the product's inputs as its own networks see them, cross-fitted on the training days."""
+    days = TrainingDays.of(market, env)
+    inputs, own = days.inputs, days.samples.x
+    x = inputs.of(market)
+    x[own.days] = own.dense(own.days)
+    return (
+        days.samples,
+        inputs.for_networks(torch.from_numpy(x)),
+        lambda other: inputs.for_networks(torch.from_numpy(inputs.of(other))),
+    )
+
+
+def perceptron(inputs: int, outputs: int) -> nn.Sequential:
+    """Return a perceptron whose outputs begin at zero."""
+    layers: list[nn.Module] = []
+    for width in _WIDTHS:
+        layers += [nn.Linear(inputs, width), nn.SiLU(), nn.Dropout(_DROPOUT)]
+        inputs = width
+    last = nn.Linear(inputs, outputs)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*layers, last)
+
+
+def best_target(env: Portfolio, by_target: Sequence[Scores], starts: Tensor) -> int:
+    """Return the sale target at which ordering by (days, n) out-of-fold scores earns most on training windows."""
+    rules = [ScoreRule(own, target_percent=target) for own, target in zip(by_target, TARGET_PERCENTS, strict=True)]
+    summary, _ = play(env, score_policy(env, rules), starts.repeat(len(rules)))
+    return int(summary.profit_percent.view(len(rules), -1).mean(1).argmax())
 
 
 class StockPolicy(nn.Module):

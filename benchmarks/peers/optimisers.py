@@ -8,14 +8,14 @@ population times `Config.generations`; the seconds of the budget are an upper li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.learning.alterations import keep_genes, search_at_random
+from benchmarks.learning.alterations import keep_genes
 from benchmarks.learning.markets import Alteration, fit
 from benchmarks.learning.markets import Budget as Limits
 from benchmarks.learning.unseen import UnseenPath
@@ -69,23 +69,19 @@ def cma_es(trainer: ERLTrainer, generator: torch.Generator) -> None:
         genes = low + np.stack([played for played, _ in asked]) * (high - low)
         population.genes = population.genes.clone()
         population.genes[replaced] = evolution.within_bounds(torch.from_numpy(genes))
-        trainer.stand_on(population.cash_value)
 
     trainer.evolve_population = replace_by_proposals  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
 class Population:
-    """A population of the product's agents as a peer: with or without networks, evolved or searched otherwise."""
+    """A population of the product's agents as a peer: evolved or searched otherwise."""
 
-    networks: bool
     alter: Alteration | None = None
     """What takes the place of evolution; None: evolution."""
 
     def __call__(self, config: Config, market: Market, budget: Budget) -> Learned:
         """Train for the generations of the settings; the seconds of the budget are an upper limit."""
-        if not self.networks:
-            config = replace(config, learning=replace(config.learning, agent="closed-form"))
         trained = fit(config, market, Limits(budget.seconds / 60, config.generations), self.alter)
         champion, inputs = trained.trainer.champion, trained.trainer.days.inputs
 
@@ -97,12 +93,5 @@ class Population:
 
 
 def optimisers() -> dict[str, Peer]:
-    """Return the product without parts of itself, and what else could search its genes."""
-    return {
-        "ours, no evolution": Population(networks=True, alter=keep_genes),
-        "ours, random search": Population(networks=True, alter=search_at_random),
-        "ours, closed form": Population(networks=False),
-        "closed form, no evolution": Population(networks=False, alter=keep_genes),
-        "closed form, random search": Population(networks=False, alter=search_at_random),
-        "closed form, CMA-ES": Population(networks=False, alter=cma_es),
-    }
+    """Return the product without evolution, and with another search of its genes."""
+    return {"ours, no evolution": Population(keep_genes), "ours, CMA-ES": Population(cma_es)}

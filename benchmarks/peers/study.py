@@ -13,7 +13,6 @@ from benchmarks.learning.study import Experiment, Record, Study, each_seed, mean
 from benchmarks.learning.unseen import UnseenPaths, baselines_job, training_market
 from benchmarks.peers.deep.agents import deep_agents, tuned_agents
 from benchmarks.peers.differentiable import differentiable_rollout
-from benchmarks.peers.networks import networks
 from benchmarks.peers.optimisers import Population, optimisers
 from benchmarks.peers.peer import Budget, Peer
 from benchmarks.speed.harness import MemoryGauge
@@ -30,12 +29,12 @@ _COLUMNS = ["kind", "seed", "peer", "budget_seconds", "profit", "cpu_seconds", "
 def peers() -> dict[str, Peer]:
     """Return all peers by name."""
     deep: dict[str, Peer] = {**deep_agents(), **tuned_agents()}
-    return {**by_generations(), **networks(), "differentiable rollout": differentiable_rollout, **deep}
+    return {**by_generations(), "differentiable rollout": differentiable_rollout, **deep}
 
 
 def by_generations() -> dict[str, Peer]:
     """Return those that train for the generations of the settings, whatever the budget."""
-    return {OURS: Population(networks=True), **optimisers()}
+    return {OURS: Population(), **optimisers()}
 
 
 def peer_job(config: Config, peer: Peer, unseen: UnseenPaths, budget: Budget) -> Record:

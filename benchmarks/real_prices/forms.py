@@ -32,13 +32,12 @@ VARIANTS: Mapping[str, Variant] = {
     "no evolution": Variant(_AS_PLANNED, keep_genes),
     "no waiting": Variant({**_AS_PLANNED, "learning.gamma": 0.0}),
     "networks": Variant(),
-    "closed form": Variant({"learning.gradient_steps": 0}),
 }
 
 
 def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> DDPGAgent:
-    """Return the mean closed form of some elites, which trades whether or not training days show evidence."""
-    agent = trainer.population.committee(rows).closed_form()
+    """Return some elites as one agent, which trades whether or not training days show evidence."""
+    agent = trainer.population.committee(rows)
     agent.evidence = Evidence(selection=0.0, timing=0.0)
     return agent
 

@@ -134,7 +134,7 @@ def _play_form(
     track, _, orders = play_agent(setup, agent, forecasts)
     pickers, shifted = (play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted))
     replays = {label: execute_again(other, orders) for label, other in _other_setups(setup, plan.replays)}
-    scores = agent_scores(forecasts, *_judged(setup))
+    scores = agent_scores(forecasts, 0.5 * float(agent.rate), *_judged(setup))
     return {
         **_packed(track, replays, scores, results),
         "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules)),

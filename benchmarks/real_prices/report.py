@@ -134,7 +134,7 @@ class Report:
     def without_evidence(self, universe: str) -> tuple[int, int, int]:
         """Count the product's trainings: those without significant evidence, where the market is held, and all."""
         lines = chosen(self.records, universe, TRAINED, PRODUCT)
-        lacks = [line["luck"] > SIGNIFICANCE_LEVEL for line in lines]
+        lacks = [line["p_value"] > SIGNIFICANCE_LEVEL for line in lines]
         # Parts that do not tell are of a time when whoever lacked evidence held the market.
         holds = [line.get("holds_market", lack) for line, lack in zip(lines, lacks, strict=True)]
         return sum(lacks), sum(holds), len(lines)

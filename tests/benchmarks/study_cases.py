@@ -10,7 +10,7 @@ from utils.config.trader import Config
 TINY = [
     *("--synthetic.days", "400", "--synthetic.stocks", "4", "--split.context-window-days", "12"),
     *("--env.trading-days", "12", "--env.settlement-days", "4", "--env.max-holding-days", "4"),
-    *("--population-size", "4", "--policy-iterations", "1", "--learning.replay-capacity", "512"),
+    *("--population-size", "4", "--learning.replay-capacity", "512"),
     *("--evaluation.fitness-windows", "2", "--evaluation.exploration-windows", "1"),
     *("--evaluation.validation-windows", "2", "--evaluation.random-pickers", "20", "--census-every", "0"),
 ]

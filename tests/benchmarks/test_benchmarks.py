@@ -13,7 +13,6 @@ from benchmarks.speed import __main__ as speed
 from benchmarks.speed.environment import account_rate, portfolio_of
 from benchmarks.speed.growth import Workload, exponent, measure_workload
 from benchmarks.speed.harness import CPU, Row
-from benchmarks.speed.updates import FOLDS, PlainAgent, Size, draw, plain_generation, stacked_generation
 from tests.benchmarks.study_cases import tiny_config
 
 torch.set_num_threads(1)
@@ -29,29 +28,6 @@ def test_workload_is_measured() -> None:
     work = Workload(days=1000, columns=4, population=2, windows=2, buffer=256, investable=2)
     prepare, generation, _ = measure_workload(work, CPU)
     assert prepare > 0 and generation > 0
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_agents_one_by_one_learn_what_they_learn_together(accumulate: int) -> None:
-    """Modules and optimisers of torch, one agent after the other, come to the same networks but for rounding."""
-    drawn = draw(Size(agents=3, hidden=8, batch=128, accumulate=accumulate, updates=6, transitions=500))
-    agents = [PlainAgent(drawn.learners, agent) for agent in range(3)]
-    rows = drawn.begin()
-    stacked_generation(drawn)
-    plain_generation(agents, drawn, *rows)
-    stacked = drawn.learners.networks
-    for row, agent in enumerate(agents):
-        for kind in ("", "_target"):
-            critic, actor = getattr(stacked, f"critic{kind}"), getattr(stacked, f"actor{kind}")
-            modules, (size, choice, slope) = getattr(agent, f"critic{kind}"), getattr(agent, f"actor{kind}")
-            pairs = [(size[place], actor.size.parts[place][row]) for place in (0, 2, 4)]
-            pairs += [(modules[-1][place], critic.continuation.parts[place][row]) for place in (0, 2, 4)]
-            for fold in range(FOLDS):
-                pairs += [(modules[fold][place], critic.reward.parts[place][row, fold]) for place in (0, 2, 4)]
-                pairs.append((choice[fold], actor.choice[row, fold, :-1]))
-                torch.testing.assert_close(slope[fold], actor.slope[row, fold], rtol=0.0, atol=1e-3)
-            for module, weights in pairs:
-                torch.testing.assert_close(module.weight.T, weights, rtol=0.0, atol=1e-3)
 
 
 def test_environment_is_played_to_the_end() -> None:

@@ -37,7 +37,7 @@ FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
     "--generations": ("generations", st.integers(1, 10**6)),
     "--seed": ("seed", st.integers(0, 2**63 - 1)),
     "--population-size": ("evolution.population_size", st.integers(2, 64)),
-    "--policy-iterations": ("learning.policy_iterations", st.integers(1, 100)),
+    "--learning.gradient-accumulation": ("learning.gradient_accumulation", st.integers(1, 100)),
     "--rivals": ("evaluation.rivals", st.sampled_from(["learned", "none"])),
     "--device": ("device", st.sampled_from(["auto", "cpu"])),
     "--runs-dir": ("runs_dir", st.sampled_from(["runs", "/tmp/other", "a b"])),

@@ -108,6 +108,7 @@ def account_like(orders: int, day: Tensor, tradable: Tensor, held: Tensor) -> Po
         device=CPU,
         day=day,
         held=lambda: held,
+        rules=EnvironmentConfig(exits="target"),
     )
     return cast(Portfolio, namespace)
 

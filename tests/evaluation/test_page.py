@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from models.evidence import Evidence, Trust
+from models.evidence import Evidence
 from tests.evaluation.page_case import DRIFTS, case, sessions, walk
 from training.evaluation import export as html_report
 from training.evaluation.baselines import CHAMPION
@@ -257,17 +256,16 @@ def test_evidence_and_what_is_bet_are_told_in_one_line() -> None:
         (
             strong,
             1.0,
-            "significant evidence (p < 0.001). The champion is trusted for 1.00 of its selection",
+            "significant evidence (p < 0.001). The champion is evidence: selection p < 0.001",
         ),
         (Evidence(selection=0.04, timing=1.0), 0.49, "49% of the orders are the agents', the rest holds the market."),
         (weak, 0.0, "no significant evidence (p = 0.703)."),
     ):
-        one = small(evidence=[evidence], trust=[Trust(orders, 0.25, torch.zeros(1))])
+        one = small(evidence=[evidence], shares=[orders])
         assert one.evidence_sentence.startswith("Training days show ") and said in one.evidence_sentence
         assert one.sentence == f"{one.evidence_sentence} {one.verdict.sentence}"
     fold = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-03-04"]}, 1, 1.0, 2.0)
-    trust = [Trust(orders, 1.0, torch.zeros(1)) for orders in (1.0, 0.4)]
-    several = small(folds=[fold, fold], evidence=[strong, weak], trust=trust)
+    several = small(folds=[fold, fold], evidence=[strong, weak], shares=[1.0, 0.4])
     assert several.sentence.startswith(
         "Training days show significant evidence for 1 of 2 champions; 70% of the orders"
     )

@@ -70,23 +70,22 @@ def test_fitness_shows_each_generation() -> None:
     np.testing.assert_array_equal([*chart.bands.values()], [[[-1, -2, -3], [1, 2, 3]]])
 
 
-def test_learning_shows_losses_explained_variance_and_value() -> None:
-    """In the first generation nothing is trained; without networks there are no losses."""
-    known = {"explained_by_ridge": 0.018, "elite_profit_percent": -0.75, "noise_scale": 0.1}
-    losses = {"reward_loss": 9.4, "temporal_loss": 0.5, "actor_loss": -0.003}
+def test_learning_shows_losses_profits_and_the_price_of_capital() -> None:
+    """In the first generation nothing is trained."""
+    losses = {"gain_loss": 9.4, "time_loss": 0.5, "actor_loss": -0.003}
     records: list[dict[str, Any]] = [
-        {"generation": one, "learning": known | {"initial_value": 2.0 * one, "explained_by_both": 0.01 * one}}
+        {
+            "generation": one,
+            "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.1 * one, "price_of_capital": 0.05}
+            | (losses if one > 1 else {}),
+        }
         for one in (1, 2, 3)
     ]
-    for record in records[1:]:
-        record["learning"] |= losses
-    *charts, explained, value = learning_charts(records)
+    *charts, earned, prices = learning_charts(records)
     for chart, loss in zip(charts, losses.values(), strict=True):
         np.testing.assert_array_equal([*chart.lines.values()], [[math.nan, loss, loss]])
-    np.testing.assert_allclose([*explained.lines.values()], [[1.0, 2.0, 3.0], [1.8] * 3])
-    np.testing.assert_allclose([*value.lines.values()], [[2.0, 4.0, 6.0], [-0.75] * 3])
-    without = learning_charts([{"generation": 1, "learning": {"explained": 0.1, "explained_best": 0.2}}])
-    assert [chart.title for chart in without] == [explained.title, value.title]
+    np.testing.assert_allclose([*earned.lines.values()], [[-0.75] * 3])
+    np.testing.assert_allclose([*prices.lines.values()], [[0.1, 0.2, 0.3], [0.05] * 3])
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one() -> None:

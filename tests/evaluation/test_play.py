@@ -15,7 +15,6 @@ from tests.evaluation.page_case import SESSIONS, case
 from tests.tiny import (
     FIRST_DAY,
     World,
-    networked,
     random_world,
     seeded,
     tiny_agent,
@@ -27,7 +26,6 @@ from training.evaluation.baselines import (
     BENCHMARK,
     BEST_AGENT,
     CHAMPION,
-    CLOSED_FORM,
     EQUAL,
     EQUAL_RISK,
     HOLD,
@@ -57,7 +55,7 @@ from training.evaluation.play import (
     play_rules,
     play_shifted,
 )
-from training.rollout import play, roll_out
+from training.rollout import play, play_agent_on
 from utils.config.trader import EnvironmentConfig, Fill
 from utils.metrics import daily_returns
 from utils.statistics import expected_best_sharpe
@@ -66,9 +64,9 @@ Array = npt.NDArray[np.float64]
 WINDOWS = 4
 
 
-def eager_agent(setup: EvaluationSetup) -> DDPGAgent:
+def eager_agent(setup: EvaluationSetup, seed: int = 0) -> DDPGAgent:
     """An agent whose orders differ from day to day."""
-    return tiny_agent(setup.market, rules=setup.env.rules)
+    return tiny_agent(setup.market, rules=setup.env.rules, seed=seed)
 
 
 def setup_of(world: World, windows: int = WINDOWS, first: int = FIRST_DAY) -> EvaluationSetup:
@@ -88,8 +86,9 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
     setup = setup_of(world)
     agent = eager_agent(setup)
     curves, trades, _ = play_agent(setup, agent)
-    shares, parts = list[torch.Tensor](), (agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
-    episodes = roll_out(world.trading, *parts, safe_point=lambda: shares.append(1 - world.env.cash / world.env.equity))
+    shares, parts = list[torch.Tensor](), (agent, agent.forecasts(world.market), setup.starts)
+    note = lambda: shares.append(1 - world.env.cash / world.env.equity)  # noqa: E731
+    episodes = play_agent_on(world.trading, *parts, safe_point=note)
     np.testing.assert_allclose(curves.exposure[0], torch.stack(shares).mean(0).numpy())
     np.testing.assert_array_equal(curves.equity[0], episodes.equity[:, 0].numpy().T)
     assert curves.trades.sum() > 5
@@ -103,23 +102,6 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
         assert curves.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
         assert curves.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
         assert curves.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
-
-
-def test_a_champion_with_networks_is_played_with_what_its_actors_add() -> None:
-    """Its curves are those of a rollout with its policy; where sizes depart by nothing, those of the greedy rule."""
-    world = random_world(3, days=60)
-    setup, agent = setup_of(world), networked(eager_agent(setup_of(world)))
-    agent.actor_target.size.flat.mul_(4.0)
-    forecasts = agent.forecasts(world.market)
-    parts = world.trading, agent.traders, forecasts, agent.cash_value, setup.starts
-    with_actor, without = (roll_out(*parts, policy=policy).equity[:, 0].numpy().T for policy in (agent.policy, None))
-    curves = play_agent(setup, agent)[0]
-    np.testing.assert_array_equal(curves.equity[0], with_actor)
-    assert not np.array_equal(with_actor, without)
-    assert agent.networks is not None
-    greedy = replace(agent, networks=agent.networks.map(torch.clone))
-    greedy.actor_target.size.flat.zero_()
-    np.testing.assert_array_equal(play_agent(setup, greedy, forecasts)[0].equity[0], without)
 
 
 def test_doubling_costs_never_helps_under_fixed_orders() -> None:
@@ -268,14 +250,13 @@ def everything(setup: EvaluationSetup) -> PlayedPolicies:
 def test_other_agents_are_played_beside_the_champion() -> None:
     """They are no baselines: the verdict does not look for the best one among them."""
     setup = setup_of(random_world(3, days=60))
-    champion = networked(eager_agent(setup))
-    others = {BEST_AGENT: networked(eager_agent(setup), seed=1), CLOSED_FORM: champion.closed_form()}
+    champion, others = eager_agent(setup), {BEST_AGENT: eager_agent(setup, seed=1)}
     played = play_all(setup, champion, {}, random_selections=6, generator=seeded(), others=others)
-    assert list(played.curves)[:4] == [CHAMPION, BEST_AGENT, CLOSED_FORM, RANDOM]
+    assert list(played.curves)[:3] == [CHAMPION, BEST_AGENT, RANDOM]
     for name, agent in {CHAMPION: champion, **others}.items():
         np.testing.assert_array_equal(played.curves[name].equity, play_agent(setup, agent)[0].equity)
-    assert len({float(played.curves[name].equity.sum()) for name in (CHAMPION, *others)}) == 3
-    drifts = dict.fromkeys((CHAMPION, RANDOM, EQUAL, HOLD), 4e-4) | dict.fromkeys((BEST_AGENT, CLOSED_FORM), 9e-4)
+    assert len({float(played.curves[name].equity.sum()) for name in (CHAMPION, *others)}) == 2
+    drifts = dict.fromkeys((CHAMPION, RANDOM, EQUAL, HOLD), 4e-4) | {BEST_AGENT: 9e-4}
     best = case(drifts=drifts | {MOMENTUM: 1e-4}).verdict.best_baseline
     assert best is not None and (best.name, best.among) == (MOMENTUM, 1)
 

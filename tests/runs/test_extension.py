@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from training.erl_trainer import ERLTrainer
 from training.run.extension import inheritance
 from training.run.saved import open_saved_run
 from utils.runs.checkpoint import load_latest
-from utils.runs.state_tree import flatten
 
 DAYS = 300
 
@@ -52,8 +49,6 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     assert inherited is not None and (inherited.run_id, inherited.generation) == ("one", 2)
     genes = inherited.state["population"]["genes"]
     assert torch.equal(genes, before.state["population"]["genes"])
-    cash_value = inherited.state["cash_value"]["weights"]
-    assert torch.equal(cash_value, before.state["champion"]["cash_value"]["weights"])
     own = {tuple(row) for row in after.state["population"]["genes"].tolist()}
     elites = [tuple(genes[row].tolist()) for row in after.state["population"]["elites"]]
     assert elites and own >= set(elites), "the fittest of those who were inherited stay as they are"
@@ -82,41 +77,23 @@ def begin(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *flags: str)
     return met[0]
 
 
-def test_it_begins_with_the_networks_of_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks, targets, moments, what they look at, and how far they have come; the champion plays by them.
-
-    What orders earn and which are chosen is learned anew: the days out of each fold are others than before.
-    """
-    trainer = begin(folder, monkeypatch, "networks")
+def test_it_begins_with_the_genes_of_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Genes, inputs that agents see, and how far they have come; networks begin anew, for the folds are others now."""
+    trainer = begin(folder, monkeypatch, "genes")
     parent = load_latest(folder / "runs" / "one" / "checkpoints")
     assert parent is not None and trainer.generation == 0
     population, earlier = trainer.population, parent.state["population"]
     assert population.updates == earlier["updates"] > 0
     # Agents of both runs count in the p-values.
     assert population.trials == earlier["examined"] > len(population)
-    (own, own_rest), (expected, rest) = flatten(networks_of(population.state_dict())), flatten(networks_of(earlier))
-    assert own.keys() == expected.keys() and json.dumps(own_rest) == json.dumps(rest)
-    by_fold = {name for name in own if name.endswith((".reward", ".choice", ".slope"))}
-    assert len(by_fold) == 4 * 3, "networks, targets and both moments"
-    blend, blend_before = own["networks.base"], expected["networks.base"]
-    assert blend[:, :2].tolist() == [[1.0, 0.0]] * len(blend) and torch.equal(blend[:, 2], blend_before[:, 2])
-    for name in own.keys() - by_fold - {"networks.base"}:
-        assert expected[name].dtype == own[name].dtype and torch.equal(expected[name], own[name]), name
-        assert bool(expected[name].any()), name
-    for name in by_fold:
-        assert bool(expected[name].any()) and not torch.equal(expected[name], own[name]), name
-        is_drawn = name.endswith(("critic.reward", "critic_target.reward"))
-        assert bool(own[name].any()) == is_drawn, "moments and last layers are zero"
-    assert population.networks is not None
-    for critic in (population.networks.critic, population.networks.critic_target):
-        assert not any(bool(part.any()) for part in critic.reward.parts[4:])
+    for name in ("genes", "feature_groups", "reward_rate"):
+        assert torch.equal(getattr(population, name), earlier[name]), name
+    networks = population.networks
+    for online, target in ((name, f"{name}_target") for name in ("critic", "actor")):
+        assert torch.equal(networks.tensors[online], networks.tensors[target])
+        assert not torch.equal(networks.tensors[online], earlier["networks"][online])
     for name, value in trainer.champion.state_dict()["networks"].items():
-        assert torch.equal(value, own[f"networks.{name}"][population.elites]), name
-
-
-def networks_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a population's state that belongs to networks."""
-    return {name: state[name] for name in ("feature_groups", "networks", "losses")}
+        assert torch.equal(value, networks.tensors[name][population.elites]), name
 
 
 def cut_at_once(run: Path) -> None:
@@ -149,8 +126,7 @@ def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
         (("begun", "--data", "more.parquet"), "expected a complete generation of this version"),
         (("one", "--data", "data.parquet"), "expected the data of one with days after"),
         (("one", "--data", "other.parquet"), "got other data"),
-        (("one", "--data", "more.parquet", "--population-size", "5"), "got others: 4 agents"),
-        (("one", "--data", "more.parquet", "--learning.hidden", "5"), "and --learning.hidden out"),
+        (("one", "--data", "more.parquet", "--population-size", "5"), "4 agents, got 5; leave --population-size out"),
         (("one", "--resume", "one"), "got both; leave one out"),
     ],
 )

@@ -18,16 +18,17 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.record import pin_market, read_record, record_market, sealed
 from main import main
-from models.evolution import VALUE_WEIGHT
+from models.evolution import TARGET
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
-from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
+from training.evaluation.baselines import BEST_AGENT
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import load_latest
+from utils.spaces import TARGET_PERCENTS
 
 DAYS, COLUMNS = 160, 5
 
@@ -156,11 +157,9 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
                 stored = checkpoint.state[which][part][name]
                 assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
     elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))
-    torch.testing.assert_close(saved.champion.traders.value_weight[0], genes[elites, VALUE_WEIGHT].mean())
-    assert saved.best_agent.traders.value_weight.item() == genes[elites[0], VALUE_WEIGHT]
-    assert saved.champion.networks is not None and saved.best_agent.networks is not None
-    assert saved.beside.keys() == {BEST_AGENT, CLOSED_FORM} and saved.beside[CLOSED_FORM].networks is None
-    assert dataclasses.replace(saved, champion=saved.beside[CLOSED_FORM]).beside == {}
+    targets = torch.tensor(TARGET_PERCENTS)[genes[elites, TARGET].long()]
+    assert torch.equal(saved.champion.targets, targets) and saved.best_agent.targets.tolist() == [float(targets[0])]
+    assert saved.beside.keys() == {BEST_AGENT}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300
 
@@ -170,7 +169,7 @@ def test_it_opens_on_a_file_that_grew(folder: Path) -> None:
     after = open_saved_run(folder / "runs", "one", data=folder / "all.parquet")
     assert len(after.market.dates) == 303 and after.market.splits == before.market.splits
     np.testing.assert_array_equal(after.market.data_array[:300], before.market.data_array)
-    expected = [saved.champion.forecasts(saved.market).expected[:, :300] for saved in (before, after)]
+    expected = [saved.champion.forecasts(saved.market).gain[:, :300] for saved in (before, after)]
     assert torch.equal(*expected) and bool(expected[0].isfinite().any())
 
 

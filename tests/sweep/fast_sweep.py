@@ -27,7 +27,7 @@ high = 1.0
 [env.stake_percent]
 low = 0.5
 high = 2.5
-[learning.policy_iterations]
+[learning.gradient_accumulation]
 choices = [1, 2, 4]
 """
 PAUSE, DAMAGED = "FAST_SWEEP_PAUSE", "FAST_SWEEP_DAMAGED"

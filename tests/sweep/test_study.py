@@ -23,7 +23,7 @@ from utils.jobs.job import Finished
 SPACE = space_of(
     {
         "evolution.mutation_strength": {"low": 0.01, "high": 1.0, "log": True},
-        "learning.policy_iterations": {"choices": [1, 2, 4]},
+        "learning.gradient_accumulation": {"choices": [1, 2, 4]},
         "generations": {"low": 2, "high": 10, "step": 4},
     },
 )

@@ -20,7 +20,7 @@ Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 
 _FOLDS = 5
-_ROWS_PER_INPUT = 20
+_ROWS_PER_INPUT = 15
 """Fewest rows per input that a regression may be fitted to."""
 
 

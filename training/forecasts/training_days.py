@@ -25,7 +25,7 @@ from utils.statistics import MeanTest
 _LEAST_RISK = 0.05
 """Least of what the risk of an order costs, as a share of the mean."""
 _START_ROWS = 200_000
-"""Rows that the closed form learns from, of days evenly spaced where there are more."""
+"""Rows that the closed form learns from, evenly spaced where there are more."""
 _START_PENALTY, _START_STEPS, _START_PRICE = 0.01, 40, 0.05
 """Of the closed form: ridge penalty in multiples of the rows, policy iterations, and price of capital."""
 
@@ -109,10 +109,9 @@ class TrainingDays:
 
     def _closed_form(self, allowed: Tensor) -> Tensor:
         known, x = self.transitions, self.samples.x
-        days = allowed.nonzero()[:, 0]
-        step = 1 + int(x.counts[days - x.days.start].sum()) // _START_ROWS
-        first = [x.first[day - x.days.start : day - x.days.start + 2] for day in days[::step].tolist()]
-        rows = torch.cat([torch.arange(*pair) for pair in first]).to(x.own.device)
+        of_day = allowed[x.days].repeat_interleave(x.counts)
+        rows = of_day.nonzero()[:, 0]
+        rows = rows[:: 1 + len(rows) // _START_ROWS]
         here, there = (self._seen(some) for some in (rows, known.following[rows].long()))
         reward, follows = known.reward[rows].double(), ~known.terminated[rows, None]
         penalty = _START_PENALTY * len(rows) * torch.eye(here.shape[1], dtype=torch.float64, device=here.device)

@@ -58,7 +58,7 @@ class DeepAgent:
     def __call__(self, config: Config, market: Market, budget: Budget) -> Learned:
         """Train until the budget is spent; keep the agent that earned most on validation windows."""
         is_spent = budget.started()
-        view: View = InputsView.fit(market, config.env, config.seed) if self.sees_inputs else raw_view
+        view: View = InputsView.fit(market, config.env) if self.sees_inputs else raw_view
         seen, steps = view(market), config.env.episode_steps
         lanes = LANES if self.algorithm in ON_POLICY else 1
         env = FlatLanes(Lanes(TradingEnvironment.on(market, config.env), lanes, market.splits.train), seen)

@@ -6,21 +6,17 @@ from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import Tensor
-from training.forecasts.ridge import TrainingDays, expectations
 
 from benchmarks.peers.deep.lanes import Lanes
 from data.features import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.trading_env import TradingEnvironment, windows_from
-from models.evolution import random_genes
 from models.inputs import TradeInputs
-from models.population import target_percents
+from training.forecasts.training_days import TrainingDays
 from utils.config.trader import EnvironmentConfig
-from utils.runs.seeding import named_generator
 
 Float32Array = NDArray[np.float32]
 View = Callable[[Market], Float32Array]
@@ -38,47 +34,29 @@ def raw_view(market: Market) -> Float32Array:
 
 @dataclass(frozen=True)
 class InputsView:
-    """The product's inputs of each stock and its closed-form forecast, fitted to the training days of one market."""
+    """The product's inputs of each stock, fitted to the training days of one market."""
 
     inputs: TradeInputs
-    weights: Tensor
-    """(1, inputs) of the ridge regression that explains most out of fold, of 16 drawn at random."""
     trained_on: Market
     seen: Float32Array
-    """(days, features) of that market: on training days cross-fitted inputs and out-of-fold forecasts."""
+    """(days, features) of that market: on training days cross-fitted inputs."""
 
     @classmethod
-    def fit(cls, market: Market, rules: EnvironmentConfig, seed: int) -> Self:
-        """Fit inputs and forecasts to the training days."""
+    def fit(cls, market: Market, rules: EnvironmentConfig) -> Self:
+        """Fit inputs to the training days."""
         days = TrainingDays.of(market, TradingEnvironment.on(market, rules).account)
-        genes = random_genes(16, named_generator(seed, "peers"))
-        ridge = days.fit(genes)
-        best = int(ridge.explained.argmax())
-        weights = ridge.weights[best : best + 1]
-        start = target_percents(genes[best : best + 1])
-        forecast = days.forecasts(ridge.rows(slice(best, best + 1)), start)[0].expected[0]
-        x, own = torch.from_numpy(days.inputs.of(market)), days.samples.x
-        x[own.days] = torch.from_numpy(own.dense(own.days))
-        forecast = torch.where(forecast.isfinite(), forecast, _in_sample(x, weights))
-        return cls(days.inputs, weights, market, _joined(x, forecast))
+        x, own = days.inputs.of(market), days.samples.x
+        x[own.days] = own.dense(own.days)
+        return cls(days.inputs, market, _flattened(x))
 
     def __call__(self, market: Market) -> Float32Array:
-        """Show the inputs without the constant, and the forecast in percent of an order's largest size."""
-        if market is self.trained_on:
-            return self.seen
-        x = torch.from_numpy(self.inputs.of(market))
-        return _joined(x, _in_sample(x, self.weights))
+        """Show the inputs without the constant."""
+        return self.seen if market is self.trained_on else _flattened(self.inputs.of(market))
 
 
-def _in_sample(x: Tensor, weights: Tensor) -> Tensor:
-    """Return the (days, n) forecasts of (days, n, inputs) by one agent's weights."""
-    return expectations(x.flatten(0, 1), weights)[0].view(x.shape[:2])
-
-
-def _joined(x: Tensor, forecast: Tensor) -> Float32Array:
-    seen = torch.cat((x[..., 1:].clamp(-_CLIP, _CLIP), forecast[..., None]), dim=-1)
-    joined: Float32Array = seen.flatten(1).float().numpy()
-    return joined
+def _flattened(x: Float32Array) -> Float32Array:
+    seen: Float32Array = np.clip(x[..., 1:], -_CLIP, _CLIP).reshape(len(x), -1)
+    return seen
 
 
 def flat(observation: Mapping[str, Float32Array], seen: Float32Array) -> Float32Array:
