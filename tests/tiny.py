@@ -4,7 +4,7 @@ Their markets are made without the loader, see `small_market` for those that com
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,27 +18,22 @@ from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from models.cash_value import BUCKETS, Accounts, CashValue
-from models.ddpg_agent import DDPGAgent, Members
-from models.evidence import Evidence, Trust
-from models.inputs import GROUP_OF_INPUT, InputRows, TradeInputs
+from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
+from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import Networks
-from models.population import RidgeRegressions
-from models.replay_buffer import Batch, Transitions
-from models.trader import Traders
+from models.replay_buffer import Batch
 from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionConfig, LearningConfig
-from utils.spaces import TARGET_PERCENTS
 
 CONTEXT = 8
 FIRST_DAY = CONTEXT
 INVESTABLE = (0, 2, 3, 5)
-INPUTS = len(GROUP_OF_INPUT)
 SURE = Evidence(selection=0.0, timing=0.0)
-"""What makes an agent order by what it expects."""
+"""What an agent is worth that bets all of its capital."""
 TINY_LEARNING = LearningConfig(
     replay_capacity=500,
     training_starts=10,
@@ -148,117 +143,59 @@ def rows_of(x: NDArray[np.float32], first_day: int = 0) -> InputRows:
     return rows
 
 
-def regressions(by_fold: Tensor) -> RidgeRegressions:
-    """Ridge regressions with these (A, folds, inputs) weights, whose timing is fully trusted."""
-    return replace(RidgeRegressions.zero(*by_fold.shape), by_fold=by_fold)
-
-
 def tiny_agent(
     market: Market,
-    weights: Sequence[float] | None = None,
     *,
     rules: EnvironmentConfig = TINY_RULES,
     target: float = 20.0,
-    value_weight: float = 0.5,
-    cash_value: CashValue | None = None,
+    rate: float = 0.05,
+    members: int = 1,
+    folds: int = 2,
     seed: int = 0,
 ) -> DDPGAgent:
-    """An agent whose inputs are fitted to all days of a market.
+    """An agent of random networks, whose inputs are fitted to all days of a market; it buys about every second stock.
 
     Args:
-        weights: (inputs,) of its critic; default: random ones, by which about half of all orders gain.
-        cash_value: default: random values, about as large as what it expects of an order.
+        target: its sale target, in percent.
+        rate: price of capital where all is invested, percent a session.
+        members: of its committee.
     """
-    draws = seeded(seed)
-    drawn = torch.randn(INPUTS, generator=draws, dtype=torch.float64) if weights is None else torch.tensor(weights)
-    drawn[0] = 0.0 if weights is None else drawn[0]
-    nothing = CashValue.zero(rules)
-    worth = 5 * torch.rand(len(nothing.weights), generator=draws, dtype=torch.float64)
-    traders = Traders(
-        drawn.double()[None],
-        torch.tensor([target], dtype=torch.float64),
-        torch.tensor([value_weight], dtype=torch.float64),
-        torch.ones(1, dtype=torch.float64),
-    )
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
-    known = cash_value or nothing.with_values(worth, nothing.opportunity_knots)
-    return DDPGAgent(inputs, traders, known, rules, SURE, Trust.full(INPUTS))
-
-
-def networked(agent: DDPGAgent, seed: int = 0) -> DDPGAgent:
-    """The same agent with a committee of two random networks in place of half of what ridge regression selects by."""
-    draws = seeded(seed)
-    networks = Networks.initialize(torch.ones(2, INPUTS - 1, dtype=torch.bool), 4, 2, 0.0, draws)
-    for name, part in networks.tensors.items():
-        if "_target." in name:
-            part.copy_((0.2 if name.endswith("size") else 1.0) * torch.randn(part.shape, generator=draws))
-    networks.base.copy_(torch.tensor([[0.5, 0.5, 0.3], [0.5, 2.0, 0.3]]))
-    targets = len(TARGET_PERCENTS)
-    members = Members(
-        weights=agent.traders.weights.repeat(2, 1),
-        ridge=networks.base[:, 0].double(),
-        network=networks.base[:, 1].double(),
-        start=torch.tensor([10.0, 30.0], dtype=torch.float64),
-        deviation=torch.linspace(0.5, 1.5, targets),
-        typical=torch.linspace(-0.1, 0.1, targets),
-    )
-    return replace(agent, networks=networks, members=members)
+    mask = torch.ones(members, INPUTS - 1, dtype=torch.bool)
+    networks = shake(Networks.initialize(mask, 4, folds, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
+    rates, targets = torch.full((members,), rate), torch.full((members,), target)
+    return DDPGAgent(inputs, networks, rates, targets, rules, SURE)
 
 
 @torch.no_grad()
 def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
-    """Add noise to all parameters and targets, so that none is zero but for masked inputs; draw calibrations."""
-    for name, part in networks.tensors.items():
-        if "." in name and not name.endswith(".counts") and "_first." not in name and "_second." not in name:
+    """Add noise to all parameters and targets, so that none is zero but for masked inputs."""
+    for owner in ("critic", "actor"):
+        for kind in ("", "_target"):
+            part = networks.tensors[owner + kind]
             part += scale * torch.randn(part.shape, generator=draws)
-    networks.calibration.uniform_(0.5, 2.0, generator=draws)
     networks.mask()
     return networks
 
 
-def random_batch(
-    rules: EnvironmentConfig,
-    rows: int,
-    folds: int = 2,
-    *,
-    orders: int = 1,
-    days: int = 4,
-    stocks: int = 3,
-    seed: int = 0,
-    missing: float = 0.0,
-) -> Batch:
-    """Transitions, a quarter of them to the last decision, and outcomes of all orders of a few days.
-
-    Args:
-        missing: share of the replayed days with fewer candidates than orders.
-    """
-    draws = seeded(seed)
-
-    def account(left: Tensor) -> Accounts:
-        cash, opportunity = torch.rand(2, rows, generator=draws, dtype=torch.float64)
-        pending = 0.2 * torch.rand(rows, BUCKETS, generator=draws, dtype=torch.float64)
-        return Accounts(cash, pending, left, 2 * opportunity)
-
-    def candidates() -> Tensor:
-        best = torch.randn(rows, orders, generator=draws, dtype=torch.float64).sort(1, descending=True).values
-        best[torch.rand(rows, generator=draws) < missing, -1] = -torch.inf
-        return best
-
-    left = torch.randint(1, rules.trading_days, (rows,), generator=draws).double()
-    left[::4] = 1.0
-    state, following, best = account(left), account(left - 1), candidates()
-    action = torch.rand(rows, orders, generator=draws, dtype=torch.float64) * best.isfinite()
-    invested = action.sum(1) * rules.largest_order
-    after = state.after(invested * (1 + rules.cost_rate), invested)
-    reward = torch.randn(rows, generator=draws, dtype=torch.float64)
-    transitions = Transitions(state, best, action, reward, after, following, candidates(), left <= 1)
-    x = torch.randn(folds, days, stocks, INPUTS, generator=draws)
-    return Batch(transitions, x, torch.randn(folds, days, stocks, len(TARGET_PERCENTS), generator=draws))
+def random_batch(folds: int = 2, *, days: int = 4, stocks: int = 3, targets: int = 1, seed: int = 0) -> Batch:
+    """Transitions of a few stocks, a quarter of which are terminated."""
+    draws, shape = seeded(seed), (folds, days, stocks)
+    invested, following = torch.rand(2, folds, days, generator=draws)
+    return Batch(
+        x=torch.randn(*shape, INPUTS - 1, generator=draws),
+        next_x=torch.randn(*shape, INPUTS - 1, generator=draws),
+        reward=torch.randn(*shape, targets, generator=draws),
+        sessions=torch.randint(1, 4, shape, generator=draws).float(),
+        terminated=torch.rand(shape, generator=draws) < 0.25,
+        invested=invested,
+        next_invested=following,
+    )
 
 
 def learnable_market(seed: int = 0) -> Market:
     """The smallest random market that a learner takes: it has gaps, and three of its five columns may be bought."""
-    return small_market(seed, 700, investable=(0, 2, 3))
+    return small_market(seed, 800, investable=(0, 2, 3))
 
 
 def tiny_trainer(

@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from models.cash_value import FEATURES
 from models.networks import AdamW, Networks, Perceptrons, soft_update
 from tests.tiny import seeded, shake
-from utils.spaces import TARGET_PERCENTS
 
 INPUTS, AGENTS = 4, 3
 HIDDEN, FOLDS = 5, 3
@@ -23,18 +21,25 @@ def random_perceptrons(stack: tuple[int, ...], sizes: tuple[int, int, int], seed
     """Perceptrons whose last layers and biases are random too."""
     generator = seeded(seed)
     found = Perceptrons.initialize(stack, sizes, generator)
-    return found.map(lambda part: part + 0.5 * torch.randn(part.shape, generator=generator))
+    return replace(found, flat=found.flat + 0.5 * torch.randn(found.flat.shape, generator=generator))
 
 
-def module_of(perceptrons: Perceptrons, place: tuple[int, ...]) -> nn.Sequential:
+class Plain(nn.Module):
     """The perceptron at a place of the stack, of the layers of torch."""
-    parts = [part.detach()[place] for part in perceptrons.parts]
-    layers: list[nn.Module] = []
-    for weight, bias in zip(parts[::2], parts[1::2], strict=True):
-        layer = nn.Linear(*weight.shape)
-        layer.weight.data, layer.bias.data = weight.T.clone(), bias[0].clone()
-        layers += [layer, nn.SiLU()]
-    return nn.Sequential(*layers[:-1])
+
+    def __init__(self, perceptrons: Perceptrons, place: tuple[int, ...]) -> None:
+        super().__init__()
+        parts = [part.detach()[place] for part in perceptrons.parts]
+        layers: list[nn.Module] = []
+        for weight, bias in zip(parts[:6:2], parts[1:6:2], strict=True):
+            layer = nn.Linear(*weight.shape)
+            layer.weight.data, layer.bias.data = weight.T.clone(), bias[0].clone()
+            layers += [layer, nn.SiLU()]
+        self.layers, self.linear = nn.Sequential(*layers[:-1]), nn.Linear(*parts[6].shape, bias=False)
+        self.linear.weight.data = parts[6].T.clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.add(self.layers(x), self.linear(x))
 
 
 def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
@@ -56,16 +61,17 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
     seed: int, stack: tuple[int, ...], rows: int, outputs: int
 ) -> None:
     """Outputs and gradients, for inputs of each of them and for inputs that they share."""
-    perceptrons = random_perceptrons(stack, (INPUTS, 5, outputs), seed).map(lambda part: part.requires_grad_())
+    perceptrons = random_perceptrons(stack, (INPUTS, 5, outputs), seed)
+    perceptrons.flat.requires_grad_()
     own = torch.randn(*stack, rows, INPUTS, generator=seeded(seed + 1))
     for x in (own, own[(0,) * len(stack)], own[(slice(0, 1),) * len(stack)]):
         perceptrons.flat.grad = None
-        found = perceptrons(x)
+        found = perceptrons.layers(x)[1]
         assert found.shape == (*stack, rows, outputs)
         found.square().sum().backward()
         slopes = gradient_of(perceptrons)
         for place in torch.ones(stack).nonzero().tolist():
-            module = module_of(perceptrons, tuple(place))
+            module = Plain(perceptrons, tuple(place))
             expected = module(x.expand(*stack, rows, INPUTS)[tuple(place)])
             torch.testing.assert_close(found[tuple(place)], expected, rtol=1e-5, atol=1e-5)
             expected.square().sum().backward()
@@ -76,33 +82,22 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
                 torch.testing.assert_close(part[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("hidden", [3, 4, 32])
-def test_without_gradients_outputs_are_the_same_bits_in_any_company(hidden: int) -> None:
-    """Where the numbers of the hidden units fill whole vectors of the processor, and where some are left over."""
-    perceptrons = random_perceptrons((9,), (INPUTS, hidden, 2), 1)
-    x = torch.randn(9, 7, INPUTS, generator=seeded(2))
-    with torch.no_grad():
-        whole = perceptrons(x)
-        for rows in (slice(0, 1), slice(1, 4), slice(8, 9)):
-            assert torch.equal(perceptrons.map(lambda part, rows=rows: part[rows])(x[rows]), whole[rows])  # type: ignore[misc]
-
-
-def test_a_judgement_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those that an update sees, up to rounding."""
     networks, x = random_networks(agents=7), torch.randn(200, INPUTS, generator=seeded(1))
-    rest = x, 20.0, torch.ones(len(TARGET_PERCENTS))
-    found = networks.targets.judge(5, 1, *rest)
-    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.judge(0, 1, *rest))
+    found = networks.targets.score(5, 1, x)
+    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.score(0, 1, x))
+    hidden, _ = networks.targets.judge(x.expand(FOLDS, -1, -1))
+    stacked = networks.targets.act(x.expand(FOLDS, -1, -1), hidden)[5, 1].detach()
+    torch.testing.assert_close(found, stacked.T, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
-    torch.testing.assert_close(networks.targets.judge(5, 1, *rest), found, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(networks.targets.score(5, 1, x), found, rtol=1e-5, atol=1e-5)
 
 
 def test_networks_come_back_from_their_tensors() -> None:
     networks = random_networks()
     other = Networks(networks.tensors)
-    assert (
-        other.of_stock == networks.of_stock == (INPUTS, HIDDEN, len(TARGET_PERCENTS))
-        and other.tensors.keys() == networks.tensors.keys()
-    )
+    assert other.sizes == networks.sizes == (INPUTS, HIDDEN, 2) and other.tensors.keys() == networks.tensors.keys()
     for name, part in other.tensors.items():
         assert torch.equal(part, networks.tensors[name]), name
     again = Networks.initialize(networks.input_mask, HIDDEN, FOLDS, 0.01, seeded(9))
@@ -199,38 +194,51 @@ def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: in
     assert float(mean) == pytest.approx(expected, abs=1e-5)
 
 
-def rewards_of(networks: Networks, x: Tensor) -> tuple[Tensor, Tensor]:
-    return networks.critic.reward(x).detach(), networks.critic_target.reward(x).detach()
+def told(networks: Networks, x: Tensor) -> list[Tensor]:
+    """What critics and actors, online and targets, make of (folds, rows, inputs)."""
+    found = []
+    for own in (networks.online, networks.targets):
+        hidden, outputs = own.judge(x)
+        found += [outputs.detach(), own.act(x, hidden).detach()]
+    return found
 
 
 def test_inputs_that_are_not_looked_at_never_matter() -> None:
     """At first and after updates, which would else begin to use them."""
     generator, networks = seeded(4), random_networks()
-    x = torch.randn(1, FOLDS, 6, INPUTS, generator=generator).expand(AGENTS, -1, -1, -1).clone()
-    other = torch.where(networks.input_mask[:, None, None], x, 9.0 * torch.randn(x.shape, generator=generator))
-    assert not torch.equal(x, other)
-    for _ in range(4):
-        for found, expected in zip(rewards_of(networks, other), rewards_of(networks, x), strict=True):
-            assert torch.equal(found, expected)
-        (networks.critic.reward(x) - 1.0).square().mean().backward()
-        networks.critic.continuation(torch.ones(2, FEATURES)).sum().backward()
-        networks.mask(gradient_of(networks.critic.reward).flat)
-        networks.critic_optimizer.step()
-        soft_update(networks.critic_target, networks.critic, torch.full((AGENTS,), 0.3))
-    first = networks.critic.reward.parts[0].detach()
-    assert not bool((first * ~networks.input_mask[:, None, :, None]).any())
-    assert bool((first * networks.input_mask[:, None, :, None]).any())
+    for agent in range(AGENTS):
+        alone = networks.rows(slice(agent, agent + 1))
+        x = torch.randn(FOLDS, 6, INPUTS, generator=generator)
+        other = torch.where(alone.input_mask[0], x, 9.0 * torch.randn(x.shape, generator=generator))
+        for _ in range(4):
+            for found, expected in zip(told(alone, other), told(alone, x), strict=True):
+                assert torch.equal(found, expected)
+            hidden, outputs = alone.online.judge(x)
+            ((outputs - 1.0).square().mean() + alone.online.act(x, hidden).square().mean()).backward()
+            alone.mask_gradients()
+            for owner in ("critic", "actor"):
+                getattr(alone, f"{owner}_optimizer").step()
+                soft_update(alone.tensors[f"{owner}_target"], alone.tensors[owner], torch.full((1,), 0.3))
+    weights = networks.online.critic.parts[0].detach()
+    assert not bool((weights * ~networks.input_mask[:, None, :, None]).any())
+    assert bool((weights * networks.input_mask[:, None, :, None]).any())
 
 
-def test_folds_are_drawn_anew_without_what_reads_the_account() -> None:
+def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
+    networks = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), HIDDEN, FOLDS, 0.01, seeded(1), unit=3.0)
+    weights = torch.randn(2, FOLDS, INPUTS + 1, 2, generator=seeded(2))
+    networks.start_from(weights)
+    x = torch.randn(FOLDS, 8, INPUTS, generator=seeded(3))
+    expected = (x @ weights[:, :, 1:] + weights[:, :, :1]) * torch.tensor([3.0, 20.0])
+    for found in told(networks, x):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_networks_are_drawn_anew() -> None:
     networks = random_networks()
     before = {name: part.clone() for name, part in networks.tensors.items()}
-    networks.renew_folds(seeded(8))
+    networks.renew(seeded(8))
     kept = {name for name, part in networks.tensors.items() if torch.equal(part, before[name])}
-    assert {name for name in before if not name.endswith((".reward", ".choice", ".slope", "base"))} <= kept
-    assert networks.base[:, :2].tolist() == [[1.0, 0.0]] * AGENTS, "the closed form's, as at the start"
-    reward = networks.critic.reward
-    assert not bool(reward(torch.ones(2, INPUTS)).any()) and "critic.reward" not in kept
-    assert not bool((reward.parts[0].detach() * ~networks.input_mask[:, None, :, None]).any())
-    rest = "critic_first.reward", "critic_second.reward", "actor.choice", "actor_target.choice", "actor.slope"
-    assert not any(bool(networks.tensors[name].any()) for name in rest)
+    assert kept >= {"input_mask", "scale"} and "critic" not in kept
+    assert not any(bool(part.any()) for part in told(networks, torch.ones(FOLDS, 2, INPUTS)))
+    assert torch.equal(networks.tensors["critic"], networks.tensors["critic_target"])

@@ -1,8 +1,7 @@
 """A population of agents whose networks are rows of one stack: each stands for itself, and hands on what it learned."""
 
 import math
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -10,23 +9,16 @@ from torch import Tensor
 
 from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
-from models.evolution import TARGET, random_genes, ranked
-from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of
-from models.replay_buffer import Batch
-from models.trader import Blend
+from models.evolution import RATE, TARGET, random_genes, ranked
+from models.population import ORIGINS, Population, input_mask_of
 from tests.small_market import TINY_RULES, small_market
-from tests.tiny import INPUTS, networked, random_batch, seeded, shake, tiny_agent, tiny_trainer
-from training.ddpg import update
+from tests.tiny import INPUTS, random_batch, seeded, shake, tiny_agent, tiny_trainer
 from utils.config.trader import EvolutionConfig, LearningConfig
-from utils.errors import ConfigError
 from utils.spaces import TARGET_PERCENTS
 
-FOLDS, TARGETS = 2, len(TARGET_PERCENTS)
+FOLDS = 2
 LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
-CLOSED = LearningConfig(agent="closed-form")
-LEARN = partial(update, gamma=1.0, tau=0.3)
 STREAMS = ("evolution", "networks", "sight")
-BY_STOCK, BY_ACCOUNT = (".reward", ".choice", ".slope"), (".continuation", ".size")
 
 
 @cache
@@ -38,164 +30,114 @@ def generators(seed: int = 0) -> dict[str, torch.Generator]:
     return {name: seeded(seed + place) for place, name in enumerate(STREAMS)}
 
 
-def random_ridge(agents: int, seed: int = 0) -> RidgeRegressions:
+def population_of(size: int = 4, seed: int = 0, evolution: EvolutionConfig | None = None) -> Population:
+    """A population whose networks and moments have random numbers in all parts."""
+    config = evolution or EvolutionConfig(population_size=size)
+    parts = tiny_agent(market()).inputs, TINY_RULES, torch.device("cpu"), generators(seed)
+    population = Population(config, LEARNING, *parts, folds=FOLDS, unit=1.5)
     draws = seeded(seed)
-    weights = torch.randn(agents, INPUTS, generator=draws, dtype=torch.float64)
-    by_fold = torch.randn(agents, FOLDS, INPUTS, generator=draws, dtype=torch.float64)
-    return replace(RidgeRegressions.zero(agents, FOLDS, INPUTS), weights=weights, by_fold=by_fold)
-
-
-def random_blend(agents: int, seed: int = 0) -> Blend:
-    ridge, network, unit = torch.rand(3, agents, generator=seeded(seed), dtype=torch.float64)
-    return Blend(ridge, 2 * network, torch.zeros(agents, 2).double(), 0.1 + unit)
-
-
-def population_of(
-    size: int = 4, seed: int = 0, learning: LearningConfig = LEARNING, evolution: EvolutionConfig | None = None
-) -> Population:
-    """A population with closed forms; its networks and moments have random numbers in all parts."""
-    agent, config = tiny_agent(market()), evolution or EvolutionConfig(population_size=size)
-    outcomes = Outcomes(torch.linspace(0.5, 1.5, TARGETS), torch.linspace(-0.1, 0.1, TARGETS))
-    parts = agent.inputs, TINY_RULES, outcomes, FOLDS, torch.device("cpu"), generators(seed), LEARN
-    population = Population(config, learning, *parts)
-    if population.networks is not None:
-        draws = seeded(seed)
-        for name, part in population.networks.tensors.items():
-            if "_first." in name or "_second." in name:
-                part += 0.1 * torch.rand(part.shape, generator=draws)
-        shake(population.networks, 0.5, draws)
-    population.stand_on(random_ridge(size), agent.cash_value)
+    for name, part in population.networks.tensors.items():
+        if name.endswith(("_first", "_second")):
+            part += 0.1 * torch.rand(part.shape, generator=draws)
+    shake(population.networks, 0.5, draws)
+    population.reward_rate.fill_(0.1)
     return population
-
-
-def batch_of(seed: int = 1) -> Batch:
-    return random_batch(TINY_RULES, 12, FOLDS, seed=seed)
 
 
 def tensors_of(population: Population) -> dict[str, Tensor]:
     """A copy of all tensors."""
-    assert population.networks is not None
     return {name: part.detach().clone() for name, part in population.networks.tensors.items()}
-
-
-def differing_rows(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[int]:
-    """The agents any of whose numbers differ."""
-    differs = torch.stack([(part != after[name]).flatten(1).any(1) for name, part in before.items() if part.dim() > 1])
-    return set(differs.any(0).nonzero()[:, 0].tolist())
 
 
 def test_an_update_of_an_agent_changes_only_its_row() -> None:
     population = population_of()
     before = tensors_of(population)
-    losses = population.agents[1].update(batch_of(), accumulate=2)
-    assert differing_rows(before, tensors_of(population)) == {1}
-    assert set(losses) == set(LOSSES) == {"reward", "temporal", "actor"} and all(
-        math.isfinite(loss) for loss in losses.values()
-    )
-    assert [len(agent.losses["reward"]) for agent in population.agents] == [0, 1, 0, 0]
+    losses = population[1].update(random_batch(), accumulate=2)
+    after = tensors_of(population)
+    differs = torch.stack([(part != after[name]).flatten(1).any(1) for name, part in before.items()]).any(0)
+    assert differs.tolist() == [False, True, False, False]
+    assert set(losses) == set(LOSSES) and all(math.isfinite(loss) for loss in losses.values())
+    assert [len(population[row].losses["gain"]) for row in range(4)] == [0, 1, 0, 0]
+
+
+def test_an_agent_is_a_view_of_its_row() -> None:
+    population = population_of()
+    agent = population[2]
+    assert agent is population[2]
+    for name, part in agent.networks.tensors.items():
+        assert part.data_ptr() == population.networks.tensors[name][2:].data_ptr(), name
+    assert float(agent.rate) == pytest.approx(2.0 ** float(population.genes[2, RATE]) * 0.1)
+    assert float(agent.target_percent) == TARGET_PERCENTS[int(population.genes[2, TARGET])]
+    population.reward_rate.fill_(0.4)
+    assert float(population[2].rate) == pytest.approx(2.0 ** float(population.genes[2, RATE]) * 0.4)
 
 
 def test_a_clone_shares_nothing() -> None:
     population = population_of()
-    agent = population.agents[1]
-    agent.update(batch_of())
+    agent = population[1]
+    agent.update(random_batch())
     clone = agent.clone()
-    assert clone.networks is not None and agent.networks is not None
     for name, part in clone.networks.tensors.items():
         assert torch.equal(part, agent.networks.tensors[name]), name
         assert part.data_ptr() != agent.networks.tensors[name].data_ptr(), name
-    clone.losses["reward"].append(1.0)
-    assert len(agent.losses["reward"]) == 1 and clone.losses["actor"] == agent.losses["actor"]
+    clone.losses["gain"].append(1.0)
+    assert len(agent.losses["gain"]) == 1 and clone.losses["actor"] == agent.losses["actor"]
 
 
-def bred(population: Population, parents: list[int], others: list[int] | None = None, seed: int = 7) -> None:
-    """Let agents inherit from first parents and others, by default the same."""
-    genes = random_genes(len(parents), seeded(seed))
-    first = torch.tensor(parents)
-    population.inherit(genes, first, first if others is None else torch.tensor(others), generators(seed))
-    assert population.genes is genes
-
-
-def test_children_inherit_from_both_parents_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
-    """What reads stocks comes from the first parent, what reads the account from the other: with targets and moments.
-
-    Inputs that a child looks at no more are left out; without mutation nothing else changes.
-    """
+def test_children_take_the_networks_of_their_parent_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
+    """With targets and moments; what belongs to inputs that a child looks at no more is left out."""
     population = population_of(evolution=EvolutionConfig(population_size=6, mutation_strength=0.0), size=6)
-    parents, others = [0, 1, 1, 5, 0, 5], [0, 1, 0, 1, 4, 5]
-    for agent in population.agents:
-        agent.update(batch_of(seed=int(agent is population.agents[0])))
+    parents = [0, 1, 1, 5, 0, 5]
     before, feature_groups = tensors_of(population), population.feature_groups.clone()
-    assert population.networks is not None
     places = {name: part.data_ptr() for name, part in population.networks.tensors.items()}
     population.founders = [10, 11, 12, 13, 14, 15]
-    bred(population, parents, others)
+    genes = random_genes(6, seeded(7))
+    population.inherit(genes, torch.tensor(parents), generators(11))
     after = tensors_of(population)
+    assert population.genes is genes and population.founders == [10, 11, 11, 15, 10, 15]
     assert {name: part.data_ptr() for name, part in population.networks.tensors.items()} == places
-    assert population.founders == [10, 11, 11, 15, 10, 15]
     elites, children = [0, 1, 5], [2, 3, 4]
     assert torch.equal(population.feature_groups[elites], feature_groups[elites])
-    assert not torch.equal(population.feature_groups[children], feature_groups[parents][children])
     assert torch.equal(after["input_mask"], input_mask_of(population.feature_groups))
     for name, part in after.items():
         assert torch.equal(part[elites], before[name][elites]), name
-        of_whom = others if name.endswith(BY_ACCOUNT) else parents
-        for child in children:
-            own, theirs = part[child], before[name][of_whom[child]]
-            if name.startswith("critic") and name.endswith(".reward"):
-                first = INPUTS - 1, LEARNING.hidden
-                own, theirs = (flat[:, : math.prod(first)].unflatten(1, first) for flat in (own, theirs))
-                both = after["input_mask"][child] & before["input_mask"][parents[child]]
-                assert torch.equal(own[:, both], theirs[:, both]), name
-                assert bool(own[:, both].any()) and not bool(own[:, ~both].any()), name
-                rest = math.prod(first)
-                assert torch.equal(part[child][:, rest:], before[name][parents[child]][:, rest:]), name
-            elif name != "input_mask":
-                assert torch.equal(own, theirs), (name, child)
-    assert all(name.endswith((*BY_STOCK, *BY_ACCOUNT, ".counts")) for name in after if "." in name)
+    mask = after["input_mask"]
+    for child in children:
+        parent, both = parents[child], mask[child] & before["input_mask"][parents[child]]
+        for kind in ("", "_target"):
+            own, theirs = after[f"critic{kind}"], before[f"critic{kind}"]
+            shape = INPUTS - 1, LEARNING.hidden
+            first, other = (flat[..., : math.prod(shape)].unflatten(-1, shape) for flat in (own[child], theirs[parent]))
+            assert torch.equal(first[:, both], other[:, both]) and not bool(first[:, ~mask[child]].any())
 
 
-def test_childrens_actors_mutate_in_proportion_to_each_layer() -> None:
-    """Online and target networks by the same noise; critics, moments and elites do not, nor does what is zero."""
+def test_childrens_actors_mutate_in_proportion() -> None:
+    """Online and target networks by the same noise; critics, moments and elites do not."""
     strength, size = 0.2, 40
-    evolution = EvolutionConfig(population_size=size, mutation_strength=strength)
-    population = population_of(size, learning=replace(LEARNING, hidden=16), evolution=evolution)
-    networks = population.networks
-    assert networks is not None
-    networks.actor.slope.detach().zero_()
-    before, layers = tensors_of(population), [part.detach().clone() for part in networks.actor.layers]
-    bred(population, [0] * size)
-    after, actor = tensors_of(population), {"actor.choice", "actor.size", "actor_target.choice", "actor_target.size"}
-    changed = {name for name, part in after.items() if not torch.equal(part[1:], before[name][:1].expand_as(part[1:]))}
-    sight = {"input_mask", *(f"critic{kind}.reward" for kind in ("", "_target", "_first", "_second"))}
-    assert changed - sight == actor
+    population = population_of(size, evolution=EvolutionConfig(population_size=size, mutation_strength=strength))
+    before = tensors_of(population)
+    population.inherit(random_genes(size, seeded(3)), torch.zeros(size, dtype=torch.int64), generators(7))
+    after = tensors_of(population)
+    free = slice((LEARNING.hidden + 1) * 2)  # the other numbers belong to inputs, which may be masked
+    steps = [(after[name] - before[name][:1])[1:, :, free] for name in ("actor", "actor_target")]
+    torch.testing.assert_close(steps[0], steps[1], rtol=1e-4, atol=1e-5)
+    scale = strength * float(before["actor"][0].square().mean().sqrt())
+    assert abs(float(steps[0].std()) / scale - 1) < 0.25
     assert all(torch.equal(part[0], before[name][0]) for name, part in after.items())
-    for layer, old in zip(networks.actor.layers, layers, strict=True):
-        step = (layer.detach() - old[:1])[1:]
-        scale = strength * float(old[0].square().mean().sqrt())
-        assert float(step.std()) == pytest.approx(scale, rel=0.25)
-    for name in ("choice", "size"):
-        moved = [after[f"{kind}.{name}"] - before[f"{kind}.{name}"][:1] for kind in ("actor", "actor_target")]
-        torch.testing.assert_close(moved[0], moved[1], rtol=1e-4, atol=1e-5)
+    assert torch.equal(after["critic_counts"][1:], before["critic_counts"][:1].expand(size - 1, -1))
 
 
-def test_an_evaluation_chooses_elites_and_takes_the_blend() -> None:
+def test_an_evaluation_chooses_elites() -> None:
     """The fittest come first; whoever has no finite fitness comes last. Survivors are examined once."""
     population = population_of(5, evolution=EvolutionConfig(population_size=5, elite_fraction=0.4))
-    blend = random_blend(5)
-    population.evaluated(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double(), blend)
-    assert population.elites == [2, 3] and population.examined == 5
+    population.evaluated(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double())
+    assert population.elites == [2, 3] and population.examined == population.trials == 5
     assert ranked(population.fitness)[:4].tolist() == [2, 3, 0, 4] and float(population.fitness[2]) == 3.0
     assert population.fittest == {"founders": 1, "elites": 0, "children": 0}
-    for row, agent in enumerate(population.agents):
-        assert agent.members is not None
-        assert float(agent.members.ridge) == pytest.approx(float(blend.ridge[row]))
-        assert float(agent.members.network) == pytest.approx(float(blend.network[row]))
-        assert float(agent.members.start) == TARGET_PERCENTS[int(population.genes[row, TARGET])]
     for best, (origin, examined) in zip((3, 4), (("elites", 8), ("children", 11)), strict=True):
         fitness = torch.zeros(5).double()
         fitness[best] = 1.0
-        population.evaluated(fitness, blend)
+        population.evaluated(fitness)
         assert population.elites[0] == best and population.examined == examined
         assert population.fittest[origin] == 1 and set(population.fittest) == set(ORIGINS)
 
@@ -203,33 +145,25 @@ def test_an_evaluation_chooses_elites_and_takes_the_blend() -> None:
 def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     trainer = tiny_trainer()
     assert math.isnan(trainer.best_fitness)
-    trainer.population.agents[0].losses["reward"].extend([0.5] * 2000)
+    trainer.population[0].losses["gain"].extend([0.5] * 2000)
     *_, record = trainer.run(2)
     assert trainer.best_fitness == record["fitness"]["max"] == float(trainer.population.fitness.max())
-    for agent in trainer.population.agents[1:]:
+    for agent in (trainer.population[row] for row in range(1, len(trainer.population))):
         assert agent.actor_loss_history == list(agent.losses["actor"])
-        assert agent.critic_loss_history[-1] == agent.losses["reward"][-1] + agent.losses["temporal"][-1]
+        assert agent.critic_loss_history[-1] == agent.losses["gain"][-1] + agent.losses["time"][-1]
         for losses in agent.losses.values():
-            assert len(losses) == trainer.population.updates
+            assert len(losses) == trainer.population.updates > 0
             assert all(type(loss) is float and math.isfinite(loss) for loss in losses)
         assert all(type(value) is float and math.isfinite(value) for value in agent.get_stats().values())
-    full = trainer.population.agents[0].losses["reward"]
+    full = trainer.population[0].losses["gain"]
     assert len(full) == HISTORY == 1000 and full[0] == 0.5 != full[-1]
 
 
-@pytest.mark.parametrize("learning", [CLOSED, LearningConfig(gradient_steps=0)], ids=["agent", "no steps"])
-def test_agents_without_networks_are_closed_forms(learning: LearningConfig) -> None:
-    population = population_of(3, learning=learning)
-    assert population.networks is None and population.trials == 1
-    other = population_of(3, seed=5, learning=learning)
+def test_all_comes_back_from_its_state() -> None:
+    population, other = population_of(seed=1), population_of(seed=2)
+    population[0].update(random_batch())
     other.load_state_dict(population.state_dict())
-    assert torch.equal(other.genes, population.genes) and "networks" not in population.state_dict()
-    for agent in population.agents:
-        assert agent.networks is None and agent.policy is None
-        with pytest.raises(ConfigError, match="gradient-steps"):
-            _ = agent.critic
-        with pytest.raises(ConfigError, match="learner"):
-            agent.update(batch_of())
-        assert set(agent.get_stats()) == {f"{name}_loss" for name in LOSSES} | {"noise_scale"}
-    with pytest.raises(ConfigError, match="learner"):
-        networked(tiny_agent(market())).update(batch_of())
+    assert torch.equal(other.genes, population.genes) and torch.equal(other.rates, population.rates)
+    for name, part in population.networks.tensors.items():
+        assert torch.equal(other.networks.tensors[name], part), name
+    assert list(other[0].losses["gain"]) == list(population[0].losses["gain"])

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.replay_buffer import Batch, ReplayBuffer, Transitions, transition_fields
-from tests.tiny import seeded
+from models.replay_buffer import ReplayBuffer, transition_fields
+from tests.tiny import random_batch, seeded
 from utils.tensor_ring import TensorRing
 
 FIELDS = {"number": ((), torch.int32), "pair": ((2,), torch.float32), "flag": ((), torch.bool)}
@@ -37,14 +37,6 @@ def lived(count: int, seed: int = 0, orders: int = ORDERS) -> dict[str, Tensor]:
     }
 
 
-def named(found: Transitions) -> dict[str, Tensor]:
-    """The parts of transitions by the names of the fields that they came from."""
-    accounts = {"state": found.state, "after": found.after, "next": found.next}
-    parts = {f"{when}_{name}": value for when, account in accounts.items() for name, value in vars(account).items()}
-    rest = ("best", "action", "reward", "next_best", "terminated")
-    return parts | {name: getattr(found, name) for name in rest}
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 9), st.lists(st.integers(0, 25), max_size=12))
 def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
@@ -68,33 +60,46 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**16))
 def test_transitions_come_back_as_they_were_added(capacity: int, count: int, seed: int) -> None:
-    """The last ones, in any order and as often as they are asked for, by float64 numbers; a flag stays one."""
+    """The last ones, in any order and as often as they are asked for."""
     replay, added = ReplayBuffer(capacity, ORDERS), lived(count, seed)
     replay.add(added)
     assert replay.size == min(capacity, count)
     last = {name: value[count - replay.size :] for name, value in added.items()}
     draws = torch.randint(max(replay.size, 1), (20 if replay.size else 0,), generator=seeded(seed))
-    found = named(replay.sample(oldest_first(replay)[draws]))
+    found = vars(replay.at(oldest_first(replay)[draws]))
     assert found.keys() == added.keys()
     for name, value in found.items():
-        assert value.dtype == (torch.bool if name == "terminated" else torch.float64), name
-        assert torch.equal(value, last[name][draws].to(value.dtype)), name
+        assert torch.equal(value, last[name][draws]), name
+
+
+def test_samples_are_rows_and_the_same_for_the_same_generator() -> None:
+    replay = ReplayBuffer(20, ORDERS)
+    replay.add(lived(7))
+    one, two = (replay.sample(50, seeded(3)) for _ in range(2))
+    assert torch.equal(one.reward, two.reward) and set(one.reward.tolist()) <= set(replay.data["reward"][:7].tolist())
+    assert len(set(one.reward.tolist())) == 7
+
+
+def test_it_tells_what_accounts_earn_a_day_and_which_rows_lie_on_some_days() -> None:
+    replay, added = ReplayBuffer(50, ORDERS), lived(30)
+    replay.add({**added, "day": torch.arange(30, dtype=torch.int32)})
+    assert float(replay.reward_rate()) == pytest.approx(max(0.0, float(added["reward"].mean())), rel=1e-5)
+    allowed = torch.zeros(40, dtype=torch.bool)
+    allowed[[3, 8, 35]] = True
+    assert replay.on_days(allowed).tolist() == [3, 8]
+    assert float(ReplayBuffer(5, 1).reward_rate()) == 0.0
 
 
 def test_parts_of_a_batch_are_the_batch() -> None:
-    """Gradients are accumulated over parts that hold each row and day once, also where they cannot be of one size."""
-    replay, rows, days = ReplayBuffer(20, ORDERS), 10, 7
-    replay.add(lived(20))
-    x, y = torch.randn(2, days, 3, 4), torch.randn(2, days, 3, 5)
-    whole = Batch(replay.sample(torch.arange(rows)), x, y)
+    """Gradients are accumulated over parts that hold each day once, also where they cannot be of one size."""
+    days = 7
+    whole = random_batch(days=days)
     for count in (1, 2, 3, 9):
         parts, shares = zip(*whole.split(count), strict=True)
         assert len(parts) == min(count, days) and sum(shares) == pytest.approx(1)
         assert list(shares) == pytest.approx([part.x.shape[1] / days for part in parts])
-        for name, value in named(whole.transitions).items():
-            assert torch.equal(torch.cat([named(part.transitions)[name] for part in parts]), value), name
-        for name in ("x", "y"):
-            assert torch.equal(torch.cat([getattr(part, name) for part in parts], dim=1), getattr(whole, name))
+        for name, value in vars(whole).items():
+            assert torch.equal(torch.cat([getattr(part, name) for part in parts], dim=1), value), name
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class TrainingDays:
         samples = replace(samples, x=training.to(env.device))
         transitions = StockTransitions.of(samples, inputs, env.bars, env.rules)
         days = cls(inputs, samples, transitions, env.bars.tradable, validation.to(env.device))
-        return replace(days, risk=_fit_risk(days, risk_aversion)) if risk_aversion > 0 else days
+        return replace(days, risk=fit_risk(days, risk_aversion)) if risk_aversion > 0 else days
 
     @property
     def folds(self) -> int:
@@ -163,7 +163,7 @@ def _timing(score: Float64Array, result: Float64Array, known: BoolArray, longest
     return cross_fitted_mean_test((level - level.mean()) * (mean - mean.mean()), longest, trials)
 
 
-def _fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
+def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
     """Fit what the risk of orders costs by least squares, (folds + 1, numbers), see `models.risk`: half the aversion
     times the squared results of orders."""
     samples, rows = days.samples, days.samples.x

@@ -1,0 +1,106 @@
+"""The update: targets by hand, gradients where they belong, and an actor that comes to what its critic sees."""
+
+import math
+
+import pytest
+import torch
+
+from models import ddpg
+from models.networks import Networks
+from models.policy import score_of
+from tests.tiny import INPUTS, random_batch, seeded, shake
+
+AGENTS, FOLDS, COST = 3, 2, 0.1
+RATE, PLACE = torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
+
+
+def networks_of(seed: int = 0, agents: int = AGENTS) -> Networks:
+    mask = torch.ones(agents, INPUTS - 1, dtype=torch.bool)
+    return shake(Networks.initialize(mask, 5, FOLDS, 0.01, seeded(seed), unit=2.0), 0.3, seeded(seed + 1))
+
+
+def updated(networks: Networks, accumulate: int = 1, **changes: object) -> dict[str, torch.Tensor]:
+    batch = random_batch(FOLDS, targets=2, seed=5)
+    return ddpg.update(networks, RATE, PLACE, batch, accumulate, cost=COST, gamma=0.9, tau=0.5)
+
+
+def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account() -> None:
+    """Stock by stock in plain numbers: what the actor keeps goes on, what it sells costs, what is closed has ended."""
+    networks, batch = networks_of(), random_batch(FOLDS, targets=2, seed=5)
+    gain, time = ddpg.targets(networks, RATE, PLACE, batch, COST, gamma=0.9)
+    kept = 0
+    for agent in range(AGENTS):
+        for fold, day, stock in torch.ones(gain.shape[1:]).nonzero().tolist():
+            place = fold, day, stock
+            x = batch.next_x[place][None].expand(FOLDS, 1, -1)
+            hidden, outputs = networks.targets.judge(x)
+            own, score = outputs[agent, fold, 0], networks.targets.act(x, hidden)[agent, fold, 0]
+            price = float(RATE[agent]) * float(batch.next_invested[fold, day])
+            expected = [float(batch.reward[place][PLACE[agent]]), float(batch.sessions[place])]
+            if not batch.terminated[place]:
+                keeps = float(score[0]) - price * float(score[1]) >= -COST
+                kept += keeps
+                expected[0] += 0.9 * (float(own[0]) if keeps else -COST)
+                expected[1] += max(0.0, float(own[1])) if keeps else 0.0
+            found = [float(part[agent, fold, day, stock]) for part in (gain, time)]
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert 5 < kept < gain.numel() - 5
+
+
+def test_the_actors_loss_does_not_reach_the_critic() -> None:
+    networks, batch = networks_of(), random_batch(FOLDS, targets=2)
+    hidden, outputs = networks.online.judge(batch.x.flatten(1, 2))
+    score = networks.online.act(batch.x.flatten(1, 2), hidden.detach())[..., 0].unflatten(2, batch.x.shape[1:3])
+    value = outputs[..., 0].unflatten(2, batch.x.shape[1:3]).detach()
+    ddpg.actor_loss(score, value, COST).sum().backward()
+    assert networks.online.critic.flat.grad is None and bool(networks.online.actor.grad.any())  # type: ignore[union-attr]
+
+
+def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
+    """The relaxed choices with their entropy are best where scores are the critic's values."""
+    value = 2 * torch.randn(1, 1, 40, 6, generator=seeded(1))
+    score = torch.zeros_like(value, requires_grad=True)
+    optimizer = torch.optim.Adam([score], lr=0.05)
+    for _ in range(1500):
+        optimizer.zero_grad()
+        ddpg.actor_loss(score, value, COST).sum().backward()
+        optimizer.step()
+    close = value.abs() < 1.0  # where a choice is as good as certain nothing is to be learned
+    torch.testing.assert_close(score.detach()[close], value[close], rtol=0.0, atol=0.1)
+
+
+def test_agents_learn_alone_what_they_learn_together() -> None:
+    together = networks_of()
+    updated(together, accumulate=2)
+    for agent in range(AGENTS):
+        alone = networks_of().rows(slice(agent, agent + 1))
+        batch = random_batch(FOLDS, targets=2, seed=5)
+        ddpg.update(alone, RATE[[agent]], PLACE[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
+        for name, part in alone.tensors.items():
+            torch.testing.assert_close(part[0], together.tensors[name][agent], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_step_moves_critic_actor_and_targets_and_tells_finite_losses() -> None:
+    networks = networks_of()
+    before = {name: part.detach().clone() for name, part in networks.tensors.items()}
+    losses = updated(networks)
+    assert set(losses) == set(ddpg.LOSSES) and all(bool(loss.isfinite().all()) for loss in losses.values())
+    for owner in ("critic", "actor"):
+        online, target = networks.tensors[owner].detach(), networks.tensors[f"{owner}_target"]
+        assert not torch.equal(online, before[owner])
+        # The first step of a target is whole, see AdamW.averaging.
+        torch.testing.assert_close(target, online)
+        assert networks.tensors[f"{owner}_counts"][:, 0].tolist() == [1.0] * AGENTS
+
+
+def test_micro_batches_add_up_to_the_batch() -> None:
+    """But for the deviations that temperatures are measured by, which are those of a part."""
+    whole, parts = networks_of(), networks_of()
+    one, two = updated(whole), updated(parts, accumulate=4)
+    for name in ("gain", "time"):
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-4)
+    assert all(math.isfinite(float(loss.sum())) for loss in two.values())
+
+
+def test_a_score_is_a_gain_less_the_price_of_its_time() -> None:
+    assert float(score_of(torch.tensor(3.0), torch.tensor(10.0), torch.tensor(0.2))) == pytest.approx(1.0)

@@ -1,0 +1,78 @@
+"""The policy with known answers: what is bought, kept and sold, and how capital's price decides it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.policy import Forecasts, decide, invested_share
+from models.round_robin import Accounts, RoundRobinPolicy, act
+from utils.config.trader import EnvironmentConfig
+
+RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0, max_new_positions_per_day=2)
+"""A leg costs half a percent."""
+
+
+def decided(gain: list[float], time: list[float] | None = None, price: float = 0.0, **changes: Tensor | float):  # type: ignore[no-untyped-def]
+    gains = torch.tensor([gain])
+    forecasts = Forecasts(gains, torch.tensor([time]) if time else torch.zeros_like(gains))
+    given = {"cash": torch.ones(1), "candidate": gains > -torch.inf, "target_percent": torch.tensor([30.0])} | changes
+    return decide(forecasts, torch.tensor([price]), rules=RULES, **given)  # type: ignore[arg-type]
+
+
+def test_between_buying_and_selling_nothing_is_traded() -> None:
+    decision = decided([0.6, 0.4, -0.4, -0.6, -torch.inf])
+    assert decision.stock[decision.coefficient > 0].tolist() == [0]
+    assert decision.keep.tolist() == [[True, True, True, False, True]], "one without a bar is kept"
+    assert decision.moved_target.tolist() == [[30.0] * 5]
+
+
+def test_the_price_of_capital_is_paid_for_the_time_that_it_is_taken() -> None:
+    gain, time = [4.0, 5.0, 3.0], [10.0, 40.0, 1.0]
+    free, dear = decided(gain, time), decided(gain, time, price=0.1)
+    assert free.stock.tolist() == [[1, 0]] and dear.stock.tolist() == [[0, 2]], "5 - 4 < 3 - 0.1"
+    assert decided(gain, time, price=2.0).keep.tolist() == [[False, False, True]]
+
+
+def test_orders_are_ranked_and_ties_go_to_the_lower_stock() -> None:
+    decision = decided([1.0, 2.0, 2.0, 0.0], candidate=torch.tensor([[True, False, True, True]]))
+    assert decision.stock.tolist() == [[2, 0]]
+    assert decision.coefficient[0, 0] > decision.coefficient[0, 1] > 9.99
+    assert not bool(decided([3.0], cash=torch.tensor([0.005])).coefficient.any()), "less cash than the smallest order"
+
+
+def test_capital_has_a_price_as_far_as_it_is_invested_while_something_may_be_bought() -> None:
+    cash, left = torch.tensor([1.2, 1.0, 0.25, 0.0, -0.1, 0.25]), torch.tensor([9.0, 9.0, 1.0, 3.0, 3.0, 0.0])
+    assert invested_share(cash, left).tolist() == [0.0, 0.0, 0.75, 1.0, 1.0, 0.0]
+
+
+def test_an_action_keeps_sells_and_buys() -> None:
+    decision = decided([0.6, -0.6, 0.1])
+    held = torch.tensor([[False, True, True]])
+    action = decision.action(held)[0]
+    assert action[:, 1].tolist() == [30.0] * 3
+    assert action[0, 0] > 9.99 and action[1, 0] == 0.0 and action[2, 0] == 10.0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_the_markets_positions_are_never_sold(share: float) -> None:
+    rules = replace(RULES, max_new_positions_per_day=1)
+    market = RoundRobinPolicy(share, rules)
+    day, held = torch.tensor([40]), torch.tensor([[3.0, 4.0, 0.0]])
+    accounts = Accounts(
+        cash=torch.tensor([0.8]),
+        left=torch.tensor([50.0]),
+        candidate=torch.tensor([[False, False, True]]),
+        day=day,
+        size=torch.tensor([[0.5, 0.5, 0.0]]),
+        sessions_held=held,
+    )
+    forecasts = Forecasts(torch.tensor([[-9.0, -9.0, -9.0]]), torch.zeros(1, 3))
+    turns = torch.tensor([[0, 1, 2]])
+    decision = act(forecasts, torch.zeros(1), torch.tensor([20.0]), accounts, rules, market, turns)
+    own = market.is_own(day[:, None] - held.long())[0].tolist()
+    assert [bool(kept) for kept in decision.keep[0, :2]] == [not one for one in own[:2]]
+    assert decision.moved_target[0, :2].tolist() == [20.0 if one else 50.0 for one in own[:2]]
+    if share > 0:
+        assert sum(own[:2]) == 1, "one of the two days is the agent's"
