@@ -193,7 +193,7 @@ class Population:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         vars(self).update({name: state[name] for name in _STATE})
-        self.reward_rate = self.reward_rate.to(self.networks.scale.device)
+        self.reward_rate = self.reward_rate.to(self.networks.scale.device, copy=True)
         self.feature_groups = self.feature_groups.cpu()
         self.networks.assign(state["networks"])
         for agent, losses in zip(self._views, state["losses"], strict=True):

@@ -97,7 +97,11 @@ def count_generation(
     Raises:
         MixedDevicesError: an operation got tensors of different devices.
     """
-    config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
+    config = replace(
+        size.config,
+        evolution=replace(size.config.evolution, population_size=agents),
+        learning=replace(size.config.learning, warm_start=False),  # once a run, of shapes that depend on values
+    )
     with fake_card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")

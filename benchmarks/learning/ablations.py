@@ -1,10 +1,12 @@
 """The worth of each part: `python -m benchmarks.learning cold [--warm] [--kinds KIND ...] [--seeds N] [--json FILE]`.
 
-A table for each kind of market: the first line trains the quick profile from random numbers, with --warm from the
-closed form; each other line puts noise, or nothing, in the place of what one part learns, trains anew, and plays the
-champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands beside the
-difference from the first line, seed by seed. At the end the p-values of all differences (paired t test) are corrected
-for their number (Holm), and each part whose absence changes nothing on any kind is named.
+A table for each kind of market: the quick profile is trained from the closed form, and from random numbers; with --warm
+from the closed form only. Each other line puts noise, or nothing, in the place of what one part learns, trains anew,
+and plays the champion on unseen paths as `benchmarks.learning.markets` does. Beside its share of the simple rule's
+profit stand the difference from the unaltered run, seed by seed, and the profit over that run's, paired by window: its
+standard error is that of the unseen windows, and says nothing of another training. The run from random numbers is
+compared with that from the closed form. At the end the p-values of all differences (paired t test) are corrected for
+their number (Holm), and each part whose absence changes nothing on any kind is named.
 Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
 study goes on from there.
 """
@@ -14,14 +16,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from benchmarks.learning import alterations
-from benchmarks.learning.markets import KINDS, PLANTED, Alteration, add_unseen_flags, market_jobs, unseen_of
+from benchmarks.learning.markets import KINDS, PLANTED, WINDOWS, Alteration, add_unseen_flags, market_jobs, unseen_of
 from benchmarks.learning.study import (
     Record,
     Study,
     add_study_flags,
     add_training_flags,
     holm,
+    mean_error,
     mean_interval,
     mean_p_value,
     plus_minus,
@@ -29,6 +34,7 @@ from benchmarks.learning.study import (
 )
 from training.evaluation.baselines import CHAMPION
 
+WARM = "from the closed form"
 BASE = "as the profile"
 LEAST = 0.01
 """Difference in shares of the rule's profit below which a part does nothing measurable."""
@@ -47,6 +53,7 @@ class Line:
 
 
 LINES: tuple[Line, ...] = (
+    Line(WARM),
     Line(BASE),
     Line("noise in the targets", alter=alterations.noise_in_targets),
     Line("no bootstrap", alter=alterations.no_bootstrap),
@@ -59,12 +66,12 @@ LINES: tuple[Line, ...] = (
     Line("no breeding", alter=alterations.keep_genes),
     Line("single best", ("--evolution.elite-fraction", "0")),
 )
-"""The lines of each table, the one that the others are compared with first."""
+"""The lines of each table; the second is compared with the first, all others with the second."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences of a line from the first one of its table, seed by seed."""
+    """The differences of a line from the unaltered run, seed by seed."""
 
     kind: str
     variant: str
@@ -91,24 +98,34 @@ def _shares(records: Sequence[Record]) -> dict[int, float]:
     return {seed: share for seed, share in found.items() if share is not None}
 
 
-def row(variant: str, records: Sequence[Record], found: Difference | None) -> str:
-    """Format the share of the rule's profit, its difference from the first line by seed, profit and time."""
+def over(records: Sequence[Record], base: Sequence[Record]) -> tuple[float, float]:
+    """Return the profit over that of other records, and its standard error: paired by window, of the seeds in both."""
+    beside = {record["seed"]: record[WINDOWS] for record in base}
+    pairs = [(record[WINDOWS], beside[record["seed"]]) for record in records if record["seed"] in beside]
+    profit, other = np.concatenate(pairs, axis=1)
+    ratio, mean = float(profit.mean() / other.mean()), float(other.mean())
+    return ratio, mean_error(profit - ratio * other) / abs(mean)  # delta method
+
+
+def row(variant: str, records: Sequence[Record], base: Sequence[Record], found: Difference | None) -> str:
+    """Format the share of the rule's profit, its difference from the base by seed, the profit over the base's by
+    window, profit and time."""
     share = plus_minus(*mean_interval([*_shares(records).values()]))
+    ratio = plus_minus(*over(records, base)) if base else ""
     profit = mean_interval([record["policies"][CHAMPION]["profit"] for record in records])[0]
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
-    steps = mean_interval([record["environment_steps"] for record in records])[0]
-    return f"{variant:<28} {len(records):>5} {share:>15} {found or ''!s:>15} {profit:9.2f} {minutes:8.1f} {steps:12.0f}"
+    return f"{variant:<28} {len(records):>5} {share:>15} {found or ''!s:>15} {ratio:>15} {profit:9.2f} {minutes:8.1f}"
 
 
 HEADER = (
-    f"{'':<28} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'profit %':>9} {'CPU min':>8} {'env. steps':>12}"
+    f"{'':<28} {'seeds':>5} {'of the rule':>15} {'difference':>15} {'profit over':>15} {'profit %':>9} {'CPU min':>8}"
 )
 
 
 def corrected(differences: Sequence[Difference]) -> Iterator[str]:
     """Format the differences by their p-value, with one that allows for the number of all of them."""
     tested = sorted((found for found in differences if not math.isnan(found.p_value)), key=lambda found: found.p_value)
-    yield f"{'of ' + str(len(tested)) + ' differences':<26} {'kind':<12} {'to first line':>15} {'p':>8} {'p (Holm)':>8}"
+    yield f"{'of ' + str(len(tested)) + ' differences':<26} {'kind':<12} {'difference':>15} {'p':>8} {'p (Holm)':>8}"
     for found, p_value in zip(tested, holm([found.p_value for found in tested]), strict=True):
         yield f"{found.variant:<26} {found.kind:<12} {found!s:>15} {found.p_value:8.4f} {p_value:8.4f}"
 
@@ -130,25 +147,30 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
     parser.add_argument("--warm", action="store_true", help="start from the closed form, not from random numbers")
     parser.add_argument(
-        "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the first one is always done"
+        "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the unaltered one is always done"
     )
     parser.set_defaults(run=run)
 
 
 def run(study: Study) -> None:
     """Do the jobs of the chosen lines that have no result yet, and print the lines."""
-    only, differences = study.arguments.only, list[Difference]()
+    only, is_warm, differences = study.arguments.only, study.arguments.warm, list[Difference]()
+    lines = [line for line in LINES if only is None or line.name in (BASE, *only)]
     for kind in study.arguments.kinds:
         print(f"{kind}: {unseen_of(study.arguments)}\n{HEADER}", flush=True)
         base: list[Record] = []
-        for line in LINES:
-            if only is None or line.name in (BASE, *only):
-                start = [] if study.arguments.warm else ["--learning.no-warm-start"]
-                config = study_config([*study.words, "--synthetic.kind", kind, *start, *line.flags])
-                labels = {"study": "cold", "kind": kind, "variant": line.name, "warm": study.arguments.warm}
-                records = study.records(market_jobs(config, study, line.alter, **labels))
-                found = difference(kind, line.name, records, base) if base else None
-                base = base or records
-                print(row(line.name, records, found), flush=True)
-                differences += [found] if found else []
+        for line in lines:
+            if line.name == WARM and is_warm:
+                continue
+            from_form = is_warm or line.name == WARM
+            start = [] if from_form else ["--learning.no-warm-start"]
+            config = study_config([*study.words, "--synthetic.kind", kind, *start, *line.flags])
+            labels = {"study": "cold", "kind": kind, "variant": line.name, "warm": from_form}
+            records = study.records(market_jobs(config, study, line.alter, **labels))
+            found = difference(kind, line.name, records, base) if base else None
+            print(row(line.name, records, base, found), flush=True)
+            if line.name in (WARM, BASE):
+                base = records
+            elif found:
+                differences.append(found)
     print("\n".join([*corrected(differences), *verdicts(differences)]), flush=True)

@@ -57,15 +57,16 @@ def no_bootstrap(trainer: ERLTrainer, _: torch.Generator) -> None:
 
 
 def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Put random numbers of the same size in the place of the policy gradient."""
+    """Put random numbers of the same norm in the place of the policy gradient."""
     optimizer = trainer.population.networks.actor_optimizer
     step = optimizer.step
 
     def stray() -> None:
         for part in optimizer.parameters:
             if part.grad is not None:
-                size = part.grad.flatten(1).square().mean(1).sqrt()[:, None, None]
-                part.grad.copy_(size * torch.randn(part.shape, generator=drawn))
+                noise = torch.randn(part.shape, generator=drawn) * (part.grad != 0)  # none at masked inputs
+                norm, own = (one.flatten(1).norm(dim=1)[:, None, None] for one in (part.grad, noise))
+                part.grad.copy_(norm * noise / own.clamp(min=1e-12))
         step()
 
     optimizer.step = stray  # type: ignore[method-assign]

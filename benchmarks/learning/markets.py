@@ -54,6 +54,8 @@ KINDS = tuple(PLANTED_KINDS)
 MARTINGALE = "martingale"
 """The kind in which nothing is planted: what its rule earns is nothing to have a share of."""
 PLANTED = tuple(kind for kind in KINDS if kind != MARTINGALE)
+WINDOWS = "champion_windows"
+"""Of a record: profits of the champion, percent, on the unseen windows one by one."""
 Alteration = Callable[[ERLTrainer, torch.Generator], None]
 """Changes a trainer that was just built in a way that no setting does; it may draw from the generator."""
 
@@ -129,7 +131,9 @@ def market_job(
     for path in unseen.each(config, market.stats):
         x = trained.trainer.days.inputs.of(path.market)
         parts.append({**selection.play(path, x), **path.play_planted(planted)})
-    return {"policies": shares(joined(parts)), "selection": selection.record(), **trained.record()}
+    profits = joined(parts)
+    windows = profits[CHAMPION].round(4).tolist()
+    return {"policies": shares(profits), WINDOWS: windows, "selection": selection.record(), **trained.record()}
 
 
 def market_jobs(

@@ -28,14 +28,13 @@ def test_the_command_measures_prints_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restore_process: None
 ) -> None:
     out = tmp_path / "found.json"
-    words = ["--small", "--device", "cpu", "--here", "--only", "updates", "generation-4", "--out", str(out)]
+    words = ["--small", "--device", "cpu", "--here", "--only", "generation-4", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["first_hour", *words])
     assert first_hour.main() == 0
     found, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert found["device"] == "cpu" and [*tmp_path.iterdir()] == [out]
     values = {finding["name"]: finding["value"] for finding in found["findings"]}
-    assert values.pop("updates, graph against eager, tensors apart") == 0  # on the CPU both are eager
-    assert len(values) == 5 and all(value > 0 for value in values.values())
+    assert values and all(value > 0 for value in values.values())
     assert all(name in shown for name in values)
 
 

@@ -46,10 +46,10 @@ def test_flat_lanes_trade_as_the_environment_does(market: Market) -> None:
 
 
 def test_inputs_of_a_later_day_change_nothing_before_it(market: Market) -> None:
-    view = InputsView.fit(market, RULES, 0)
+    view = InputsView.fit(market, RULES)
     seen = view(market)
     assert np.isfinite(seen).all() and len(seen) == len(market.dates)
-    again = InputsView(view.inputs, view.weights, learnable_market(1), seen)(market)
+    again = InputsView(view.inputs, learnable_market(1), seen)(market)
     after = market.splits.train.last + 1
     np.testing.assert_allclose(seen[after:], again[after:], atol=1e-4)
 

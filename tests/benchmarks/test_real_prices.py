@@ -46,7 +46,7 @@ train_days = 0
 generations = 1
 split.context_window_days = 12
 env = { trading_days = 20, settlement_days = 4, max_holding_days = 4, stake_percent = 5.0 }
-evolution.population_size = 4
+evolution.population_size = 8
 learning = { replay_capacity = 512 }
 evaluation = { fitness_windows = 2, exploration_windows = 1, validation_windows = 2 }
 [[universes]]

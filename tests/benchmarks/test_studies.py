@@ -1,6 +1,5 @@
 """Studies of learning: results are kept and not made twice, unseen paths are unseen, null markets hold nothing."""
 
-import math
 import pickle
 from collections.abc import Sequence
 from functools import partial
@@ -15,24 +14,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations, alterations
-from benchmarks.learning.ablations import BASE, LINES, Difference, Line
-from benchmarks.learning.markets import Budget, fit
+from benchmarks.learning import ablations
+from benchmarks.learning.ablations import BASE, LINES, WARM, Difference, Line
+from benchmarks.learning.markets import WINDOWS, Budget, fit
 from benchmarks.learning.selection import MEAN_AGENT
-from benchmarks.learning.study import (
-    Experiment,
-    holm,
-    run_study,
-    study_config,
-)
+from benchmarks.learning.study import Experiment, holm, run_study, study_config
 from benchmarks.learning.unseen import UnseenPaths, training_market
-from models.ddpg_agent import DDPGAgent
-from models.population import target_percents
-from models.trader import Blend
+from models import ddpg
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
-from training import ddpg
 from training.erl_trainer import ERLTrainer, build_trainer
-from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, ORACLE, RULE
 from utils.errors import JobsFailed
 
 
@@ -96,17 +87,14 @@ def test_training_stops_at_its_budget() -> None:
     assert fit(config, market, Budget(cpu_minutes=1e9, generations=1)).trainer.generation == 1
 
 
-def test_study_of_markets_prints_and_keeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.learning.markets.RANDOM_GENOMES", 4)
+def test_study_of_markets_prints_and_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "markets.jsonl"
     words = ["markets", "--kinds", "lead-lag", "--unseen-seed", "77", "--json", str(path), *SMALL_STUDY]
     learning.main(words)
     first = capsys.readouterr().out.splitlines()
     assert "from seed 77" in first[0] and max(map(len, first)) <= 120
     policies = [line[13:37].strip() for line in first[2:] if line[:12].strip() == "lead-lag"]
-    assert policies[:4] == [CHAMPION, BEST_AGENT, CLOSED_FORM, MEAN_AGENT]
+    assert policies[:3] == [CHAMPION, BEST_AGENT, MEAN_AGENT]
     assert policies[-2:] == [RULE, ORACLE] and len(policies) > 4
     assert sum("rank correlation" in line for line in first) == 1
     kept = lines_of(path)
@@ -129,15 +117,15 @@ def test_a_wrong_flag_is_told(words: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_every_line_of_the_ablations_changes_the_profile() -> None:
-    assert LINES[0] == Line(BASE) and len({line.name for line in LINES}) == len(LINES)
-    changes = {(study_config(line.flags), line.alter) for line in LINES}
-    assert len(changes) == len(LINES)
+    assert LINES[:2] == (Line(WARM), Line(BASE)) and len({line.name for line in LINES}) == len(LINES)
+    changes = {(study_config(line.flags), line.alter) for line in LINES[1:]}
+    assert len(changes) == len(LINES) - 1
     assert [pickle.loads(pickle.dumps(line)).name for line in LINES] == [line.name for line in LINES]  # for workers
 
 
 LEARNING = (
     *("--learning.training-starts", "10", "--learning.gradient-steps", "3", "--learning.hidden", "4"),
-    *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5"),
+    *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5", "--learning.no-warm-start"),
 )
 
 
@@ -151,115 +139,86 @@ def altered(name: str, *words: str) -> ERLTrainer:
     return trainer
 
 
-def networks(trainer: ERLTrainer) -> dict[str, torch.Tensor]:
-    """The tensors of its networks as they are now."""
-    return {name: part.clone() for name, part in alterations.networks_of(trainer).tensors.items()}
+def learned(name: str) -> dict[str, torch.Tensor]:
+    """The tensors of its networks after a generation."""
+    trainer = altered(name)
+    trainer.run_generation()
+    assert trainer.population.updates == 3
+    return {name: part.clone() for name, part in trainer.population.networks.tensors.items()}
 
 
-FITNESS = torch.tensor([1.0, 4.0, 2.0, 3.0], dtype=torch.float64)
+OTHERWISE = ("noise in the targets", "no bootstrap", "noise in the policy gradient", "no breeding", "random fitness")
 
 
-def judge(trainer: ERLTrainer, fitness: torch.Tensor) -> None:
-    """Let its population have been evaluated."""
-    trainer.population.evaluated(fitness, Blend.of_ridge(4))
+def test_each_line_of_learning_learns_otherwise_and_leaves_nothing_behind() -> None:
+    """A trainer of the profile that is trained afterwards is as it was before."""
+    targets, before = ddpg.targets, learned(BASE)
+    for name in OTHERWISE:
+        found = learned(name)
+        assert all(part.isfinite().all() for part in found.values())
+        assert not all(torch.equal(part, before[key]) for key, part in found.items()), name
+    assert ddpg.targets is targets
+    assert all(torch.equal(part, before[name]) for name, part in learned(BASE).items())
 
 
-ALTERED = ("no sale targets by actors", "critic alone", "timing trusted", "no mutation of actors", "random fitness")
+def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
+    noisy, plain = altered("noise in the policy gradient"), altered(BASE)
+    for trainer in (noisy, plain):
+        networks = trainer.population.networks
+        networks.online.actor.grad = torch.ones_like(networks.online.actor)
+        networks.online.actor.grad[..., ::2] = 0.0  # as that of an input that an agent does not see
+        networks.actor_optimizer.step()
+    one, other = (trainer.population.networks for trainer in (noisy, plain))
+    torch.testing.assert_close(one.actor_optimizer.norm, other.actor_optimizer.norm)
+    assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
 
 
-def test_lines_train_and_leave_nothing_behind() -> None:
-    """A trainer of the profile that is built afterwards is as it was before."""
-    before = networks(altered(BASE))
-    for name in ALTERED:
-        assert math.isfinite(altered(name).run_generation()["validation"]["champion"])
-    after = altered(BASE)
-    assert all(torch.equal(part, before[name]) for name, part in networks(after).items())
-    assert ddpg.OUTCOMES not in (0.0, 1.0) and type(after.champion) is type(after.population[0]) is DDPGAgent
-
-
-def test_random_actors_order_at_random_what_may_be_bought() -> None:
-    """Scores and sale targets fill their ranges, all orders promise the same, and closed forms are as they were."""
-    trainer, other = altered("random actor"), altered(BASE)
-    given = other.population.ridge, target_percents(other.population.genes), alterations.networks_of(other).targets
-    found, own, kept = (
-        days.forecasts(*given, most)[0] for days, most in ((trainer.days, None), (other.days, None), (trainer.days, 2))
-    )
-    known = own.expected.isfinite()
-    assert torch.equal(found.score.isfinite(), known) and len(found.expected[known].unique()) == 1
-    for drawn, low, high in ((found.score, 0, 1), (found.target, 10, 50)):
-        share = (drawn[known].sort().values - low) / (high - low)
-        torch.testing.assert_close(share, torch.linspace(0, 1, len(share)), rtol=0.0, atol=0.1)
-    assert kept.stock is not None and kept.stock.shape[2] < 5
-    for agent in (trainer.champion, trainer.best_agent):
-        scores = [one.forecasts(trainer.market).score for one in (agent, agent, agent.closed_form())]
-        assert torch.equal(scores[0], scores[1]) and not torch.equal(scores[0], scores[2])
-    plain = [one.champion.closed_form().forecasts(one.market).score for one in (trainer, other)]
-    assert torch.equal(*plain)
-
-
-def test_random_networks_are_drawn_anew_and_played() -> None:
-    """Online and target network have the same last layer, which no generation leaves as it was; others learn."""
-    trainer, seen = altered("random sizes"), list[torch.Tensor]()
-    start = networks(trainer)
-    for _ in range(2):
-        pair = [getattr(alterations.networks_of(trainer), name).size.parts for name in ("actor", "actor_target")]
-        assert torch.equal(pair[0][4], pair[1][4]) and not pair[0][5].any() and float(pair[0][4].detach().std()) > 0.2
-        seen.append(pair[0][4].detach().clone())
-        trainer.run_generation()
-    assert not torch.equal(*seen)
-    learned = networks(trainer)
-    assert all(not torch.equal(learned[name], start[name]) for name in ("critic.reward", "critic.continuation"))
-
-
-def test_a_shuffled_replay_holds_the_same_numbers_in_other_rows() -> None:
-    one, other = altered("random replay"), altered(BASE)
+def test_a_random_replay_holds_other_accounts_on_the_same_days() -> None:
+    one, other = altered("noise in the replay"), altered(BASE)
     for trainer in (one, other):
         trainer.evaluate_population()
-    for name, part in one.replay.data.items():
-        own = other.replay.data[name]
-        assert torch.equal(part, own) != (name in ("reward", "best", "next_best"))
-        assert torch.equal(part.sort(0).values, own.sort(0).values)
+    differing = {name for name, part in one.replay.data.items() if not torch.equal(part, other.replay.data[name])}
+    assert differing == {"cash", "next_cash", "left", "next_left", "reward"}
 
 
-def test_without_crossover_a_child_is_its_first_parents() -> None:
-    """Without mutation either: its genes and all networks but for the inputs that they look at."""
-    trainer = altered("no crossover", "--evolution.mutation-strength", "0")
-    trainer.run_generation()
-    judge(trainer, FITNESS)
-    genes, before = trainer.population.genes.clone(), networks(trainer)
-    trainer.population.founders = [0, 1, 2, 3]
-    trainer.evolve_population(FITNESS)
-    parents = trainer.population.founders
-    assert parents[1] == 1 and parents[3] == 3 and {parents[0], parents[2]} & {1, 3}
-    assert torch.equal(trainer.population.genes, genes[parents])
-    for name, part in networks(trainer).items():
-        assert ".reward" in name or name == "input_mask" or torch.equal(part, before[name][parents]), name
+def test_random_fitness_chooses_other_elites() -> None:
+    one, other = altered("random fitness"), altered(BASE)
+    chosen = [trainer.evaluate_population().fitness for trainer in (one, other)]
+    assert not torch.equal(*chosen) and torch.equal(one.population.genes, other.population.genes)
 
 
-def test_random_search_draws_all_but_the_elites() -> None:
-    trainer = altered("random search")
-    population = trainer.population
-    before, seen = population.genes.clone(), [population.genes[0]]
-    for _ in range(3):
-        judge(trainer, FITNESS)
-        trainer.evolve_population(FITNESS)
-        assert torch.equal(population.genes[[1, 3]], before[[1, 3]])
-        assert all((population.genes[0] != genes).sum() > 5 for genes in seen)
-        assert torch.equal(population.ridge.weights, trainer.days.fit(population.genes).weights)
-        seen.append(population.genes[0])
-        assert population.founders[1] == 1 and population.founders[3] == 3 and len(set(population.founders)) == 4
-    assert population.founders[0] > 3
+def test_free_capital_has_no_price_whatever_accounts_earn() -> None:
+    for name, rate in (("capital is free", 0.0), (BASE, 2.0)):
+        trainer = altered(name)
+        trainer.replay.data["reward"].fill_(2.0)
+        assert float(trainer.replay.reward_rate()) == rate
 
 
 def test_ablations_at_a_tiny_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, strong = tmp_path / "ablations.jsonl", ["--synthetic.drift-std", "0.03"]
-    words = ["--json", str(path), *SMALL_STUDY, *strong, "--only", "random fitness", "--kinds", "momentum"]
-    ablations.main(words)
+    path, strong = tmp_path / "cold.jsonl", ["--synthetic.drift-std", "0.03"]
+    words = ["cold", "--json", str(path), *SMALL_STUDY, *strong, "--only", WARM, "random fitness"]
+    learning.main([*words, "--kinds", "momentum"])
     first = capsys.readouterr().out.splitlines()
     assert first[0].startswith("momentum") and max(map(len, first)) <= 120
-    assert [line[:26].strip() for line in first[2:4]] == [BASE, "random fitness"]
-    assert first[4].startswith("of 1 differences") and first[-1].startswith("random fitness")
-    assert [one["variant"] for one in lines_of(path)] == [BASE] * 2 + ["random fitness"] * 2
+    assert [line[:28].strip() for line in first[2:5]] == [WARM, BASE, "random fitness"]
+    assert first[5].startswith("of 1 differences") and first[-1].startswith("random fitness")
+    assert [one["variant"] for one in lines_of(path)] == [WARM] * 2 + [BASE] * 2 + ["random fitness"] * 2
+    assert all(len(one[WINDOWS]) == 3 for one in lines_of(path))
+    learning.main([*words[:-3], "--only", "random fitness", "--kinds", "momentum", "--warm", "--seeds", "1"])
+    assert [line[:28].strip() for line in capsys.readouterr().out.splitlines()[2:4]] == [BASE, "random fitness"]
+
+
+def test_profits_are_divided_window_by_window() -> None:
+    """The error is that of the windows' differences: none where each earns the same share of the other's."""
+
+    def records(by_seed: dict[int, list[float]]) -> list[dict[str, Any]]:
+        return [{"seed": seed, WINDOWS: profits} for seed, profits in by_seed.items()]
+
+    base = records({0: [1.0, 3.0], 1: [2.0, 6.0]})
+    assert ablations.over(records({1: [1.0, 3.0], 2: [9.0, 9.0]}), base) == pytest.approx((0.5, 0.0))
+    ratio, error = ablations.over(records({0: [2.0, 2.0]}), base)
+    assert ratio == pytest.approx(1.0)
+    assert error == pytest.approx(stats.sem([1.0, -1.0]) / 2)
 
 
 def test_differences_are_taken_seed_by_seed() -> None:

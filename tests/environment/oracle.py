@@ -31,9 +31,9 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
     rate x value traded, on each leg.
 7.  Equity at a close = cash + shares x last close. Under `same_close` the cash and equity of day d are those before the
     orders of d are filled: their costs belong to the step that decides on them.
-7a. With daily exits, orders are read at every close but the last, in settlement as well: a stock held at the close, bought
-    before, moves its target to the (clipped) target of its order, and is sold where its clipped coefficient is below 1.
-    With `next_open` it is sold at the next open, before any other exit, if it has a bar that day; with `same_close` at
+7a. With daily exits, orders are read at every close but the last, in settlement as well: a stock held at the close,
+    bought before, moves its target to the (clipped) target of its order, and is sold where its clipped coefficient is
+    below 1. With `next_open` it is sold at the next open, before any other exit, if it has a bar that day; with `same_close` at
     the close of the decision, if it has a bar, after the equity of that close was taken: it blocks its stock once more,
     its proceeds enter with the next close, and so does its loss.
 8.  Reward = 100 x change of equity / initial capital, less the inaction penalty if no position was open at any time

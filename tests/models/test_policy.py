@@ -47,6 +47,21 @@ def test_capital_has_a_price_as_far_as_it_is_invested_while_something_may_be_bou
     assert invested_share(cash, left).tolist() == [0.0, 0.0, 0.75, 1.0, 1.0, 0.0]
 
 
+def test_orders_are_as_large_as_profit_and_risk_balance() -> None:
+    """At worth / (2 x penalty) of the largest order; the best utility comes first."""
+    gains, rules = torch.tensor([[2.5, 1.5, 4.5, 0.7]]), replace(RULES, stake_percent=1.0, max_new_positions_per_day=3)
+    worth = rules.largest_order * (gains - 0.5)
+    forecasts = Forecasts(gains, torch.zeros_like(gains), worth * torch.tensor([[1.0, 0.25, 2.0, 10.0]]))
+    every = torch.ones(1)
+    decision = decide(forecasts, 0 * every, every, gains > 0, 30 * every, rules)
+    # Utilities: 2 / 4, 1 x (1 - 0.25), 4 / 8; the last one's best size is below the smallest order.
+    assert decision.stock.tolist()[0][0] == 1 and set(decision.stock.tolist()[0]) == {0, 1, 2}
+    sizes = dict(zip(decision.stock[0].tolist(), decision.coefficient[0].tolist(), strict=True))
+    assert sizes == {1: 10.0, 0: pytest.approx(5.0, rel=1e-5), 2: pytest.approx(2.5, rel=1e-5)}
+    alone = decide(forecasts, 0 * every, every, torch.tensor([[False, False, False, True]]), 30 * every, rules)
+    assert not bool(alone.coefficient.any())
+
+
 def test_an_action_keeps_sells_and_buys() -> None:
     decision = decided([0.6, -0.6, 0.1])
     held = torch.tensor([[False, True, True]])

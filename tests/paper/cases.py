@@ -4,12 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, small_market
-from tests.tiny import INPUTS, networked, tiny_agent
+from tests.tiny import tiny_agent
 from training.paper.account import Account
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
@@ -22,11 +20,8 @@ START = 20
 
 
 def agent_of(seed: int, rules: EnvironmentConfig = TINY_RULES, market: Market = MARKET) -> DDPGAgent:
-    """An agent that finds something to order on many days; every second one has networks."""
-    weights = np.random.default_rng(seed).standard_normal(INPUTS)
-    weights[0] = -1.0
-    made = tiny_agent(market, weights.tolist(), rules=rules, target=10.0 + seed % 40, seed=seed)
-    return networked(made, seed) if seed % 2 else made
+    """An agent that finds something to buy and something to sell on many days; every second one is a committee."""
+    return tiny_agent(market, rules=rules, target=10.0 + seed % 40, members=1 + seed % 2, seed=seed)
 
 
 @dataclasses.dataclass

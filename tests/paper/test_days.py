@@ -105,12 +105,20 @@ def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None
     assert "no_bar" in {fill["reason"] for fill in sold if fill["ticker"] == ticker}
 
 
-def test_the_file_stop_ends_orders_and_nothing_else(tmp_path: Path) -> None:
-    walk = Walk(tmp_path, AGENT)
-    walk.step(START)
-    (tmp_path / STOP).touch()
-    walk.step(START + 1)
-    intents = [row[2] for row in walk.rows() if row[0] == "intent"]
-    assert intents[0]["orders"] and not intents[1]["orders"] and STOP in intents[1]["stopped"]
-    sessions = [row[2] for row in walk.rows() if row[0] == "session"]
-    assert sessions[1]["fills"]
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path, share: float) -> None:
+    """What was ordered before is filled, and agents go on selling what they hold; the market is never sold."""
+    filled, after = list[bool](), set[str]()
+    for seed in range(8):
+        walk = Walk(tmp_path / str(seed), agent_of(seed).betting(share))
+        for day in range(START, START + 7):
+            if day == START + 2:
+                (walk.folder / STOP).touch()
+            walk.step(day)
+        intents, sessions = ([row[2] for row in walk.rows() if row[0] == kind] for kind in ("intent", "session"))
+        assert [STOP in intent.get("stopped", "") for intent in intents] == 2 * [False] + 5 * [True]
+        after |= {order["side"] for intent in intents[2:] for order in intent["orders"]}
+        bought = [any(fill["side"] == "buy" for fill in session["fills"]) for session in sessions]
+        assert bought[1] and not any(bought[3:])
+        filled.append(bought[2])
+    assert any(filled) and after == ({"sell"} if share else set())

@@ -3,6 +3,7 @@
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features import CLOSE
+from data.features import CLOSE, OPEN
 from environment.portfolio import Portfolio
 from tests.paper.cases import MARKET, START, Walk, agent_of
 from tests.small_market import TINY_RULES
@@ -19,19 +20,20 @@ from training.paper.backtest import backtest
 from training.paper.report import parity_sentence
 
 
-@settings(max_examples=6)
+@pytest.mark.parametrize("exits", ["daily", "target"])
+@settings(max_examples=4)
 @given(st.integers(0, 9), st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 3), st.sampled_from([0.0, 0.02]), st.data())
 def test_an_account_equals_its_backtest(
-    seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
+    exits: Any, seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
 ) -> None:
     """Also over windows, with several orders a day, round robin, aversion to risk, missing bars; as evaluated."""
-    rules = dataclasses.replace(TINY_RULES, max_new_positions_per_day=orders, volume_cap=volume_cap)
+    limits: dict[str, Any] = {"exits": exits, "max_new_positions_per_day": orders, "volume_cap": volume_cap}
+    rules = dataclasses.replace(TINY_RULES, **limits)
     if seed > 5:
         rules = dataclasses.replace(rules, stop_percent=3.0, drawdown_lock=5.0)
     agent = agent_of(seed, rules).betting(share)
     if data.draw(st.booleans(), "averse to risk"):
-        agent.risk = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1, 0.8, 0.02], dtype=torch.float64)
-        agent.traders.weights[0, 0].abs_()
+        agent.risk = torch.tensor([0.05, 0.1, 0.02, 0.02, 0.02], dtype=torch.float64)
     last = START + data.draw(st.integers(1, 2 * rules.episode_steps + 3))
     volume = np.random.default_rng(seed).integers(1, 10**6, MARKET.data_array.shape[:2]).astype(np.float32)
     market = dataclasses.replace(MARKET, volume=volume if volume_cap else None)
@@ -56,6 +58,26 @@ def test_an_account_equals_its_backtest(
             assert len(trades) == sum(
                 fill.side == "buy" for day in range(START, START + rules.episode_steps + 1) for fill in book.fills(day)
             )
+
+
+@pytest.mark.parametrize("exits", ["daily", "target"])
+def test_positions_are_sold_at_the_open_where_the_agents_say_so(tmp_path: Path, exits: Any) -> None:
+    """All whose stock has a bar, as the intent of the close before says; with daily exits only."""
+    rules = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0)
+    sold, intended, days = set(), set(), range(START + 1, START + rules.episode_steps)
+    for seed in range(6):
+        walk = Walk(tmp_path / str(seed), agent_of(seed, rules), rules)
+        for day in (START, *days):
+            walk.step(day)
+        with walk.journal() as journal:
+            book = walk.account(journal, days[-1]).book
+            for day in days:
+                sales = [order.ticker for order in book.orders(day - 1) if order.side == "sell"]
+                open_ = dict(zip(MARKET.tickers, MARKET.data_array[day, :, OPEN].tolist(), strict=True))
+                intended |= {(seed, day, ticker, open_[ticker]) for ticker in sales if open_[ticker] > 0}
+                fills = [fill for fill in book.fills(day) if fill.reason == "sold"]
+                sold |= {(seed, day, fill.ticker, fill.price) for fill in fills}
+    assert sold == intended and (len(sold) > 5) == (exits == "daily")
 
 
 def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The audit of look-ahead: it passes what reads the past only, and catches thirty kinds of leaks."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,13 @@ from environment import trading_env
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from main import main
-from models import inputs, trader
+from models import inputs
 from models.ddpg_agent import DDPGAgent
 from models.inputs import TradeInputs
 from models.responses import Responses
-from models.trader import Forecasts
 from tests import tiny_run
 from tests.small_market import TINY_RULES, small_market
-from tests.tiny import networked, tiny_agent
+from tests.tiny import tiny_agent
 from training.commands.audit import LeakError, audit
 from training.run.saved import SavedRun
 from utils.config.trader import Config
@@ -32,7 +32,7 @@ from utils.config.trader import Config
 Array = npt.NDArray[Any]
 Change = Callable[[Any], Any]
 MARKET = small_market(1, 200, 6, investable=(0, 2, 3, 5))
-AGENT = networked(tiny_agent(MARKET, seed=2), 1)
+AGENT = tiny_agent(MARKET, members=2, seed=2)
 
 
 def saved(market: Market = MARKET, agent: DDPGAgent = AGENT) -> SavedRun:
@@ -145,16 +145,16 @@ def interpolated(data: Array) -> None:
     data[:] = np.where(np.isnan(data), (filled_back(data) + filled_back(data[::-1])[::-1]) / 2, data)
 
 
-def on_tensor(change: Callable[[Array], Array], days_first: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Apply a change along the days of (A, days, ...) tensors, or (days, ...)."""
+def of_gains(change: Callable[[Array], Array]) -> Change:
+    """Change the (days, n) gains that an agent forecasts, NaN without a bar."""
 
-    def changed(values: torch.Tensor) -> torch.Tensor:
-        numbers = values.numpy().astype(np.float64) if values.dtype == torch.bool else values.numpy()
-        finite = np.where(np.isfinite(numbers), numbers, 0.0)
-        found = change(finite) if days_first else np.stack([change(part) for part in finite])
-        return torch.from_numpy(np.where(np.isfinite(numbers), found, numbers).astype(numbers.dtype)).to(values.dtype)
+    def changed(gain: torch.Tensor) -> torch.Tensor:
+        known = np.where(np.isfinite(gain[0].numpy()), gain[0].numpy(), np.nan)
+        return torch.from_numpy(np.nan_to_num(change(known), nan=-np.inf)[None].astype(np.float32))
 
-    return changed
+    return lambda real: (
+        lambda *given, **named: dataclasses.replace(found := real(*given, **named), gain=changed(found.gain))
+    )
 
 
 def _next_day(real: Any) -> Any:
@@ -165,11 +165,8 @@ def _of_all_days(real: Any) -> Any:
     return lambda data, last_day: real(data, len(data) - 1)
 
 
-def _members_of_tomorrow(real: Any) -> Any:
-    def leaky(cls: Any, expected: Any, tradable: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        return real.__func__(cls, expected, tradable & tradable.roll(-1, 0), *rest, **named)
-
-    return classmethod(leaky)
+def _members_of_tomorrow(gain: Array) -> Array:
+    return np.where(np.isnan(earlier(gain)), np.nan, gain)
 
 
 def _shifted_prices(real: Any) -> Any:
@@ -216,9 +213,10 @@ LEAKS: dict[str, tuple[Any, str, Change]] = {
     "label of five sessions among the inputs": (TradeInputs, "blocks", with_label(5)),
     "inputs in deviations of the forecast days": (TradeInputs, "_standardised", of_result(relative_to_all)),
     "leaders a day early": (Responses, "forecaster", of_first(earlier)),
-    "forecasts less their mean over all days": (trader, "opportunity_of", of_result(on_tensor(relative_to_all))),
-    "opportunities of a centred mean": (trader, "opportunity_of", of_result(on_tensor(centred))),
-    "members of tomorrow": (Forecasts, "of", _members_of_tomorrow),
+    "forecasts of tomorrow": (DDPGAgent, "forecasts", of_gains(earlier)),
+    "forecasts in deviations of all days": (DDPGAgent, "forecasts", of_gains(relative_to_all)),
+    "forecasts of a centred mean": (DDPGAgent, "forecasts", of_gains(centred)),
+    "members of tomorrow": (DDPGAgent, "forecasts", of_gains(_members_of_tomorrow)),
     "decisions by forecasts of tomorrow": (DDPGAgent, "act", _next_day),
     "an account at prices of tomorrow": (Bars, "of", _shifted_prices),
     "candidates of tomorrow": (Portfolio, "candidates", lambda real: lambda self: self.bars.tradable[self.day + 1]),
@@ -231,7 +229,7 @@ def test_a_learner_that_reads_the_past_passes() -> None:
 
 def test_one_that_holds_the_market_is_audited_by_its_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
     holds = AGENT.betting(0.0)
-    assert audited(agent=holds) == 9
+    assert audited(agent=holds) == audited(agent=AGENT.betting(0.5)) == 9
     monkeypatch.setattr(TradeInputs, "blocks", with_label(1)(TradeInputs.blocks))
     with pytest.raises(LeakError):
         audited(agent=holds)

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -18,7 +19,7 @@ from training.signals.holdings import Holding
 from training.signals.signals import Order, Signals
 from utils.errors import DataError
 
-LAST = TINY_RULES.max_holding_days
+LAST = TINY_RULES.longest_holding
 
 
 def purchase(ticker: str, value: float, close: float) -> Order:
@@ -31,11 +32,16 @@ def held(ticker: str, sessions: int, price: float, target_percent: float, shares
 
 
 def made(
-    orders: list[Order], holdings: list[Holding], *, run: str = "one", stop_percent: float = 0.0
+    orders: list[Order],
+    holdings: list[Holding],
+    *,
+    run: str = "one",
+    stop_percent: float = 0.0,
+    sales: Sequence[str] = (),
 ) -> list[BrokerOrder]:
     purchases = {order.ticker: order.value / order.close for order in orders}
     rules = dataclasses.replace(TINY_RULES, stop_percent=stop_percent)
-    return broker_orders(run, "2020-01-02", purchases, holdings, rules)
+    return broker_orders(run, "2020-01-02", purchases, holdings, rules, sales)
 
 
 HELD = [held("AAA", 2, 10.0, 12.345, 40.9), held("BRK.B", LAST - 1, 300.0, 20.0, 7)]
@@ -79,6 +85,26 @@ def test_a_stop_and_a_target_of_whole_shares_cancel_each_other() -> None:
     assert others == same and ib_basket(orders) == ib_basket(made(BOUGHT, HELD))
 
 
+@pytest.mark.parametrize("stop_percent", [0.0, 5.0])
+def test_a_sale_that_is_decided_is_at_the_open(stop_percent: float) -> None:
+    """Also of a position that is due; without limit or stop, under the same id. A part of a share is not sold."""
+    holdings = [*HELD, held("DDD", 2, 5.0, 20.0, 0.9)]
+    orders = made(BOUGHT, holdings, stop_percent=stop_percent, sales=["BRK.B", "AAA", "DDD"])
+    assert ib_basket(orders).splitlines()[1:3] == [
+        "SELL,40,AAA,STK,SMART,USD,OPG,MKT,,one-2020-01-02-AAA-sell",
+        "SELL,7,BRK B,STK,SMART,USD,OPG,MKT,,one-2020-01-02-BRK.B-sell",
+    ]
+    assert alpaca_requests(orders)[:2] == [
+        {
+            **{"symbol": ticker, "qty": shares, "side": "sell", "type": "market", "time_in_force": "opg"},
+            "client_order_id": f"one-2020-01-02-{ticker}-sell",
+        }
+        for ticker, shares in (("AAA", "40"), ("BRK.B", "7"))
+    ]
+    kept = made(BOUGHT, holdings, stop_percent=stop_percent)
+    assert orders[2:] == kept[2:] and [order.order_id for order in orders] == [order.order_id for order in kept]
+
+
 @pytest.mark.parametrize(
     ("ticker", "at_ib", "at_alpaca"),
     [
@@ -103,7 +129,7 @@ HOSTILE = ["A\nBUY,9,GME,STK,SMART,USD,OPG,MKT,,x", "A\n", "A\x1b[2J", '=HYPERLI
 def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
     """Into a file for brokers only with characters of tickers; on the terminal never as code."""
     order = purchase(ticker, 1000.0, 10.0)
-    signals = Signals("2020-01-02", "2020-01-03", 1e6, 1e6, 1e6, [order], [], True)
+    signals = Signals("2020-01-02", "2020-01-03", 1e6, 1e6, 1e6, [order], [], [], True)
     is_plain = re.fullmatch(r"[A-Za-z0-9.^/ -]+", ticker) is not None and ticker[0] not in "/ -"
     assert not (is_plain and ticker in HOSTILE)
     try:

@@ -1,4 +1,4 @@
-"""What networks decide: nothing before they are trained, then which stocks are bought; and where they are played."""
+"""The champion: what it buys changes as it learns, what it bets is worth its evidence; and where it is played."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,54 +12,44 @@ from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_LEARNING, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
-from training.rollout import Rollout, purchases, roll_out
+from training.rollout import Rollout, play_agent_on, purchases
 
 
 def played(trainer: ERLTrainer, agent: DDPGAgent) -> tuple[Rollout, list[Tensor]]:
-    """Episodes of an agent on the validation windows; stock, size and sale target of all that it bought."""
+    """Episodes of an agent on the validation windows; what it bought, and when it decided to sell it."""
     env, span, forecasts = trainer.val_env, trainer.market.splits.validation, agent.forecasts(trainer.market)
     starts = spaced_windows(span, env.rules.episode_steps, trainer.evaluation.validation_windows)
-    found = roll_out(env, agent.traders, forecasts, agent.cash_value, starts, policy=agent.policy)
-    return found, list(vars(purchases(env.account)).values())
+    return play_agent_on(env, agent, forecasts, starts), [*vars(purchases(env.account)).values()][:3]
 
 
-def are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
-
-
-@pytest.mark.parametrize("generations", [0, 2])
-def test_before_any_update_orders_are_those_of_the_closed_form(generations: int) -> None:
-    """Of the champion, of the fittest agent and of the whole population, bit for bit."""
-    trainer = tiny_trainer(learnable_market(1), learning=replace(TINY_LEARNING, training_starts=500))
-    for record in trainer.run(generations):
-        assert record["learning"]["departed"] == record["learning"]["added"] == 0.0
-        assert record["validation"]["champion"] == record["validation"]["closed_form"]
-    assert trainer.population.updates == 0
-    for agent in (trainer.champion, trainer.best_agent):
-        assert agent.networks is not None
-        rollout, orders = played(trainer, agent)
-        closed, plain = played(trainer, agent.closed_form())
-        assert are_equal(orders, plain) and torch.equal(rollout.equity, closed.equity)
-        assert int(rollout.summary.trades.sum()) > 5
-
-
-def test_after_updates_orders_depart_from_the_closed_form() -> None:
+def test_updates_change_what_is_bought() -> None:
+    """And the record's validation is what the champion, and nobody else, earns then."""
     learning = replace(TINY_LEARNING, gradient_steps=16, learning_rate=0.05)
     trainer = tiny_trainer(learnable_market(1), learning=learning)
-    records = list(trainer.run(3))
-    departed = [record["learning"]["departed"] for record in records]
-    assert departed[0] == 0.0 and min(departed[1:]) > 0.1
-    (rollout, orders), (closed, plain) = (
-        played(trainer, own) for own in (trainer.champion, trainer.champion.closed_form())
-    )
-    assert not are_equal(orders, plain) and float(rollout.departed(closed)) > 0.1
-    assert records[-1]["validation"] == {
-        "champion": float(rollout.profit_percent),
-        "closed_form": float(closed.profit_percent),
-    }
+    _, before = played(trainer, trainer.champion)
+    *_, last = trainer.run(3)
+    rollout, after = played(trainer, trainer.champion)
+    assert int(rollout.summary.trades.sum()) > 5 and not all(map(torch.equal, before, after))
+    assert last["validation"] == {"champion": float(rollout.profit_percent)}
+
+
+@pytest.mark.parametrize("evidence", ["weigh", "report", "require"])
+def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of its orders hold the market."""
+    trainer = tiny_trainer(learnable_market(1), evaluation=replace(TINY_EVALUATION, evidence=evidence))
+    for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
+        found = Evidence(selection=p_value, timing=1.0)
+        monkeypatch.setattr(type(trainer.days), "evidence", lambda *_, found=found: found)
+        champion = trainer.build_champion()
+        assert champion.evidence == found
+        assert champion.share == {"weigh": weighed, "report": 1.0, "require": required}[evidence]
+        assert champion.holds_market == (champion.share == 0.0)
+        trainer.champion = champion
+        assert (trainer.best_agent.share, trainer.best_agent.evidence) == (champion.share, found)
 
 
 @pytest.mark.parametrize("first", ["training", "validation"])
@@ -100,6 +90,6 @@ def test_populations_and_champions_are_played_in_the_environments(kind: Any, mon
     monkeypatch.setattr(TradingEnvironment, "step", counted)
     monkeypatch.setattr(Portfolio, "step_orders", lived)
     assert len(list(trainer.run(2))) == 2
-    times = 2 * TINY_RULES.episode_steps * (2 if kind == "ddpg" else 1)  # closed forms are played beside networks
+    times = 2 * TINY_RULES.episode_steps
     assert steps == {trainer.eval_env: times, trainer.val_env: times}
     assert days == {env.account: times for env in steps}

@@ -12,23 +12,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.speed.updates import Size, draw, stacked_generation
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
+from models import ddpg
 from models.ddpg_agent import DDPGAgent
-from models.replay_buffer import Batch
-from models.trader import Forecasts
+from models.networks import Networks
+from models.policy import Forecasts
+from models.round_robin import RoundRobinPolicy
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_LEARNING, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
-from training import ddpg
 from training.erl_trainer import ERLTrainer
 from training.rollout import roll_out
 from utils.config.trader import EnvironmentConfig
 
-SIZE = Size(agents=3, hidden=5, batch=64, accumulate=2, updates=3, transitions=60)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 _WAITING = {
     "aten::_local_scalar_dense",
@@ -53,13 +51,20 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize(
-    "rules", [tiny_rules(), tiny_rules(delisting_loss=30.0, volume_cap=5.0, max_new_positions_per_day=3)]
+    "rules",
+    [
+        tiny_rules(),
+        tiny_rules(exits="target"),
+        tiny_rules(delisting_loss=30.0, volume_cap=5.0, max_new_positions_per_day=3),
+    ],
+    ids=["daily", "target", "three orders"],
 )
-def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
+def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig, share: float) -> None:
     world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]
-    agent, expected = tiny_agent(world.market, rules=rules), torch.randn(1, world.days, world.stocks)
-    forecasts = Forecasts.of(expected, world.env.bars.tradable, agent.traders.target_percent)
+    gain, time = torch.randn(2, 1, world.days, world.stocks, generator=seeded(4))
+    forecasts = Forecasts.of(gain, time.abs(), world.env.bars.tradable, 0.1 + time.abs())
 
     def begin() -> None:
         if not days[0]:
@@ -67,35 +72,50 @@ def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
         days[0] += 1
 
     with modes:
-        least = torch.rand(1, 1, generator=seeded(4), dtype=torch.float64)
-        parts = world.trading, agent.traders, forecasts, agent.cash_value, world.starts(4)
-        roll_out(*parts, exploration_threshold=least, records=True, safe_point=begin)
+        noise = torch.randn(1, 1, rules.trading_days, generator=seeded(4))
+        parts = world.trading, forecasts, torch.tensor([0.1]), torch.tensor([20.0]), world.starts(4)
+        market = None if share == 1 else RoundRobinPolicy(share, rules)
+        roll_out(*parts, market=market, noise=noise, records=True, safe_point=begin)
     assert days[0] == rules.episode_steps
 
 
-def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The meta device stands for one that is not the CPU; as it has no values, what it expects is not looked at."""
-    monkeypatch.setattr(DDPGAgent, "holds_market", False)
+def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
+    """The meta device stands for one that is not the CPU."""
     market = learnable_market()
     tiny_agent(market).save(tmp_path / "agent")
     agent = DDPGAgent.load(tmp_path / "agent", device="meta")
-    assert agent.device.type == "meta"
-    for part in (agent.traders, agent.cash_value):
-        assert {value.device.type for value in vars(part).values() if isinstance(value, Tensor)} == {"meta"}
-    assert agent.forecasts(market).expected.device.type == "meta"
+    held = {"rates": agent.rates, "targets": agent.targets, **agent.networks.tensors}
+    assert {name for name, part in held.items() if part.device.type != "meta"} == set()
+    assert agent.device.type == agent.forecasts(market).gain.device.type == "meta"
 
 
 def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
-    drawn, other = draw(SIZE), draw(SIZE)
-    for _ in range(2):
-        orders, replayed = drawn.begin()
-        stacked_generation(drawn)
-        learners = replace(drawn.learners, networks=other.learners.networks)
-        for order, row in zip(orders, replayed, strict=True):
-            batch = Batch(drawn.updates.replay.sample(row), *drawn.outcomes(order))
-            ddpg.update(learners, batch, SIZE.accumulate, gamma=1.0, tau=SIZE.learning.tau)
-    for name, part in other.learners.networks.tensors.items():
-        assert torch.equal(drawn.learners.networks.tensors[name], part), name
+    """And reads no value on the host."""
+    trainer = tiny_trainer(learnable_market(1))
+    trainer.evaluate_population()
+    days, population, learning = trainer.days.transitions, trainer.population, trainer.learning
+    networks = population.networks.map(torch.clone)
+    for seed in range(3):
+        known = [trainer.replay.on_days(allowed) for allowed in days.allowed]
+        replayed = torch.stack([rows[torch.randint(len(rows), (4,), generator=seeded(seed))] for rows in known])
+        at = trainer.replay.at(replayed)
+        rows = days.draw(at.day, seeded(seed))
+        rates, places = population.rates, population.target_places
+        with NoWaiting():
+            losses = trainer.updating.take(population, rates, places, rows, replayed)
+        expected = ddpg.update(
+            Networks(networks.tensors, learning.learning_rate),
+            rates,
+            places.clamp(max=days.reward.shape[1] - 1),
+            days.batch(rows, at),
+            learning.gradient_accumulation,
+            cost=days.cost,
+            gamma=learning.gamma,
+            tau=learning.tau,
+        )
+        assert all(torch.equal(losses[name], loss) for name, loss in expected.items())
+    for name, part in networks.tensors.items():
+        assert torch.equal(population.networks.tensors[name], part), name
 
 
 def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
@@ -104,7 +124,7 @@ def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
     env = TradingEnvironment.on(market, rules, "cuda")
     parts = replace(TINY_LEARNING, gradient_steps=4), like.population.evolution, like.evaluation
     trainer = ERLTrainer(market, env, *parts, seed=2, log=tiny_trainer().log)
-    for graph in (*trainer.rollouts.graphs, trainer.updating.graph):
+    for graph in (trainer.rollouts.graph, trainer.updating.graph):
         graph.is_eager = is_eager
     return trainer
 
@@ -116,8 +136,9 @@ def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
         TINY_RULES,
         tiny_rules(max_new_positions_per_day=3, delisting_loss=30.0, loss_multiplier=2.0),
         tiny_rules(fill="same_close", inaction_penalty=0.1, stop_percent=3.0),
+        tiny_rules(exits="target"),
     ],
-    ids=["one order", "three orders", "same close"],
+    ids=["one order", "three orders", "same close", "sale targets"],
 )
 def test_generations_that_launch_are_those_that_run_one_by_one(
     rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture
@@ -131,10 +152,8 @@ def test_generations_that_launch_are_those_that_run_one_by_one(
         for trainer in (launched, eager) if generation == 2 else ():
             start = trainer.market.splits.train.first
             trainer.run_episode(trainer.champion, trainer.eval_env, start, start + 9, start + 6)
-    networks = launched.population.networks, eager.population.networks
-    assert networks[0] is not None and networks[1] is not None
-    for name, part in networks[0].tensors.items():
-        assert torch.equal(part, networks[1].tensors[name]), name
+    for name, part in launched.population.networks.tensors.items():
+        assert torch.equal(part, eager.population.networks.tensors[name]), name
     assert caplog.text.count("updates are captured as a CUDA graph") == 1
     here = tiny_trainer(launched.market, rules=rules, learning=launched.learning, evolution=eager.population.evolution)
     here.load_state_dict(launched.state_dict())

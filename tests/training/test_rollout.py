@@ -1,7 +1,8 @@
 """Rollouts: many accounts at once are what each would be alone, and transitions tell what happened to them."""
 
-import itertools
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -10,122 +11,129 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.market import Market
-from models.cash_value import Accounts, CashValue, accounts_of
+from environment.trading_env import TradingEnvironment
+from models.ddpg_agent import DDPGAgent
+from models.policy import Forecasts
 from models.replay_buffer import transition_fields
-from models.trader import Forecasts, Traders, daily_orders
-from tests.small_market import TINY_RULES
+from models.round_robin import RoundRobinPolicy
+from tests.small_market import TINY_RULES, small_market
 from tests.tiny import (
-    TINY_EVALUATION,
     TINY_LEARNING,
     World,
     learnable_market,
     random_world,
     seeded,
+    tiny_agent,
     tiny_rules,
     tiny_trainer,
     trending_panel,
     world_of,
 )
-from training.rollout import kept_windows, purchases, roll_out
+from training import rollout as rollouts
+from training.rollout import kept_windows, roll_out
 from utils.config.trader import EnvironmentConfig, EvolutionConfig
+from utils.spaces import MIN_COEFFICIENT, TARGET_PERCENTS
 
 AGENTS = 3
 
 
-def traders(seed: int = 0, agents: int = AGENTS) -> Traders:
-    target, value_weight = torch.rand(2, agents, generator=seeded(seed), dtype=torch.float64)
-    return Traders(torch.zeros(agents, 1), 10 + 20 * target, 2 * value_weight, torch.ones_like(target))
+def genes(seed: int = 0, agents: int = AGENTS) -> tuple[Tensor, Tensor]:
+    """Prices of capital and sale targets."""
+    draws = seeded(seed)
+    targets = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (agents,), generator=draws)]
+    return 0.2 * torch.rand(agents, generator=draws), targets
 
 
-def some_value(rules: EnvironmentConfig, seed: int = 0) -> CashValue:
-    """Worth about as much as the orders of `forecasts_of`."""
-    nothing = CashValue.zero(rules)
-    weights = torch.rand(len(nothing.weights), generator=seeded(seed), dtype=torch.float64)
-    return nothing.with_values(weights, torch.tensor([0.2, 0.8, 1.5], dtype=torch.float64))
+def forecasts_of(world: World, seed: int = 0, agents: int = AGENTS, *, averse: bool = False) -> Forecasts:
+    """By which about half of all stocks are worth more than a purchase costs, and a third less than a sale."""
+    gain, time, penalty = torch.randn(3, agents, world.days, world.stocks, generator=seeded(seed))
+    held = 0.05 + 0.05 * penalty.abs() if averse else None
+    return Forecasts.of(0.5 * gain, 5 * time.abs(), world.env.bars.tradable, held)
 
 
-def forecasts_of(world: World, seed: int = 0, agents: int = AGENTS) -> Forecasts:
-    """Stocks are ranked by scores that are other than what is expected of them, and each has a sale target."""
-    expected, score, target = torch.randn(3, agents, world.days, world.stocks, generator=seeded(seed))
-    return Forecasts.of(expected, world.env.bars.tradable, 20 + 3 * target, expected + score)
-
-
-def state_of(world: World, forecasts: Forecasts, agent: int, day: int) -> Accounts:
-    """The account of the environment as the value of cash sees it."""
-    env, opportunity = world.env, forecasts.opportunity[agent, day][None]
-    return accounts_of(env.positions().features, env.account(), opportunity, env.rules)
+@cache
+def agent() -> DDPGAgent:
+    return tiny_agent(small_market())
 
 
 def alone(
-    world: World,
-    forecasts: Forecasts,
-    cash_value: CashValue,
-    agent: int,
-    start: int,
-    exploration_threshold: float = 0.0,
+    world: World, forecasts: Forecasts, row: int, start: int, share: float = 1.0
 ) -> tuple[Tensor, dict[str, list[Tensor]]]:
-    """One account of one agent, day by day: its equity, and its transitions."""
-    env, trader = world.env, traders().rows(slice(agent, agent + 1))
-    env.reset(torch.tensor([start]))
-    rows: dict[str, list[Tensor]] = {name: [] for name in transition_fields(env.orders_per_day)}
-    before = None
-    for step in range(env.rules.episode_steps):
-        if step >= env.rules.trading_days:
-            env.step_orders(None)
-            continue
-        day = start + step
-        state = state_of(world, forecasts, agent, day)
-        today = forecasts.at(slice(agent, agent + 1), day)
-        candidates = replace(today, score=torch.where(env.candidates(), today.score, -torch.inf))
-        least = torch.tensor([exploration_threshold], dtype=torch.float64)
-        choice, decision = daily_orders(trader, cash_value, candidates, state, least, env.orders_per_day)
-        if before is not None:
-            for when, accounts in (("state", before.before), ("after", before.after), ("next", state)):
-                for name, value in vars(accounts).items():
-                    rows[f"{when}_{name}"].append(value)
-            parts = {"best": before.best, "action": before.size, "next_best": decision.best}
-            parts |= {"terminated": state.left == 0}
-            for name, value in parts.items():
-                rows[name].append(value)
-        before = decision
-        env.step(choice.action(today.target))
-    rows["reward"] = list(env.entry_credited_rewards()[: len(rows["action"])])
-    return env.equity_curve[: env.steps + 1, 0].clone(), rows
+    """The account of one agent that acts on observations, day by day: its equity, and its transitions."""
+    rules, env = world.env.rules, TradingEnvironment.on(world.market, world.env.rules)
+    rates, targets = (part[[row]] for part in genes())
+    own = replace(agent(), rates=rates, targets=targets, rules=rules, share=share)
+    seen = Forecasts(**{name: part[[row]] for name, part in vars(forecasts).items() if part is not None})
+    last, trading_end = start + rules.episode_steps, start + rules.trading_days
+    observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=trading_end)
+    rows: dict[str, list[Tensor]] = {name: [] for name in transition_fields(env.account.orders_per_day)}
+    is_over = False
+    while not is_over:
+        action = own.act(observation, seen, info["day_index"])
+        held = torch.from_numpy(observation["portfolio"][:, 0] > 0)
+        cash, day = float(observation["account"][0]), info["day_index"]
+        ordered = torch.where(held | (day >= trading_end), 0.0, torch.from_numpy(action[:, 0]))
+        size, stock = ordered.sort(descending=True, stable=True)
+        observation, reward, is_over, _, info = env.step(action)
+        values = {"day": day, "cash": cash, "left": trading_end - day, "reward": reward, "terminated": is_over}
+        values |= {"next_cash": float(observation["account"][0]), "next_left": trading_end - day - 1}
+        for name, value in values.items():
+            rows[name].append(torch.tensor(value))
+        most = env.account.orders_per_day
+        rows["stock"].append(stock[:most])
+        rows["size"].append(torch.where(size >= MIN_COEFFICIENT, size, 0.0)[:most])
+    return env.account.equity_curve[: env.account.steps + 1, 0].clone(), rows
 
 
-@given(st.integers(0, 2**16), st.integers(1, 3), st.sampled_from(("next_open", "same_close")), st.booleans())
-@settings(max_examples=10)
-def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, is_scarce: bool) -> None:
-    """Equity and transitions, with orders of one day filling the account or not.
+def bought(transitions: dict[str, Tensor]) -> Tensor:
+    """What was bought on a day, -1 where nothing was: there a stock says nothing."""
+    return torch.where(transitions["size"] > 0, transitions["stock"], -1)
 
-    Up to rounding: sums run over orders in another sequence where a candidate between two orders is not ordered.
+
+@given(
+    seed=st.integers(0, 2**16),
+    orders=st.integers(1, 3),
+    fill=st.sampled_from(("next_open", "same_close")),
+    exits=st.sampled_from(("daily", "target")),
+    stake=st.sampled_from((1.0, 4.0, 8.0)),
+    share=st.sampled_from((0.0, 0.4, 1.0)),
+    averse=st.booleans(),
+)
+@settings(max_examples=15)
+def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: bool, **changes: Any) -> None:
+    """Equity bit for bit, and transitions; the last window with noise, which adds to all scores of a day.
+
+    By one that is averse to risk, whose sizes tell the last bit of a score, without noise.
     """
-    rules = tiny_rules(max_new_positions_per_day=orders, fill=fill, stake_percent=8.0 if is_scarce else 1.0)
+    # Beside smaller orders the best one is no longer the largest, which the environment buys first.
+    limits = {"max_new_positions_per_day": 1 if averse else changes["orders"], "stake_percent": changes["stake"]}
+    rules = tiny_rules(**limits, fill=changes["fill"], exits=changes["exits"])
     world = random_world(seed % 100, rules=rules)
-    forecasts, cash_value, starts = forecasts_of(world, seed), some_value(rules, seed), world.starts(3, seed)
-    exploration_threshold = 5 * torch.rand(AGENTS, 1, generator=seeded(seed), dtype=torch.float64)
-    rollout = roll_out(
-        world.trading,
-        traders(),
-        forecasts,
-        cash_value,
-        starts,
-        exploration_threshold=exploration_threshold,
-        records=True,
-    )
-    assert rollout.transitions.keys() == transition_fields(orders).keys()
-    for agent in range(AGENTS):
-        for window, start in enumerate(starts.tolist()):
-            least = float(exploration_threshold[agent, 0]) if window == 2 else 0.0
-            equity, rows = alone(world, forecasts, cash_value, agent, start, least)
-            torch.testing.assert_close(rollout.equity[:, agent, window], equity, rtol=1e-14, atol=0)
-            for name, values in rows.items():
-                found = rollout.transitions[name][:, agent, window]
-                torch.testing.assert_close(found, torch.cat(values).to(found.dtype), rtol=1e-6, atol=1e-7, msg=name)
+    forecasts, starts = forecasts_of(world, seed, averse=averse), world.starts(3, seed)
+    noise = (not averse) * torch.randn(AGENTS, 1, rules.trading_days, generator=seeded(seed))
+    market = None if share == 1 else RoundRobinPolicy(share, rules)
+    found = roll_out(world.trading, forecasts, *genes(), starts, market=market, noise=noise, records=True)
+    assert int(found.summary.trades.sum()) > 0
+    assert found.transitions.keys() == transition_fields(rules.max_new_positions_per_day).keys()
+    for window, start in enumerate(starts.tolist()):
+        seen = forecasts
+        if window == 2:
+            days = slice(start, start + rules.trading_days)
+            seen = replace(forecasts, gain=forecasts.gain.clone())
+            seen.gain[:, days] += noise[:, 0, :, None]
+        for row in range(AGENTS):
+            equity, rows = alone(world, seen, row, start, share)
+            assert torch.equal(found.equity[:, row, window], equity)
+            own = {name: value[:, row, window] for name, value in found.transitions.items()}
+            expected = {name: torch.stack(values).to(own[name].dtype) for name, values in rows.items()}
+            assert torch.equal(bought(own), bought(expected))
+            for name in own.keys() - {"stock"}:
+                torch.testing.assert_close(own[name], expected[name], rtol=1e-6, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])
-def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_agents_are_the_same_in_any_company(orders: int, threads: int, share: float) -> None:
     """Bit for bit, however many agents are played at once; many positions are open."""
     rules = tiny_rules(
         trading_days=20,
@@ -137,24 +145,18 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
     )
     panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
     world, agents, before = world_of(panel, rules=rules), 16, torch.get_num_threads()
-    everyone, forecasts, cash_value = traders(2, agents), forecasts_of(world, 2, agents), some_value(rules, 2)
-    exploration_threshold = torch.rand(agents, 1, generator=seeded(3), dtype=torch.float64)
+    forecasts, (rates, targets), starts = forecasts_of(world, 2, agents), genes(2, agents), world.starts(5)
+    noise = torch.randn(agents, 1, rules.trading_days, generator=seeded(3))
+    market = None if share == 1 else RoundRobinPolicy(share, rules)
 
     def played(some: slice) -> dict[str, Tensor]:
         own = {name: part[some] for name, part in vars(forecasts).items() if part is not None}
-        rollout = roll_out(
-            world.trading,
-            everyone.rows(some),
-            Forecasts(**own),
-            cash_value,
-            world.starts(5),
-            exploration_threshold=exploration_threshold[some],
-            records=True,
-        )
-        summary = {name: value.view(-1, 5) for name, value in vars(rollout.summary).items()}
-        by_step = {name: value.transpose(0, 1) for name, value in rollout.transitions.items()}
-        own = {name: getattr(rollout, name) for name in ("fitness", "profit_percent", "initial_value")}
-        return summary | by_step | own | {"equity": rollout.equity.transpose(0, 1)}
+        parts = world.trading, Forecasts(**own), rates[some], targets[some], starts
+        found = roll_out(*parts, market=market, noise=noise[some], records=True)
+        summary = {name: value.view(-1, 5) for name, value in vars(found.summary).items()}
+        by_step = {name: value.transpose(0, 1) for name, value in found.transitions.items()}
+        own = {name: getattr(found, name) for name in ("fitness", "profit_percent", "by_window")}
+        return summary | by_step | own | {"equity": found.equity.transpose(0, 1)}
 
     torch.set_num_threads(threads)
     try:
@@ -169,87 +171,60 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
         torch.set_num_threads(before)
 
 
-def test_fitness_is_the_mean_over_windows() -> None:
-    world = random_world(3)
-    cash_value, starts, forecasts = some_value(world.env.rules), world.starts(4), forecasts_of(world)
-    rollout = roll_out(world.trading, traders(), forecasts, cash_value, starts)
-    steps = world.env.rules.episode_steps
-    assert rollout.equity.shape == (steps + 1, AGENTS, 4) and rollout.transitions == {}
-    assert len(set(rollout.fitness.tolist())) == AGENTS
-    for name in ("fitness", "profit_percent"):
-        totals = getattr(rollout.summary, name).view(AGENTS, 4)
-        torch.testing.assert_close(getattr(rollout, name), totals.mean(1))
-    torch.testing.assert_close(rollout.equity[-1].flatten(), rollout.summary.final_equity)
-    money = (rollout.equity[-1] / rollout.equity[0] - 1).mean(1) * 100
-    torch.testing.assert_close(rollout.profit_percent, money)
-    value = torch.zeros(AGENTS, dtype=torch.float64)
-    for agent, start in itertools.product(range(AGENTS), starts.tolist()):
-        world.env.reset(torch.tensor([start]))
-        state = state_of(world, forecasts, agent, start)
-        value[agent] += cash_value.of(state)[0] / 4
-    torch.testing.assert_close(rollout.initial_value, value)
+@pytest.mark.parametrize("aversion", [0.0, 0.5])
+def test_fitness_is_the_mean_over_windows(aversion: float) -> None:
+    """Of the profit less penalties, and less what the risk of trades costs one who is averse to it."""
+    rules = tiny_rules(inaction_penalty=0.1, loss_multiplier=1.5)
+    world = random_world(3, rules=rules)
+    starts = world.starts(4)
+    found = roll_out(world.trading, forecasts_of(world), *genes(), starts, risk_aversion=aversion)
+    assert found.equity.shape == (rules.episode_steps + 1, AGENTS, 4) and found.transitions == {}
+    assert len(set(found.fitness.tolist())) == AGENTS
+    profit, penalties, final = (
+        getattr(found.summary, name).view(AGENTS, 4) for name in ("profit_percent", "penalties", "final_equity")
+    )
+    risk = 0.5 * aversion * world.env.entry_credited_rewards().square().sum(0).view(AGENTS, 4)
+    assert bool((penalties > 0).any()) and bool((risk > 0).any()) == (aversion > 0)
+    torch.testing.assert_close(found.fitness, (profit - penalties - risk).mean(1))
+    assert torch.equal(found.by_window, profit) and torch.equal(found.profit_percent, profit.mean(1))
+    assert torch.equal(found.equity[-1], final)
+    torch.testing.assert_close(100 * (found.equity[-1] / found.equity[0] - 1), profit)
 
 
 def test_windows_of_exploration_do_not_count() -> None:
-    """Nor does what happens there change the others; who is cautious enough orders nothing on them."""
+    """Nor does what happens there change the others; one whose scores fall far enough orders nothing on them."""
     world = random_world(4)
-    forecasts, cash_value, starts = forecasts_of(world), some_value(world.env.rules), world.starts(5)
-    exploration_threshold = torch.tensor([[0.0, 1e9], [0.0, 1e9], [0.0, 0.0]], dtype=torch.float64)
-    with_them = roll_out(
-        world.trading,
-        traders(),
-        forecasts,
-        cash_value,
-        starts,
-        exploration_threshold=exploration_threshold,
-        records=True,
-    )
+    forecasts, starts = forecasts_of(world), world.starts(5)
+    noise = torch.zeros(AGENTS, 2, world.env.rules.trading_days)
+    noise[:2, 1], noise[2, 1] = -1e9, 1e-9
+    with_them = roll_out(world.trading, forecasts, *genes(), starts, noise=noise, records=True)
     opened = with_them.summary.positions_opened.view(AGENTS, 5)
     assert opened[:2, 4].tolist() == [0, 0] and bool((opened[:, :4] > 0).all()) and int(opened[2, 4]) > 0
-    without = roll_out(world.trading, traders(), forecasts, cash_value, starts[:3], records=True)
-    for name in ("fitness", "profit_percent", "initial_value"):
-        torch.testing.assert_close(getattr(with_them, name), getattr(without, name), rtol=1e-12, atol=0)
-    assert torch.equal(with_them.equity[:, :, :3], without.equity)
-    everything = roll_out(world.trading, traders(), forecasts, cash_value, starts)
-    assert torch.equal(with_them.equity[:, :, 3], everything.equity[:, :, 3]), "no exploration_threshold, no change"
-    assert with_them.transitions["after_cash"].shape == (world.env.rules.trading_days - 1, AGENTS, 5)
+    without = roll_out(world.trading, forecasts, *genes(), starts[:3], records=True)
+    for name in ("fitness", "profit_percent", "by_window"):
+        assert torch.equal(getattr(with_them, name), getattr(without, name)), name
+    for name, part in with_them.transitions.items():
+        assert part.shape[:3] == (world.env.rules.episode_steps, AGENTS, 5)
+        assert torch.equal(part[:, :, :3], without.transitions[name]), name
+    everything = roll_out(world.trading, forecasts, *genes(), starts)
+    assert torch.equal(with_them.equity[:, :, 3], everything.equity[:, :, 3]), "no noise, no change"
 
 
-def test_departures_are_counted_order_by_order() -> None:
-    """By hand, without the windows of exploration."""
-    world = random_world(4, rules=tiny_rules(max_new_positions_per_day=2, stake_percent=1.0))
-    cash_value, starts, nothing = some_value(world.env.rules), world.starts(4), torch.zeros(AGENTS, 1).double()
-    same, rollouts, books = forecasts_of(world, 1), [], []
-    for seed in (1, 2):
-        forecasts = forecasts_of(world, seed)
-        for name in ("score", "expected"):
-            getattr(forecasts, name)[:, : world.days // 2] = getattr(same, name)[:, : world.days // 2]
-        arguments = world.trading, traders(), forecasts, cash_value, starts
-        rollouts.append(roll_out(*arguments, exploration_threshold=nothing))
-        stock, size, _ = (part.view(-1, 2, AGENTS, 4)[..., :3] for part in vars(purchases(world.env)).values())
-        books.append(list(zip(stock.movedim(2, 0).flatten(1), size.movedim(2, 0).flatten(1), strict=True)))
-    for agent, pair in enumerate(zip(*books, strict=True)):
-        bought = [[(s, v) if v > 0 else None for s, v in zip(*map(Tensor.tolist, own), strict=True)] for own in pair]
-        both = [orders for orders in zip(*bought, strict=True) if any(orders)]
-        departed = sum(one != other for one, other in both)
-        assert 0 < departed < len(both)
-        assert float(rollouts[0].departed(rollouts[1])[agent]) == pytest.approx(departed / len(both))
-    assert not rollouts[0].departed(rollouts[0]).any()
-
-
-def test_all_agents_see_all_days_before_the_end_only() -> None:
-    """What is expected of days outside a window, or on its settlement days, is not looked at."""
-    world = random_world(6)
-    rules, start = world.env.rules, 14
-    forecasts, cash_value = forecasts_of(world), some_value(world.env.rules)
-    rollout = roll_out(world.trading, traders(), forecasts, cash_value, torch.tensor([start]))
+@pytest.mark.parametrize("exits", ["daily", "target"])
+def test_only_days_on_which_something_is_decided_are_looked_at(exits: str) -> None:
+    """Those of the window, without its last close; where nothing is sold by decision, those of trading alone."""
+    world = random_world(6, rules=tiny_rules(exits=exits))
+    rules, start, forecasts = world.env.rules, torch.tensor([14]), forecasts_of(world)
+    found = roll_out(world.trading, forecasts, *genes(), start)
+    decided = rules.episode_steps if exits == "daily" else rules.trading_days
     outside = torch.ones(world.days, dtype=torch.bool)
-    outside[start : start + rules.trading_days] = False
-    other = Forecasts(**{name: part.clone() for name, part in vars(forecasts).items() if part is not None})
-    for part in (other.expected, other.score, other.target, other.opportunity):
+    outside[14 : 14 + decided] = False
+    other = Forecasts(forecasts.gain.clone(), forecasts.time.clone())
+    for part in (other.gain, other.time):
         part[:, outside] = torch.nan
-    again = roll_out(world.trading, traders(), other, cash_value, torch.tensor([start]))
-    assert torch.equal(again.equity, rollout.equity)
+    assert torch.equal(roll_out(world.trading, other, *genes(), start).equity, found.equity)
+    other.gain[:, 14 + decided - 1] -= 1.0
+    assert not torch.equal(roll_out(world.trading, other, *genes(), start).equity, found.equity)
 
 
 @pytest.fixture(scope="module")
@@ -257,20 +232,24 @@ def market() -> Market:
     return learnable_market(1)
 
 
-@pytest.mark.parametrize(("gradient_steps", "capacity"), [(0, 100_000), (2, 60)], ids=["closed forms", "networks"])
-def test_known_forecasts_change_nothing(market: Market, capacity: int, gradient_steps: int) -> None:
-    """They are those that would be computed anew."""
-    learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps)
-    trainer = tiny_trainer(market, learning=learning, evolution=EvolutionConfig(population_size=10))
+def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecasts of so many agents as fit into memory are held; by those that did not learn from a day's fold."""
+    trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=5))
     list(trainer.run(2))
-    windows, rollouts = trainer.draw_windows(), trainer.rollouts
-    assert (trainer.forecasts is not None) == (gradient_steps > 0)
-    one, first = rollouts.evaluate(trainer.population, windows, capacity, trainer.forecasts)
-    other, second = rollouts.evaluate(trainer.population, windows, capacity)
-    for name in ("fitness", "by_window", "departed"):
+    windows, population = trainer.draw_windows(), trainer.population
+    one, first = trainer.rollouts.evaluate(population, windows, 100)
+    assert len(set(one.fitness.tolist())) > 1
+    monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 8 * trainer.days.tradable.numel())
+    assert [*map(len, trainer.rollouts._groups(5))] == [2, 2, 1]
+    other, second = trainer.rollouts.evaluate(population, windows, 100)
+    for name in ("fitness", "profit_percent", "by_window"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
     assert one.trading == other.trading
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    row = population.elites[0]
+    parts = population.rates[[row]], population.target_percents[[row]], windows.starts[:2]
+    forecasts = trainer.days.forecasts(population.networks.targets, [row])
+    assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
 
 
 def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
@@ -280,7 +259,9 @@ def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
     )
     trainer.evaluate_population()
     assert 20 <= trainer.replay.size <= 40
-    assert len(set(trainer.replay.data["after_left"][: trainer.replay.size].tolist())) == TINY_RULES.trading_days - 1
+    left = trainer.replay.data["left"][: trainer.replay.size]
+    rules: EnvironmentConfig = TINY_RULES
+    assert set(left.tolist()) == {rules.trading_days - step for step in range(rules.episode_steps)}
 
 
 @settings(deadline=None, max_examples=200)
@@ -298,9 +279,3 @@ def test_thinning_is_even(days: int, windows: int, most: int) -> None:
     assert int(kept.sum(0).max()) - int(kept.sum(0).min()) <= 1
     if most >= days:
         assert day.flatten().tolist() == list(range(days))
-
-
-def test_a_single_trading_day_gives_no_transitions(market: Market) -> None:
-    rules = replace(TINY_RULES, trading_days=1)
-    trainer = tiny_trainer(market, rules=rules, evaluation=replace(TINY_EVALUATION, exploration_windows=0))
-    assert len(list(trainer.run(2))) == 2 and trainer.replay.size == 0

@@ -1,0 +1,102 @@
+"""What agents learn from on training days: out of fold, and a linear start that finds a planted drift."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data.market import Market
+from environment.trading_env import TradingEnvironment
+from models.inputs import BANK, INPUTS
+from models.networks import TIME_UNIT, Networks
+from tests.small_market import TINY_RULES, small_market
+from tests.tiny import seeded
+from training.forecasts.training_days import TrainingDays
+
+MARKET = small_market(3, 800, investable=(0, 2, 3))
+FOLD = 2
+
+
+def days_of(market: Market) -> TrainingDays:
+    return TrainingDays.of(market, TradingEnvironment.on(market, TINY_RULES).account)
+
+
+@pytest.fixture(scope="module")
+def days() -> TrainingDays:
+    return days_of(MARKET)
+
+
+def test_what_a_fold_is_fitted_to_lies_apart_from_it(days: TrainingDays) -> None:
+    """No trade of a day that is learned from is open on a day of the fold."""
+    for fitted, held in days.samples.folds:
+        learned = np.flatnonzero(fitted)
+        assert ((learned + days.samples.longest < held.start) | (learned >= held.stop)).all()
+        assert learned.max() + days.samples.longest <= MARKET.splits.train.last
+
+
+def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: TrainingDays) -> None:
+    """Another result of every position of its days: its own start stays, those of the other folds move."""
+    held, rows = days.samples.folds[FOLD][1], days.samples.x
+    reward = days.transitions.reward.clone()
+    reward[rows.rows(held)] *= -5.0
+    other = replace(days, transitions=replace(days.transitions, reward=reward))
+    unit = days.transitions.unit / other.transitions.unit
+    found, expected = other.closed_form(), days.closed_form()
+    torch.testing.assert_close(found[FOLD, ..., 0], unit * expected[FOLD, ..., 0], rtol=1e-3, atol=1e-5)
+    for fold in range(days.folds):
+        assert fold == FOLD or not torch.allclose(found[fold, ..., 0], unit * expected[fold, ..., 0], atol=1e-3)
+
+
+def test_later_prices_of_the_last_fold_do_not_reach_what_is_forecast_on_its_first_days(days: TrainingDays) -> None:
+    """But for the scale of inputs. Responses that are fitted to all training days, as deployed, do know them."""
+    held = days.samples.folds[-1][1]
+    half = (held.start + held.stop) // 2
+    data = MARKET.data_array.copy()
+    drift = 0.01 * np.array([1.0, 0.0, -1.0, 1.0, 0.0])
+    data[half:] *= np.exp(drift * np.arange(len(data) - half).clip(max=40)[:, None])[..., None]
+    other, early = days_of(replace(MARKET, data_array=data)), slice(held.start, half)
+    for place in range(BANK, INPUTS):
+        one, two = (own.samples.x.x(early)[:, place] for own in (days, other))
+        assert float(one.std()) == 0.0 or correlation_of(one, two) > 0.999, place
+    bars = days.tradable[early]
+    one, two = (torch.from_numpy(own.inputs.of(MARKET, early))[bars][:, BANK + 2] for own in (days, other))
+    assert correlation_of(one, two) < 0.9
+
+
+def correlation_of(one: Tensor, two: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack((one, two)))[0, 1])
+
+
+def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
+    """Networks of one fold begin with ones, the others with nothing: forecasts differ from zero there alone."""
+    inputs = INPUTS - 1
+    networks = Networks.initialize(torch.ones(1, inputs, dtype=torch.bool), 3, days.folds, 0.01, seeded(0))
+    weights = torch.zeros(1, days.folds, 1 + inputs, 2)
+    weights[:, FOLD, 0] = 1.0
+    networks.start_from(weights)
+    forecasts = days.forecasts(networks.targets, [0])
+    held, known = days.samples.folds[FOLD][1], forecasts.gain[0].isfinite()
+    assert torch.equal(known[days.samples.x.days], days.tradable[days.samples.x.days])
+    assert bool((forecasts.gain[0, held][known[held]] == 1.0).all())
+    assert bool((forecasts.time[0, held][known[held]] == TIME_UNIT).all())
+    known[held] = False
+    assert not bool(forecasts.gain[0][known].any()) and not bool(known[days.samples.x.days.stop :].any())
+
+
+def test_the_closed_form_finds_a_linear_drift(days: TrainingDays) -> None:
+    """Every position is closed after a session and earns half its first input, with little noise."""
+    known, rows = days.transitions, days.samples.x
+    x = days.inputs.for_networks(rows.x(rows.days))
+    noise = 0.01 * torch.randn(len(x), generator=seeded(1))
+    ended = torch.ones(len(x), dtype=torch.bool)
+    reward, sessions = (0.5 * x[:, 0] + 0.2 + noise)[:, None], torch.full((len(x),), 3.0)
+    planted = replace(days, transitions=replace(known, reward=reward, terminated=ended, sessions=sessions))
+    weights, unit = planted.closed_form(), planted.transitions.unit
+    told = unit * (x @ weights[:, 1:, 0, 0].T + weights[:, 0, 0, 0])
+    for own in told.T:
+        assert float((own - 0.5 * x[:, 0] - 0.2).std()) < 0.1 * 0.5 * float(x[:, 0].std())
+    # Times are all the same, whatever the inputs.
+    assert weights[:, 0, 0, 1].tolist() == pytest.approx([3.0 / TIME_UNIT] * days.folds, abs=1e-3)
+    assert float(weights[:, 1:, 0, 1].abs().max()) < 1e-3
