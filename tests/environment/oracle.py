@@ -33,9 +33,9 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
     orders of d are filled: their costs belong to the step that decides on them.
 7a. With daily exits, orders are read at every close but the last, in settlement as well: a stock held at the close,
     bought before, moves its target to the (clipped) target of its order, and is sold where its clipped coefficient is
-    below 1. With `next_open` it is sold at the next open, before any other exit, if it has a bar that day; with `same_close` at
-    the close of the decision, if it has a bar, after the equity of that close was taken: it blocks its stock once more,
-    its proceeds enter with the next close, and so does its loss.
+    below 1. With `next_open` it is sold at the next open, before any other exit, if it has a bar that day; with
+    `same_close` at the close of the decision, if it has a bar, after the equity of that close was taken: it blocks
+    its stock once more, its proceeds enter with the next close, and so does its loss.
 8.  Reward = 100 x change of equity / initial capital, less the inaction penalty if no position was open at any time
     after the decision until the close of d + 1, less (loss multiplier - 1) x 100 x realised losses / initial capital.
     A realised loss is that of a trade closed on d + 1 at a negative profit after the costs of both legs. Fitness = sum
