@@ -10,7 +10,7 @@ from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 POLICIES = {
-    *("champion", "best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
+    *("champion", "best agent", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
 }
 

@@ -57,7 +57,9 @@ class ERLTrainer:
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
-        self.rollouts = PopulationRollouts(days, self.eval_env, safe_point, learning.risk_aversion)
+        self.rollouts = PopulationRollouts(
+            days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
+        )
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, risk = env.account.device, None if days.risk is None else days.risk[-1]
         self.population = Population(

@@ -36,7 +36,8 @@ class Path:
 
 
 def path_of(kind: str, seed: int = MARKET_SEED) -> Path:
-    rules, split = with_settings(Config(), PLANTED_KINDS[kind].trading_rules).env, DataConfig(context_window_days=64)
+    settings = with_settings(Config(), PLANTED_KINDS[kind].trading_rules)
+    rules, split = replace(settings.env, exits="target"), DataConfig(context_window_days=64)
     market, scores = built_in_market(SyntheticConfig(kind=kind), split, rules, seed=seed)
     span = market.splits.train if seed == MARKET_SEED else Span(64, len(market.dates) - 1)
     starts = spaced_windows(span, rules.episode_steps, 16)

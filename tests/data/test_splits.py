@@ -65,7 +65,7 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
     assert train.first == config.context_window_days
     assert holdout.last == days - 1
     for before, after in ((train, validation), (validation, holdout)):
-        assert len(range(before.last + 1, after.first)) >= env.max_holding_days
+        assert len(range(before.last + 1, after.first)) >= env.trade_sessions
     for share, last in (
         (Fraction(round(100 * config.train_fraction), 100), train.last),
         (Fraction(round(100 * (config.train_fraction + config.validation_fraction)), 100), validation.last),

@@ -94,7 +94,7 @@ def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
 def test_an_account_that_has_fallen_too_far_orders_nothing_more() -> None:
     """Falls 5% of its capital with half of it invested at a price that falls by 10%, and recovers in vain."""
     prices = torch.tensor([100.0, 100, 92, 90, 120, 120, 120, 120])[:, None].expand(-1, 2).clone()
-    rules = EnvironmentConfig(stake_percent=50.0, cost_bps=0, slippage_bps=0, drawdown_lock=5.0)
+    rules = EnvironmentConfig(exits="target", stake_percent=50.0, cost_bps=0, slippage_bps=0, drawdown_lock=5.0)
     portfolio, order = Portfolio(Bars.from_prices(prices, prices, prices), rules), torch.tensor([[[1.0, 50.0]] * 2])
     portfolio.reset(torch.tensor([0]), steps=7, trading_steps=7)
     locked, used = [], []

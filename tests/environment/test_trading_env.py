@@ -204,6 +204,7 @@ def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
 def test_lanes_by_orders_are_those_by_actions(seed: int, fill: Any, orders: int) -> None:
     """Bit for bit, day by day, without observations and with them."""
     rules = EnvironmentConfig(
+        exits="target",
         trading_days=12,
         settlement_days=4,
         fill=fill,
@@ -343,6 +344,7 @@ def test_what_is_no_market_is_refused(market: Market, changes: dict[str, Any], e
 def test_histories_that_lead_to_one_observation_have_one_future() -> None:
     """While prices stand still, one account trades without gain or cost and another does nothing; then both buy."""
     rules = EnvironmentConfig(
+        exits="target",
         trading_days=15,
         settlement_days=5,
         cost_bps=0,
