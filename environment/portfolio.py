@@ -258,7 +258,8 @@ class Portfolio:
         if purchases is not None and self.rules.fill == "next_open":
             self._fill(purchases, self._quotes(purchases.stock)[..., 0])
         self._close_positions(sold, is_last=self.step_index == self.steps - 1)
-        self._realised_loss[self.step_index] += realised
+        if self.rules.loss_multiplier > 1:
+            self._realised_loss[self.step_index] += realised
         self.step_index += 1
         self.equity_curve[self.step_index] = self.equity
         if self.rules.drawdown_lock > 0:

@@ -42,7 +42,7 @@ def update(
 
     Args:
         rate: (A,) price of capital where all is invested, percent a session.
-        place: (A,) places of the agents' sale targets among those of the batch's rewards.
+        place: (A,) places of the agents' sale targets; a batch has the rewards at each, or one at all.
         cost: of a purchase or a sale, percent of its value.
 
     Returns:
@@ -91,7 +91,7 @@ def targets(
     follows = ~batch.terminated
     is_kept = (score >= -cost) & follows
     later = torch.where(is_kept, gain, -cost * follows)
-    reward = batch.reward.movedim(-1, 0)[place]
+    reward = batch.reward.movedim(-1, 0)[place.clamp(max=batch.reward.shape[-1] - 1)]
     return reward + gamma * later, batch.sessions + is_kept * time.clamp(min=0.0)
 
 

@@ -148,11 +148,8 @@ class DDPGAgent:
     def update(self, batch: Batch, accumulate: int = 1, *, gamma: float = 1.0, tau: float = 0.05) -> dict[str, float]:
         """Take one DDPG step on a batch, accumulating gradients over `accumulate` micro-batches; return the losses."""
         place = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
-        cost = 100 * self.rules.cost_rate
-        taken = ddpg.update(
-            self.networks, self.rates, place.clamp(max=batch.reward.shape[-1] - 1), batch, accumulate,
-            cost=cost, gamma=gamma, tau=tau,
-        )  # fmt: skip
+        how = {"cost": 100 * self.rules.cost_rate, "gamma": gamma, "tau": tau}
+        taken = ddpg.update(self.networks, self.rates, place, batch, accumulate, **how)
         losses = {name: float(loss.mean()) for name, loss in taken.items()}
         for name, loss in losses.items():
             self.losses[name].append(loss)

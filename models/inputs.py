@@ -87,7 +87,11 @@ class TradeInputs:
         inputs = cls(*scale, _responses(market, learned), np.zeros((market.close.shape[1], BANK)))
         inputs = replace(inputs, deviations=inputs._deviations(market, learned))
         told = inputs._forecaster(market, days)
-        rest = pooled_moments(in_order(lambda block: moments_of(told(block)[is_used[:, block]]), stocks))
+
+        def moments_of_told(block: slice) -> Moments:
+            return moments_of(told(block, inputs._with_constant(bank(block)))[is_used[:, block]])
+
+        rest = pooled_moments(in_order(moments_of_told, stocks))
         mean, std = (np.concatenate(parts) for parts in zip(scale, rest, strict=True))
         return replace(inputs, mean=mean, std=std)
 
@@ -101,7 +105,7 @@ class TradeInputs:
 
         def inputs_of(block: slice) -> Float32Array:
             x = self._with_constant(bank(block))
-            return np.concatenate((x, self._standardised(told(block), slice(BANK - 1, None))), axis=2)
+            return np.concatenate((x, self._standardised(told(block, x), slice(BANK - 1, None))), axis=2)
 
         return blocks(market, inputs_of)
 
@@ -113,23 +117,26 @@ class TradeInputs:
     def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
         """Return the other inputs alone, fitted to other (days,) learned days, block by block."""
         others = replace(self, responses=_responses(market, learned), deviations=self._deviations(market, learned))
-        told = others._forecaster(market, days)
-        return blocks(market, lambda block: self._standardised(told(block), slice(BANK - 1, None)))
+        bank, told = bank_of(market, days), others._forecaster(market, days)
+
+        def forecasts_of(block: slice) -> Float32Array:
+            return self._standardised(told(block, self._with_constant(bank(block))), slice(BANK - 1, None))
+
+        return blocks(market, forecasts_of)
 
     def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
         days = up_to_the_last(learned)
-        bank = bank_of(market, days)
-        parts = lambda block: self._with_constant(bank(block))  # noqa: E731
-        return fit_deviations(market.close[days], learned[days], parts, blocks_of(market))
+        bank, stocks = bank_of(market, days), blocks_of(market)
+        return fit_deviations(market.close[days], learned[days], lambda block: self._with_constant(bank(block)), stocks)
 
-    def _forecaster(self, market: Market, days: slice) -> OfBlock:
-        """Return what computes the forecasts of responses and deviations of stocks, before standardisation."""
+    def _forecaster(self, market: Market, days: slice) -> Callable[[slice, Float32Array], Float32Array]:
+        """Return what computes the forecasts of responses and deviations of stocks, before standardisation, from their
+        first `BANK` inputs."""
         forecast = self.responses.forecaster(market.data_array[:, :, CLOSE], market.investable_columns, days)
-        bank = bank_of(market, days)
 
-        def told(block: slice) -> Float32Array:
+        def told(block: slice, x: Float32Array) -> Float32Array:
             own = self.deviations[block].astype(np.float32)
-            deviation = (self._with_constant(bank(block)) * own).sum(axis=2, keepdims=True)
+            deviation = (x * own).sum(axis=2, keepdims=True)
             return np.concatenate((forecast(block), deviation), axis=2)
 
         return told

@@ -137,42 +137,39 @@ class AdamW:
     independent of one another. Nothing is read by the host.
     """
 
-    def __init__(
-        self, parameters: Sequence[Tensor], moments: Sequence[Sequence[Tensor]], counts: Tensor, learning_rate: float
-    ) -> None:
-        """Take parameters whose first dimension is the agent.
+    def __init__(self, parameter: Tensor, moments: tuple[Tensor, Tensor], counts: Tensor, learning_rate: float) -> None:
+        """Take a parameter whose first dimension is the agent.
 
         Args:
-            moments: first and second moments of their gradients, which steps change in place.
+            moments: first and second moment of its gradient, which steps change in place.
             counts: (A, 3) steps taken, steps skipped because the gradient was not finite, and the norm of the last
                 gradient before clipping, which steps change in place, too.
         """
-        self.parameters = [parameter.requires_grad_() for parameter in parameters]
-        self.first, self.second = moments
+        self.parameter, (self.first, self.second) = parameter.requires_grad_(), moments
         self.steps, self.skipped, self.norm = counts.unbind(1)
         self.learning_rate = learning_rate
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step along the accumulated gradients, and zero them."""
-        gradients = [part.grad for part in self.parameters if part.grad is not None]
-        self.norm.copy_(torch.stack([part.flatten(1).square().sum(1) for part in gradients]).sum(0).sqrt())
+        """Take a step along the accumulated gradient, and zero it."""
+        part, gradient = self.parameter, self.parameter.grad
+        assert gradient is not None
+        self.norm.copy_(gradient.flatten(1).square().sum(1).sqrt())
         is_fine = self.norm.isfinite()
         scale = (_MAX_NORM / self.norm.clamp(min=_MAX_NORM)).where(is_fine, torch.zeros_like(self.norm))
         self.steps += is_fine
         self.skipped += ~is_fine
         rate = self.learning_rate * is_fine
-        shares = [(1 - beta) * is_fine for beta in _BETAS]
+        shares = [_by_agent((1 - beta) * is_fine, part) for beta in _BETAS]
         # Bias correction (Kingma and Ba 2015, "Adam", section 3).
         rise = [1 - beta ** self.steps.clamp(min=1) for beta in _BETAS]
-        kept, step = 1 - rate * _WEIGHT_DECAY, rate / rise[0]
-        for part, gradient, first, second in zip(self.parameters, gradients, self.first, self.second, strict=True):
-            gradient.mul_(_by_agent(scale, part)).masked_fill_(_by_agent(~is_fine, part), 0.0)
-            first.lerp_(gradient, _by_agent(shares[0], part))
-            second.lerp_(gradient.square_(), _by_agent(shares[1], part))
-            spread = (second / _by_agent(rise[1], part)).sqrt_().add_(_EPSILON)
-            part.mul_(_by_agent(kept, part)).addcdiv_(_by_agent(step, part) * first, spread, value=-1)
-            gradient.zero_()
+        gradient.mul_(_by_agent(scale, part)).masked_fill_(_by_agent(~is_fine, part), 0.0)
+        self.first.lerp_(gradient, shares[0])
+        self.second.lerp_(gradient.square_(), shares[1])
+        spread = (self.second / _by_agent(rise[1], part)).sqrt_().add_(_EPSILON)
+        step = _by_agent(rate / rise[0], part) * self.first
+        part.mul_(_by_agent(1 - rate * _WEIGHT_DECAY, part)).addcdiv_(step, spread, value=-1)
+        gradient.zero_()
 
     def averaging(self, tau: float) -> Tensor:
         """Return the (A,) step of target networks: `tau`, or 1 / steps while that is larger."""
@@ -210,8 +207,8 @@ class Networks:
         return ActorCritic(critic, self.tensors[f"actor{kind}"], self.scale)
 
     def _optimizer(self, owner: str) -> AdamW:
-        moments = [[self.tensors[f"{owner}{kind}"]] for kind in _KINDS[2:]]
-        return AdamW([self.tensors[owner]], moments, self.tensors[f"{owner}_counts"], self.learning_rate)
+        first, second = (self.tensors[f"{owner}{kind}"] for kind in _KINDS[2:])
+        return AdamW(self.tensors[owner], (first, second), self.tensors[f"{owner}_counts"], self.learning_rate)
 
     @classmethod
     def initialize(
@@ -290,11 +287,3 @@ class Networks:
         is_hidden = ~self.input_mask[:, None, :, None]
         for part in (networks.critic.parts[0], networks.critic.parts[-1], networks.actor_parts[-1]):
             part.masked_fill_(is_hidden, 0.0)
-
-    @torch.no_grad()
-    def renew(self, generator: torch.Generator) -> None:
-        """Draw all networks anew: after the training days have grown the folds have moved."""
-        drawn = Networks.initialize(self.input_mask.cpu(), self.sizes[1], self.folds, self.learning_rate, generator)
-        for name, part in self.tensors.items():
-            if name not in ("scale", "input_mask"):
-                part.copy_(drawn.tensors[name])

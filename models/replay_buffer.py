@@ -1,6 +1,7 @@
 """The replay buffer: the population's shared experience, preallocated and overwritten in place.
 
-A transition holds a day and what happened to an account on it; nothing of the market is copied.
+A transition holds a day and what happened to an account on it. Nothing of the market is copied, and no action: every
+stock of the day is learned from, bought or not, see `training.forecasts.transitions`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,10 @@ class Transitions:
     """(N,) float32 share of the initial capital."""
     left: Tensor
     """(N,) float32 days on which purchases are accepted, this one included."""
-    stock: Tensor
-    """(N, k) int32 stocks that were bought."""
-    size: Tensor
-    """(N, k) float32 sizes of these orders, in stakes; 0: none."""
     reward: Tensor
     """(N,) float32 change of equity, percent of the initial capital, less penalties."""
     next_cash: Tensor
     next_left: Tensor
-    terminated: Tensor
-    """(N,) bool: the episode ends with the next close."""
 
 
 @dataclass(frozen=True)
@@ -68,38 +63,23 @@ class Batch:
             yield Batch(**held), (own.stop - own.start) / days
 
 
-def transition_fields(orders_per_day: int) -> Fields:
-    """Return the fields of a transition."""
-    orders = (orders_per_day,)
-    return {
-        **{f.name: ((), torch.float32) for f in fields(Transitions)},
-        "day": ((), torch.int32),
-        "stock": (orders, torch.int32),
-        "size": (orders, torch.float32),
-        "terminated": ((), torch.bool),
-    }
+FIELDS: Fields = {f.name: ((), torch.int32 if f.name == "day" else torch.float32) for f in fields(Transitions)}
+"""Of a transition."""
 
 
 @counted("replay_buffers")
 class ReplayBuffer(TensorRing):
     """A ring buffer of transitions; learning starts once it holds enough of them."""
 
-    def __init__(
-        self, capacity: int, orders_per_day: int, training_starts: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, capacity: int, training_starts: int = 0, device: torch.device | str = "cpu") -> None:
         """Allocate `capacity` transitions; networks learn once it holds `training_starts` of them."""
-        super().__init__(capacity, transition_fields(orders_per_day), device)
+        super().__init__(capacity, FIELDS, device)
         self.training_starts = min(training_starts, capacity)
 
     @property
     def is_ready(self) -> bool:
         """Tell whether it holds enough transitions to learn from."""
         return self.size >= max(self.training_starts, 1)
-
-    def sample(self, batch_size: int, generator: torch.Generator) -> Transitions:
-        """Draw transitions uniformly, with replacement."""
-        rows = torch.randint(self.size, (batch_size,), generator=generator)
-        return self.at(rows.to(self.data["day"].device))
 
     def at(self, rows: Tensor | slice) -> Transitions:
         """Return the transitions of some rows."""

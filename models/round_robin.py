@@ -128,7 +128,7 @@ class Accounts:
     size: Tensor | None = None
     """(L, n) float32 sizes of positions at their entry, shares of the largest order; read beside a market's share."""
     sessions_held: Tensor | None = None
-    """(L, n) of positions; likewise."""
+    """(L, n) sessions since the entry of positions; read beside a market's share."""
 
 
 def act(

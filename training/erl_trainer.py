@@ -75,8 +75,7 @@ class ERLTrainer:
         )
         if learning.warm_start:
             self.population.start_from(days.closed_form())
-        orders = env.account.orders_per_day
-        self.replay = ReplayBuffer(learning.replay_capacity, orders, learning.training_starts, device)
+        self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
         how = {"gamma": learning.gamma, "tau": learning.tau}
         self.updating = Updates(days.transitions, self.replay, learning.gradient_accumulation, **how)
         self.champion = self.build_champion()

@@ -32,7 +32,7 @@ COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions",
 Policy = Callable[[Portfolio, int], Orders]
 """From the environment and the step to orders."""
 _TABLE_BYTES = 2**29
-"""Forecasts of so many agents as fit into this are in memory at a time."""
+"""Memory that the forecasts of the agents that are played at a time may take."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _play_days(
     safe_point: Callable[[], None],
     inputs: Tensors,
 ) -> dict[str, Tensor]:
-    """Play the days of freshly reset accounts; return days, cash and purchases before and of each, if recorded."""
+    """Play the days of freshly reset accounts; return the day and the cash at each close, if recorded."""
     account, rules, agent = env.account, env.rules, inputs["agent"]
     account.step_index = 0  # also after a capture that failed
     forecasts = Forecasts(inputs["gain"], inputs["time"], inputs.get("penalty"))
@@ -146,9 +146,7 @@ def _play_days(
             noise = inputs["noise"][..., step].reshape(-1, 1)
         decision = act(forecasts.at(agent, account.day), rate, target, accounts, rules, market, turns, noise)
         if records:
-            size = decision.coefficient * float(account.is_trading)
-            parts = {"day": account.day.int(), "cash": accounts.cash, "stock": decision.stock.int(), "size": size}
-            seen.append({name: part.clone() for name, part in parts.items()})
+            seen.append({"day": account.day.int(), "cash": accounts.cash})
         env.step(orders_of(decision, account))
     return {name: torch.stack([day[name] for day in seen]) for name in (seen or [{}])[0]}
 
@@ -170,17 +168,13 @@ def _transitions(recorded: Tensors, account: Portfolio, agents: int) -> dict[str
     steps, lanes = account.steps, account.lanes
     cash = torch.cat((recorded["cash"], (account.cash / account.rules.initial_capital).float()[None]))
     left = (account.trading_steps - torch.arange(steps + 1, device=cash.device)).float()[:, None].expand(-1, lanes)
-    is_last = torch.arange(steps, device=cash.device) == steps - 1
     columns = {
         "day": recorded["day"],
         "cash": cash[:-1],
         "left": left[:-1],
-        "stock": recorded["stock"],
-        "size": recorded["size"],
         "reward": account.rewards.float(),
         "next_cash": cash[1:],
         "next_left": left[1:],
-        "terminated": is_last[:, None].expand(-1, lanes),
     }
     return {name: value.unflatten(1, (agents, -1)) for name, value in columns.items()}
 

@@ -34,6 +34,5 @@ class Updates:
 
     def _update(self, population: Population, held: Tensors) -> Tensors:
         batch = self.stocks.batch(held["rows"], self.replay.at(held["replayed"]))
-        place = held["place"].clamp(max=batch.reward.shape[-1] - 1)
         how = {"cost": self.stocks.cost, "gamma": self.gamma, "tau": self.tau}
-        return ddpg.update(population.networks, held["rate"], place, batch, self.accumulate, **how)
+        return ddpg.update(population.networks, held["rate"], held["place"], batch, self.accumulate, **how)

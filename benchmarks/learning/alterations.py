@@ -62,11 +62,11 @@ def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) ->
     step = optimizer.step
 
     def stray() -> None:
-        for part in optimizer.parameters:
-            if part.grad is not None:
-                noise = torch.randn(part.shape, generator=drawn) * (part.grad != 0)  # none at masked inputs
-                norm, own = (one.flatten(1).norm(dim=1)[:, None, None] for one in (part.grad, noise))
-                part.grad.copy_(norm * noise / own.clamp(min=1e-12))
+        gradient = optimizer.parameter.grad
+        assert gradient is not None
+        noise = torch.randn(gradient.shape, generator=drawn) * (gradient != 0)  # none at masked inputs
+        norm, own = (one.flatten(1).norm(dim=1)[:, None, None] for one in (gradient, noise))
+        gradient.copy_(norm * noise / own.clamp(min=1e-12))
         step()
 
     optimizer.step = stray  # type: ignore[method-assign]

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.replay_buffer import ReplayBuffer, transition_fields
+from models.replay_buffer import FIELDS, ReplayBuffer
 from tests.tiny import random_batch, seeded
 from utils.tensor_ring import TensorRing
 
-FIELDS = {"number": ((), torch.int32), "pair": ((2,), torch.float32), "flag": ((), torch.bool)}
-ORDERS = 3
+RING_FIELDS = {"number": ((), torch.int32), "pair": ((2,), torch.float32), "flag": ((), torch.bool)}
 
 
 def ring_rows(first: int, count: int) -> dict[str, Tensor]:
@@ -26,14 +25,12 @@ def oldest_first(ring: TensorRing) -> Tensor:
     return (ring.next_row - ring.size + torch.arange(ring.size)) % ring.capacity
 
 
-def lived(count: int, seed: int = 0, orders: int = ORDERS) -> dict[str, Tensor]:
+def lived(count: int, seed: int = 0) -> dict[str, Tensor]:
     """Transitions of which no two are alike, and no two numbers of one."""
     generator = seeded(seed)
     return {
         name: (100 * torch.randn(count, *shape, generator=generator)).to(dtype)
-        if dtype != torch.bool
-        else torch.rand(count, generator=generator) < 0.5
-        for name, (shape, dtype) in transition_fields(orders).items()
+        for name, (shape, dtype) in FIELDS.items()
     }
 
 
@@ -41,7 +38,7 @@ def lived(count: int, seed: int = 0, orders: int = ORDERS) -> dict[str, Tensor]:
 @given(st.integers(1, 9), st.lists(st.integers(0, 25), max_size=12))
 def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
     """Adds of any size, none and more than fit among them, leave what a deque of that length holds."""
-    ring = TensorRing(capacity, FIELDS)
+    ring = TensorRing(capacity, RING_FIELDS)
     places = {name: store.data_ptr() for name, store in ring.data.items()}
     queue: deque[int] = deque(maxlen=capacity)
     written = 0
@@ -61,7 +58,7 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
 @given(st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**16))
 def test_transitions_come_back_as_they_were_added(capacity: int, count: int, seed: int) -> None:
     """The last ones, in any order and as often as they are asked for."""
-    replay, added = ReplayBuffer(capacity, ORDERS), lived(count, seed)
+    replay, added = ReplayBuffer(capacity), lived(count, seed)
     replay.add(added)
     assert replay.size == min(capacity, count)
     last = {name: value[count - replay.size :] for name, value in added.items()}
@@ -72,22 +69,14 @@ def test_transitions_come_back_as_they_were_added(capacity: int, count: int, see
         assert torch.equal(value, last[name][draws]), name
 
 
-def test_samples_are_rows_and_the_same_for_the_same_generator() -> None:
-    replay = ReplayBuffer(20, ORDERS)
-    replay.add(lived(7))
-    one, two = (replay.sample(50, seeded(3)) for _ in range(2))
-    assert torch.equal(one.reward, two.reward) and set(one.reward.tolist()) <= set(replay.data["reward"][:7].tolist())
-    assert len(set(one.reward.tolist())) == 7
-
-
 def test_it_tells_what_accounts_earn_a_day_and_which_rows_lie_on_some_days() -> None:
-    replay, added = ReplayBuffer(50, ORDERS), lived(30)
+    replay, added = ReplayBuffer(50), lived(30)
     replay.add({**added, "day": torch.arange(30, dtype=torch.int32)})
     assert float(replay.reward_rate()) == pytest.approx(max(0.0, float(added["reward"].mean())), rel=1e-5)
     allowed = torch.zeros(40, dtype=torch.bool)
     allowed[[3, 8, 35]] = True
     assert replay.on_days(allowed).tolist() == [3, 8]
-    assert float(ReplayBuffer(5, 1).reward_rate()) == 0.0
+    assert float(ReplayBuffer(5).reward_rate()) == 0.0
 
 
 def test_parts_of_a_batch_are_the_batch() -> None:
@@ -108,8 +97,8 @@ def test_parts_of_a_batch_are_the_batch() -> None:
 )
 def test_it_says_whether_networks_can_learn_from_it(size: int, shown: str) -> None:
     """No part of a transition grows with the market: what it holds is all that the buffer allocates."""
-    replay = ReplayBuffer(50_000, 1, 10_000)
-    replay.add(lived(size, orders=1))
+    replay = ReplayBuffer(50_000, 10_000)
+    replay.add(lived(size))
     assert str(replay) == shown and replay.is_ready == shown.endswith("ready")
     assert replay.bytes_per_row <= 300
     assert sum(store.untyped_storage().nbytes() for store in replay.data.values()) == 50_000 * replay.bytes_per_row

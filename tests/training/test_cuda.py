@@ -106,7 +106,7 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         expected = ddpg.update(
             Networks(networks.tensors, learning.learning_rate),
             rates,
-            places.clamp(max=days.reward.shape[1] - 1),
+            places,
             days.batch(rows, at),
             learning.gradient_accumulation,
             cost=days.cost,

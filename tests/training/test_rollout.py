@@ -14,7 +14,7 @@ from data.market import Market
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from models.replay_buffer import transition_fields
+from models.replay_buffer import FIELDS
 from models.round_robin import RoundRobinPolicy
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import (
@@ -32,7 +32,7 @@ from tests.tiny import (
 from training import rollout as rollouts
 from training.rollout import kept_windows, roll_out
 from utils.config.trader import EnvironmentConfig, EvolutionConfig
-from utils.spaces import MIN_COEFFICIENT, TARGET_PERCENTS
+from utils.spaces import TARGET_PERCENTS
 
 AGENTS = 3
 
@@ -66,28 +66,17 @@ def alone(
     seen = Forecasts(**{name: part[[row]] for name, part in vars(forecasts).items() if part is not None})
     last, trading_end = start + rules.episode_steps, start + rules.trading_days
     observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=trading_end)
-    rows: dict[str, list[Tensor]] = {name: [] for name in transition_fields(env.account.orders_per_day)}
+    rows: dict[str, list[Tensor]] = {name: [] for name in FIELDS}
     is_over = False
     while not is_over:
         action = own.act(observation, seen, info["day_index"])
-        held = torch.from_numpy(observation["portfolio"][:, 0] > 0)
         cash, day = float(observation["account"][0]), info["day_index"]
-        ordered = torch.where(held | (day >= trading_end), 0.0, torch.from_numpy(action[:, 0]))
-        size, stock = ordered.sort(descending=True, stable=True)
         observation, reward, is_over, _, info = env.step(action)
-        values = {"day": day, "cash": cash, "left": trading_end - day, "reward": reward, "terminated": is_over}
+        values = {"day": day, "cash": cash, "left": trading_end - day, "reward": reward}
         values |= {"next_cash": float(observation["account"][0]), "next_left": trading_end - day - 1}
         for name, value in values.items():
             rows[name].append(torch.tensor(value))
-        most = env.account.orders_per_day
-        rows["stock"].append(stock[:most])
-        rows["size"].append(torch.where(size >= MIN_COEFFICIENT, size, 0.0)[:most])
     return env.account.equity_curve[: env.account.steps + 1, 0].clone(), rows
-
-
-def bought(transitions: dict[str, Tensor]) -> Tensor:
-    """What was bought on a day, -1 where nothing was: there a stock says nothing."""
-    return torch.where(transitions["size"] > 0, transitions["stock"], -1)
 
 
 @given(
@@ -114,7 +103,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: boo
     market = None if share == 1 else RoundRobinPolicy(share, rules)
     found = roll_out(world.trading, forecasts, *genes(), starts, market=market, noise=noise, records=True)
     assert int(found.summary.trades.sum()) > 0
-    assert found.transitions.keys() == transition_fields(rules.max_new_positions_per_day).keys()
+    assert found.transitions.keys() == FIELDS.keys()
     for window, start in enumerate(starts.tolist()):
         seen = forecasts
         if window == 2:
@@ -126,8 +115,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: boo
             assert torch.equal(found.equity[:, row, window], equity)
             own = {name: value[:, row, window] for name, value in found.transitions.items()}
             expected = {name: torch.stack(values).to(own[name].dtype) for name, values in rows.items()}
-            assert torch.equal(bought(own), bought(expected))
-            for name in own.keys() - {"stock"}:
+            for name in own:
                 torch.testing.assert_close(own[name], expected[name], rtol=1e-6, atol=1e-6, msg=name)
 
 
@@ -233,7 +221,7 @@ def market() -> Market:
 
 
 def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forecasts of so many agents as fit into memory are held; by those that did not learn from a day's fold."""
+    """Agents are divided so that their forecasts fit into memory; those of a day did not learn from its fold."""
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=5))
     list(trainer.run(2))
     windows, population = trainer.draw_windows(), trainer.population

@@ -109,10 +109,9 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     days = slice(0, env.bars.days) if days is None else days
     keys = [(id(rule.scores), id(rule.sizes)) for rule in rules]
     tables = dict(zip(keys, rules, strict=True))
-    best = [_best(env, rule, days) for rule in tables.values()]
+    whole = torch.stack([_scores_on(env, rule, days) for rule in tables.values()])
+    best = [_best(env, scores, rule.sizes, days) for scores, rule in zip(whole, tables.values(), strict=True)]
     known, stocks, shares = (torch.stack(parts) for parts in zip(*best, strict=True))
-    is_daily = env.rules.exits == "daily"
-    whole = torch.stack([_scores_on(env, rule, days) for rule in tables.values()]) if is_daily else known
     place = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
@@ -134,7 +133,7 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         size = torch.where((above > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
         size = size.float().double()  # as an action gives it
         orders = Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
-        if not is_daily:
+        if env.rules.exits == "target":
             return orders
         held = env.slot_stock().clamp(max=env.bars.stocks - 1)
         has_bar = env.bars.tradable[env.day[:, None], held]
@@ -150,28 +149,25 @@ def _scores_on(env: Portfolio, rule: ScoreRule, days: slice) -> Tensor:
     return known.masked_fill_(~env.bars.tradable[days], -torch.inf)
 
 
-def _best(env: Portfolio, rule: ScoreRule, days: slice) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest of a rule's scores on some days, (days, k), minus infinity: none; their stocks and sizes."""
-    known = _scores_on(env, rule, days)
-    stocks = best_stocks(known[None], env.ranked)[0]
-    best, sizes = known.gather(1, stocks).double(), rule.sizes
+def _best(env: Portfolio, known: Tensor, sizes: Scores | None, days: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest of a rule's (days, n) scores, (days, k), minus infinity: none; their stocks and sizes."""
+    stocks = best_stocks(known, env.ranked)
+    best = known.gather(1, stocks).double()
     if sizes is None:
         return best, stocks, torch.ones_like(best)
     return best, stocks, torch.from_numpy(sizes[days]).to(env.device).double().gather(1, stocks)
 
 
-def best_stocks(expected: Tensor, most: int) -> Tensor:
-    """Return the stocks of the largest of (A, days, n) forecasts, (A, days, most), in their order; ties go to the lower
-    ones."""
-    stocks = expected.shape[2]
-    if most >= stocks:
-        return torch.arange(stocks, device=expected.device).expand(expected.shape).contiguous()
-    best = expected.topk(most, dim=2)
-    stock, least = best.indices, best.values[..., -1:]
-    is_tied = ((expected >= least).sum(2) > most) & least[..., 0].isfinite()
+def best_stocks(scores: Tensor, most: int) -> Tensor:
+    """Return the stocks of the largest of (days, n) scores, (days, most), in their order; ties go to the lower ones."""
+    if most >= scores.shape[1]:
+        return torch.arange(scores.shape[1], device=scores.device).expand(scores.shape).contiguous()
+    best = scores.topk(most, dim=1)
+    stock, least = best.indices, best.values[:, -1:]
+    is_tied = ((scores >= least).sum(1) > most) & least[:, 0].isfinite()
     if bool(is_tied.any()):
-        stock[is_tied] = expected[is_tied].sort(dim=1, descending=True, stable=True).indices[:, :most]
-    return stock.sort(dim=2).values
+        stock[is_tied] = scores[is_tied].sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return stock.sort(dim=1).values
 
 
 def tune_rule(

@@ -118,20 +118,14 @@ class TrainingDays:
         penalty[0, 0] = 0.0
         solved = torch.linalg.solve(here.T @ here + penalty, here.T)
         gain = time = torch.zeros_like(reward)
-        cost = self.cost
         weights = here.new_zeros(here.shape[1], reward.shape[1], 2)
         for _ in range(_START_STEPS if bool(follows.any()) else 1):
-            is_kept = (score_of(gain, time, here.new_tensor(_START_PRICE)) >= -cost) & follows
-            total = reward + torch.where(is_kept, gain, -cost * follows)
+            is_kept = (score_of(gain, time, here.new_tensor(_START_PRICE)) >= -known.cost) & follows
+            total = reward + torch.where(is_kept, gain, -known.cost * follows)
             held = known.sessions[rows, None] + torch.where(is_kept, time, 0.0)
             weights = torch.stack((solved @ total, solved @ held.expand_as(total)), dim=-1)
             gain, time = there @ weights[..., 0], (there @ weights[..., 1]).clamp(min=0.0)
         return weights / weights.new_tensor([known.unit, TIME_UNIT])
-
-    @property
-    def cost(self) -> float:
-        """Cost of a purchase or a sale, percent of its value."""
-        return self.transitions.cost
 
     def _seen(self, rows: Tensor) -> Tensor:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])

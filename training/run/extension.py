@@ -81,6 +81,6 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "
             "give its file as it has grown"
         )
-    state = encode_state({name: checkpoint.state[name] for name in ("population",)})
+    state = encode_state({"population": checkpoint.state["population"]})
     given = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
     save_checkpoint(path / INHERITED, checkpoint.generation, state, **given)
