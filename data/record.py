@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.bars import VOLUME
 from data.features import PRICES, NormalizationStats, normalization_stats
-from data.market import Market
+from data.market import Market, with_features
 from data.splits import Span, Splits
 from utils.errors import DataError
 
@@ -39,7 +40,11 @@ class MarketRecord:
     std: list[float]
     """Normalisation of the observed features."""
     fingerprints: dict[str, str]
-    """Hash of each ticker's prices, and volume if the run uses it, up to the last validation day."""
+    """Hash of each ticker's prices, volume and further columns up to the last validation day."""
+    columns: list[str]
+    """Further columns of the data, own features among them; "volume" first if there is one."""
+    own_features: str
+    """Hash of the file of own features; empty without one."""
     idle_days: list[str]
     """Dates of the data on which no ticker traded; a ticker added later may have."""
 
@@ -54,6 +59,8 @@ def record_market(market: Market) -> MarketRecord:
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
         fingerprints=dict(zip(market.tickers, _fingerprints(market, market.splits.validation.last), strict=True)),
+        columns=_column_names(market),
+        own_features=market.own_features,
         idle_days=dates[~_is_traded(market.data_array)].tolist(),
     )
 
@@ -95,19 +102,20 @@ def pin_market(market: Market, record: MarketRecord) -> Market:
     found = zip(record.tickers, _fingerprints(market, splits.validation.last), strict=True)
     changed = [ticker for ticker, fingerprint in found if fingerprint != record.fingerprints[ticker]]
     if changed:
-        known = "prices" if market.volume is None else "prices and volumes"
+        known = ", ".join(["prices", *record.columns])
         raise DataError(
             f"expected the {known} up to {record.splits['validation'][1]} that the run was trained on, got others for "
             f"{len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}); give the old file with days added, "
             "or train anew (prices that were adjusted again count as others)"
         )
     column = {ticker: index for index, ticker in enumerate(record.tickers)}
-    return dataclasses.replace(
+    pinned = dataclasses.replace(
         market,
         investable_columns=np.array([column[ticker] for ticker in record.investable], dtype=np.int64),
         splits=splits,
         stats=NormalizationStats(np.array(record.mean, dtype=np.float32), np.array(record.std, dtype=np.float32)),
     )
+    return with_features(pinned) if market.features else pinned
 
 
 def data_fingerprint(market: Market) -> tuple[str, ...]:
@@ -144,7 +152,8 @@ def split_market(market: Market, splits: Splits) -> Market:
 
 
 def _known_columns(market: Market, record: MarketRecord) -> Market:
-    """Return the market with the run's columns only, in the run's order."""
+    """Return the market with the run's columns and tickers only, in the run's order."""
+    market = _known_features(market, record)
     if market.tickers == record.tickers:
         return market
     column = {ticker: index for index, ticker in enumerate(market.tickers)}
@@ -157,16 +166,33 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
     new = sorted(set(market.tickers) - set(record.tickers))
     logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))
     columns = [column[ticker] for ticker in record.tickers]
-    data_array = market.data_array[:, columns]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
-    known = _is_traded(data_array) | np.isin(market.dates.astype("datetime64[D]"), idle)
+    known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)
+    chosen = market.map_cells(lambda cells: cells[known][:, columns])
+    return dataclasses.replace(chosen, dates=market.dates[known], tickers=list(record.tickers))
+
+
+def _known_features(market: Market, record: MarketRecord) -> Market:
+    """Return the market with the run's further columns only."""
+    if market.own_features != record.own_features:
+        raise DataError(
+            "expected the file of own features (--features) with which the run was trained, got another one; restore "
+            "it, or train anew"
+        )
+    gone = sorted(set(record.columns) - {*_column_names(market)})
+    if gone:
+        raise DataError(f"expected the columns that the run was trained on, got data without {_listed(gone)}")
+    if new := sorted(market.columns.keys() - set(record.columns)):
+        logger.warning("%d columns that the run does not know are left out: %s", len(new), _listed(new))
     return dataclasses.replace(
         market,
-        data_array=data_array[known],
-        dates=market.dates[known],
-        tickers=list(record.tickers),
-        volume=None if market.volume is None else market.volume[known][:, columns],
+        volume=market.volume if VOLUME in record.columns else None,
+        columns={name: values for name, values in market.columns.items() if name in record.columns},
     )
+
+
+def _column_names(market: Market) -> list[str]:
+    return [*([VOLUME] if market.volume is not None else []), *market.columns]
 
 
 def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -186,14 +212,14 @@ def _span(market: Market, first: str, last: str) -> Span:
 
 
 def _fingerprints(market: Market, last: int) -> list[str]:
-    """Return a hash per ticker of its prices, volume and dates on days 0..`last`."""
+    """Return a hash per ticker of its prices, volume, further columns and dates on days 0..`last`."""
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
     found, days = [], slice(last + 1)
     for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
         columns = slice(first, first + _BLOCK)
         values = market.data_array[days, columns, list(PRICES)]
-        if market.volume is not None:
-            values = np.concatenate((values, market.volume[days, columns, None]), axis=2)
+        others = ([] if market.volume is None else [market.volume]) + [*market.columns.values()]
+        values = np.concatenate((values, *(own[days, columns, None] for own in others)), axis=2)
         values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
         values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
         found += [_digest(dates + column.tobytes()) for column in values]
