@@ -25,7 +25,7 @@ from models import ddpg, risk
 from models.ddpg import LOSSES
 from models.evidence import Evidence
 from models.inputs import INPUTS, Float32Array, InputRows, TradeInputs
-from models.networks import ActorCritic, AdamW, Networks, Perceptrons
+from models.networks import AdamW, Networks, Perceptrons
 from models.policy import Decision, Forecasts
 from models.replay_buffer import Batch
 from models.responses import Responses
@@ -199,7 +199,8 @@ class DDPGAgent:
             seen = rows.x(some)
             # Padded: the last bits of a product depend on its rows, whose number would tell of bars on later days.
             spare = 0 if rows is x else tradable[some].numel() - len(seen)
-            told = self._mean_outputs(self.networks.targets, functional.pad(seen, (0, 0, 0, spare)))[:, : len(seen)]
+            seen_by = self.inputs.for_networks(functional.pad(seen, (0, 0, 0, spare)))
+            told = self.mean_outputs(seen_by)[:, : len(seen)]
             own = rows.spread(told, some, -torch.inf)
             gain[0, some], time[0, some] = own[0], own[1].clamp(min=0.0)
             if penalty is not None and self.risk is not None:
@@ -207,14 +208,28 @@ class DDPGAgent:
                 penalty[0, some] = rows.spread(risk.penalties(known, self.risk.float()), some)
         return Forecasts(gain, time, penalty)
 
-    def _mean_outputs(self, networks: ActorCritic, x: Tensor) -> Tensor:
-        """Return the gains and times of the actors of all members and folds in the mean, (2, rows)."""
-        seen, members, folds = self.inputs.for_networks(x), len(self.rates), self.networks.folds
-        total = torch.zeros(2, len(x), device=x.device)
+    def mean_outputs(self, seen: Tensor) -> Tensor:
+        """Return the gains and times of the played actors of all members and folds in the mean, (2, rows), by what
+        networks see, (rows, inputs)."""
+        members, folds = len(self.rates), self.networks.folds
+        total = torch.zeros(2, len(seen), device=seen.device)
         for member in range(members):
             for fold in range(folds):
-                total += networks.score(member, fold, seen) / (members * folds)
+                total += self.networks.targets.score(member, fold, seen) / (members * folds)
         return total
+
+    def contributions(self, market: Market, day: int, stock: int) -> dict[str, float]:
+        """Return what moves its forecast for a stock on a day, percent, the largest first: the gain less that with an
+        input's values at their means of the training days, by names of inputs."""
+        rows = self.inputs.rows_of(market, slice(day, day + 1)).to(self.device)
+        seen = self.inputs.for_networks(rows.x(rows.days)[rows.stock == stock])
+        named = self.inputs.named_places()
+        without = seen.repeat(1 + len(named), 1)
+        for row, places in enumerate(named.values(), start=1):
+            without[row, places] = 0.0
+        gain = self.mean_outputs(without)[0]
+        moved = dict(zip(named, (gain[0] - gain[1:]).tolist(), strict=True))
+        return dict(sorted(moved.items(), key=lambda one: -abs(one[1])))
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int

@@ -88,6 +88,13 @@ class TradeInputs:
         names = [*_GROUP_OF_INPUT, *(own.group for own in self.features.inputs)]
         return [self.groups.index(name) for name in names]
 
+    def named_places(self) -> dict[str, list[int]]:
+        """Return the places of what networks see, by group of what closes tell and by feature."""
+        names, places = [*_GROUP_OF_INPUT, *(own.name for own in self.features.inputs)], dict[str, list[int]]()
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        return places
+
     @property
     def volatility_scale(self) -> float:
         """Return the standard deviation of the logarithm of the stocks' volatility."""

@@ -103,6 +103,10 @@ class FeatureInputs:
         """Places of the inputs that all stocks of a day share."""
         return tuple(place for place, own in enumerate(self.inputs) if own.is_shared)
 
+    def places(self, name: str, first: int = 0) -> list[int]:
+        """Return the places of the inputs that a feature gives, the first of all at `first`."""
+        return [first + place for place, own in enumerate(self.inputs) if own.name == name]
+
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the groups of inputs, each once."""
@@ -136,6 +140,14 @@ class FeatureInputs:
     def from_state(cls, state: Sequence[dict[str, Any]]) -> Self:
         """Restore what `state` gave."""
         return cls(tuple(FeatureInput(**own) for own in state))
+
+
+def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
+    """Return volume and the further columns of a market, (days, columns) each, by the form in which they are observed:
+    none for agents of past returns."""
+    values = {**({} if market.volume is None else {"volume": market.volume}), **market.columns}
+    forms: dict[str, Form] = {one.name: one.form for one in market.features}
+    return {FeatureInput(name, "", forms.get(name, "rank")): own for name, own in values.items()} if forms else {}
 
 
 def values_of(market: Market, name: str, days: slice) -> Float32Array:

@@ -40,6 +40,21 @@ class PrepareArguments:
 
 
 @checked_dataclass
+class FeaturesArguments:
+    """Show what each feature of the data, and of --features, tells of future returns on training days.
+
+    Settings of data, features, splits and trading rules are those of a training run.
+    """
+
+    settings: Config = field(default_factory=Config)
+    config: kinds.SettingsFile = None
+    page: kinds.OutputFile = None
+    """HTML file to write: all of it, with charts."""
+    json: kinds.OutputFile = None
+    """JSON file to write everything to."""
+
+
+@checked_dataclass
 class SavedRunArguments:
     """Arguments of commands that open a run."""
 
@@ -297,6 +312,7 @@ def help_lists() -> Mapping[str, Mapping[str, str]]:
 COMMANDS = {
     "train": Command(TrainArguments, "training.commands.train:run_train", run_defaults),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
+    "features": Command(FeaturesArguments, "training.features.command:run_features", run_defaults),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
     "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
     "audit": Command(AuditArguments, "training.commands.audit:run_audit"),

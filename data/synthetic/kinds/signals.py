@@ -65,7 +65,7 @@ def signal_kind(
     def summed_variance(config: SyntheticConfig, sessions: int) -> float:
         draws = _sample(config)
         drift = np.concatenate((np.zeros((1, _SAMPLE[1])), size * state(config, draws)[:-1]))
-        total = np.cumsum(draws.overnight + draws.session + drift, axis=0)
+        total = np.cumsum(_noise(draws) + drift, axis=0)
         return 2.0 * math.log(np.exp(total[sessions:] - total[:-sessions]).mean())
 
     return replace(
@@ -86,9 +86,8 @@ def _sample(config: SyntheticConfig) -> Draws:
     return Draws(*own, *rng.standard_exponential((2, *_SAMPLE)), *rng.standard_normal((2, *_SAMPLE)))
 
 
-def _trend(config: SyntheticConfig, moves: Float64Array, share: float = 1.0) -> Float64Array:
-    """Return what is left of (days, columns) log returns that have a share of the noise's variance."""
-    return fading_state(LOG_PHI, moves / (math.sqrt(share) * config.daily_noise))
+def _noise(draws: Draws) -> Float64Array:
+    return draws.overnight + draws.session
 
 
 def _log_returns(values: Float64Array, before: Float64Array) -> Float64Array:
@@ -96,12 +95,20 @@ def _log_returns(values: Float64Array, before: Float64Array) -> Float64Array:
     return np.concatenate((np.zeros((1, values.shape[1])), np.log(values[1:] / before[:-1])))
 
 
+def _tug_of_war(config: SyntheticConfig, overnight: Float64Array, session: Float64Array) -> Float64Array:
+    """Return what is left of overnight returns, less what sessions tell of them: returns of whole days tell nothing."""
+    night, day = math.sqrt(OVERNIGHT_SHARE), math.sqrt(1.0 - OVERNIGHT_SHARE)
+    return fading_state(LOG_PHI, (day / night * overnight - night / day * session) / config.daily_noise)
+
+
 register(
     "gap",
-    "overnight returns foretell a drift that fades",
+    "overnight returns that the session does not share foretell a drift that fades",
     signal_kind(
-        lambda config, draws: _trend(config, draws.overnight, OVERNIGHT_SHARE),
-        lambda config, bars: _trend(config, _log_returns(bars["open"], bars["close"]), OVERNIGHT_SHARE),
+        lambda config, draws: _tug_of_war(config, draws.overnight, draws.session),
+        lambda config, bars: _tug_of_war(
+            config, _log_returns(bars["open"], bars["close"]), np.log(bars["close"] / bars["open"])
+        ),
     ),
 )
 
@@ -179,7 +186,7 @@ register(
     "macro",
     "a column that all stocks share, macro, tells whether trends last or turn",
     signal_kind(
-        lambda config, draws: _macro(draws) * _trend(config, draws.overnight + draws.session),
+        lambda config, draws: _macro(draws) * fading_state(LOG_PHI, _noise(draws) / config.daily_noise),
         _read_macro,
         lambda draws: {"macro": _macro(draws)},
         log_phi=LOG_PHI + math.log1p(-2.0 * MACRO_SWITCH_CHANCE),
@@ -194,7 +201,7 @@ def _by_rsi(rsi: Float64Array) -> Float64Array:
 
 def _indicator(config: SyntheticConfig, draws: Draws) -> Float64Array:
     """Return the state by the RSI, as Wilder smoothes it, of prices that the state's own drift moves."""
-    noise = draws.overnight + draws.session
+    noise = _noise(draws)
     state, (up, down) = np.zeros(noise.shape), np.full((2, noise.shape[1]), 0.4 * config.daily_noise)
     for day, own in enumerate(noise):
         move = np.expm1(own + RSI_DRIFT * state[day - 1])  # before the first day there is no drift
