@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SHOWN = {
     "own_policy.py": r"trades +[1-9][\d.]*\n(.*\n)*.*profit_percent +-?\d",
     "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
+    "own_features.py": r"^$",
     "new_prices.py": r"decided at the close of \d{4}-\d\d-\d\d, for \d{4}-\d\d-\d\d.*: \d orders?\n",
 }
 """What each prints, as a regular expression."""

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -30,6 +31,7 @@ BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 SMALL = {
     "prepare": [],
+    "features": ["--config", "run.toml"],
     "evaluate": ["--random-pickers", "20", "--rivals", "none"],
     "signals": [],
     "audit": ["--days", "1"],
@@ -49,6 +51,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         data = frame(300, 6)
+        shutil.copy(ROOT / "examples" / "own_features.py", "my_features.py")
+        data["volume"] = 1000 + np.arange(len(data)) % 7
         data.to_parquet("prices.parquet")
         data.head(280 * 6).to_parquet("before.parquet")
         Path("tickers.txt").write_text("T1\nT2\nT3\nT4\n")

@@ -103,6 +103,20 @@ def recent_range(bars: WideBars) -> pd.DataFrame:
     return _recent(session_range(bars))
 
 
+@register("session", "logarithm of a share of the close")
+def wicks(bars: WideBars) -> pd.DataFrame:
+    """Return the logarithm of the part of the bar that lies outside open and close."""
+    open_, close = bars.open, bars.close
+    body = (close - open_).abs()
+    return np.log(((bars.high - bars.low - body) / close).clip(lower=1e-4))
+
+
+@register("session", "logarithm of a share of the close")
+def recent_wicks(bars: WideBars) -> pd.DataFrame:
+    """Return the mean length of the wicks of the last weeks."""
+    return _recent(wicks(bars))
+
+
 @register("session", "share of the range")
 def place_in_range(bars: WideBars) -> pd.DataFrame:
     """Return the place of the close between low, 0, and high, 1."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+import scipy  # its parts are loaded when they are used: the help reads this file, too
 
 from data.synthetic.kinds.fading import MARTINGALE
 from data.synthetic.law import (
@@ -113,30 +114,28 @@ register(
 )
 
 
-def _log_range(config: SyntheticConfig, draws: Draws) -> Float64Array:
-    """Return the logarithm of the distance from low to high that bars without drift have."""
-    half, variance = draws.session / 2.0, (1.0 - OVERNIGHT_SHARE) * config.daily_noise**2
-    return np.log(sum(np.sqrt(half**2 + variance * drawn / 2.0) for drawn in (draws.up, draws.down)))
+def _wicks(up: Float64Array, down: Float64Array) -> Float64Array:
+    """Return what is left of surprises about how far high and low are from open and close.
+
+    Sums of two exponential variables have a gamma law, whose normal score has variance 1.
+    """
+    chance = -np.expm1(-(up + down)) - (up + down) * np.exp(-(up + down))
+    return fading_state(LOG_PHI, scipy.special.ndtri(np.clip(chance, 1e-6, 1 - 1e-6)))
 
 
-@lru_cache
-def _range_moments(config: SyntheticConfig) -> tuple[float, float]:
-    sample = _log_range(config, _sample(config))
-    return float(sample.mean()), float(sample.std())
-
-
-def _width(config: SyntheticConfig, log_range: Float64Array) -> Float64Array:
-    mean, std = _range_moments(config)
-    return fading_state(LOG_PHI, (log_range - mean) / std)
+def _read_wicks(config: SyntheticConfig, bars: Bars) -> Float64Array:
+    """Solve a bar for the variables that decided its high and low."""
+    open_, close = np.log(bars["open"]), np.log(bars["close"])
+    middle, square = (open_ + close) / 2.0, ((close - open_) / 2.0) ** 2
+    unit = (1.0 - OVERNIGHT_SHARE) * config.daily_noise**2 / 2.0
+    reach = ((np.log(bars[side]) - middle) ** 2 - square for side in ("high", "low"))
+    return _wicks(*(np.maximum(part, 0.0) / unit for part in reach))
 
 
 register(
     "range",
-    "stocks rise after wide bars and fall after narrow ones",
-    signal_kind(
-        lambda config, draws: _width(config, _log_range(config, draws)),
-        lambda config, bars: _width(config, np.log(np.log(bars["high"] / bars["low"]))),
-    ),
+    "stocks rise after bars that are wide beside their move, and fall after narrow ones",
+    signal_kind(lambda config, draws: _wicks(draws.up, draws.down), _read_wicks),
 )
 
 

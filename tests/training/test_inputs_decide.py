@@ -1,0 +1,103 @@
+"""What is told by something other than closes is read from there: without its values the agents rank at random."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from data.features.catalogue import CATALOGUE
+from data.market import Market, with_features
+from data.synthetic.built_in import built_in_market
+from environment.portfolio import Portfolio
+from models.ddpg_agent import DDPGAgent
+from tests.tiny import tiny_trainer
+from tests.training.test_stickers import EVOLUTION, LEARNING, RULES
+from training.features.importance import importance
+from training.features.sheet import feature_sheet
+from training.forecasts.skill import Array, trade_results
+from training.forecasts.training_days import TrainingDays
+from utils.config.trader import DataConfig, EvaluationConfig, SyntheticConfig
+
+PLANTED = {
+    "gap": ("gap", "recent_gap", "intraday", "recent_intraday", "overnight_quarter", "intraday_quarter"),
+    "range": ("wicks", "recent_wicks", "session_range", "recent_range"),
+    "volume": ("turnover", "recent_turnover", "illiquidity"),
+    "column": ("sentiment",),
+}
+"""Features that tell the drift of a kind."""
+
+
+@cache
+def market(kind: str) -> Market:
+    planted = SyntheticConfig(kind=kind, days=1200, stocks=10)
+    return built_in_market(planted, DataConfig(context_window_days=64), RULES)[0]
+
+
+@cache
+def agent(kind: str) -> DDPGAgent:
+    """Trained from random numbers, without a closed form."""
+    evaluation = EvaluationConfig(fitness_windows=4, exploration_windows=2, evidence="report")
+    learning = replace(LEARNING, gradient_steps=60)
+    trainer = tiny_trainer(market(kind), rules=RULES, learning=learning, evolution=EVOLUTION, evaluation=evaluation)
+    for _ in trainer.run(4):
+        pass
+    return trainer.champion
+
+
+def results(market: Market) -> tuple[int, Array]:
+    """Of trades on the validation days, from the first one on."""
+    span = market.splits.validation
+    return span.first, trade_results(Portfolio.on(market, RULES).bars, RULES, span.first, span.days)
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_agents_rank_by_what_is_planted_and_by_little_else(kind: str) -> None:
+    worth = importance(agent(kind), market(kind), *results(market(kind)))
+    told = sum(worth[name] for name in PLANTED[kind] if name in worth)
+    others = [lost for name, lost in worth.items() if name not in PLANTED[kind]]
+    assert next(iter(worth)) in PLANTED[kind]
+    assert told > 0.04 and max(others) < told / 2
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
+    """Of an agent that sees all: no feature is dropped on the way from the data to its networks."""
+    kind = "volume"
+    as_is, rng = market(kind), np.random.default_rng(0)
+    noise = {one.name: rng.standard_normal(as_is.close.shape) for one in as_is.features if one.name == name}
+    feature = next(one for one in as_is.features if one.name == name)
+
+    def noisy(bars: object) -> object:
+        from pandas import DataFrame
+
+        columns = [as_is.tickers.index(ticker) for ticker in bars.tickers]  # type: ignore[attr-defined]
+        return DataFrame(noise[name][: len(bars.dates), columns])  # type: ignore[attr-defined]
+
+    others = tuple(one for one in as_is.features if one is not feature)
+    changed = replace(as_is, features=(*others, replace(feature, of=noisy)))  # type: ignore[arg-type]
+    seen = agent(kind)
+    if name not in {own.name for own in seen.inputs.features.inputs}:
+        assert name == "age"  # all stocks of this market are as old
+        return
+    days = slice(900, 910)
+    before, after = (seen.forecasts(one, days=days).gain[0, days] for one in (as_is, changed))
+    assert bool((before != after).any())
+
+
+def test_the_sheet_finds_what_is_planted() -> None:
+    found = feature_sheet(market("column"), TrainingDays.of(market("column"), Portfolio.on(market("column"), RULES)))
+    first = found.rows[0]
+    assert first.feature.name == "sentiment"
+    assert first.t[5] > 8 and first.lost > 0.8 * found.ic > 0.05
+    assert (np.diff(first.quintiles) > 0).all()
+    assert all(abs(row.lost) < 0.2 * first.lost for row in found.rows[1:])
+
+
+def test_columns_of_noise_are_read_and_cost_little() -> None:
+    rng, as_is = np.random.default_rng(3), market("column")
+    columns = {f"noise {k}": rng.standard_normal(as_is.data_array.shape[:2]).astype(np.float32) for k in range(20)}
+    many = with_features(replace(as_is, columns={**as_is.columns, **columns}))
+    found = feature_sheet(many, TrainingDays.of(many, Portfolio.on(many, RULES)))
+    assert found.rows[0].feature.name == "sentiment"
+    assert found.ic > 0.8 * feature_sheet(as_is, TrainingDays.of(as_is, Portfolio.on(as_is, RULES))).ic
