@@ -16,6 +16,8 @@ from data.features.nine import MACD, MACD_SIGNAL, PERCENT_TO_MA20, RSI, TRIX
 from data.features.wide import WideBars
 
 Form = Literal["level", "rank", "past"]
+Values = Callable[[WideBars], pd.DataFrame]
+"""From bars of some stocks to (days, stocks); a stock's values depend on its own bars only."""
 _WEEK, _MONTH, _QUARTER = 5, 21, 63
 """Sessions."""
 
@@ -29,8 +31,7 @@ class Feature:
     """Features of a group are seen together, or not, by an agent's networks."""
     unit: str
     form: Form
-    of: Callable[[WideBars], pd.DataFrame]
-    """From bars of some stocks to (days, stocks); a stock's values depend on its own bars only."""
+    of: Values
     needs_volume: bool = False
 
 
@@ -39,13 +40,16 @@ CATALOGUE: dict[str, Feature] = {}
 
 
 def register(
-    group: str, unit: str, form: Form = "level", *, needs_volume: bool = False
-) -> Callable[[Callable[[WideBars], pd.DataFrame]], Callable[[WideBars], pd.DataFrame]]:
-    """Add a function to the catalogue under its own name."""
+    group: str, unit: str, form: Form = "level", *, recent: bool = False, needs_volume: bool = False
+) -> Callable[[Values], Values]:
+    """Add a function to the catalogue under its own name, and perhaps its mean of the last weeks as `recent_...`."""
 
-    def add(of: Callable[[WideBars], pd.DataFrame]) -> Callable[[WideBars], pd.DataFrame]:
+    def add(of: Values) -> Values:
         name = of.__name__
         CATALOGUE[name] = Feature(name, group, unit, form, of, needs_volume)
+        if recent:
+            mean = partial(_recent, of=of)
+            CATALOGUE[f"recent_{name}"] = Feature(f"recent_{name}", group, unit, form, mean, needs_volume)
         return of
 
     return add
@@ -62,48 +66,31 @@ def _column(bars: WideBars, name: str) -> pd.DataFrame:
     return bars[name]
 
 
-def _recent(values: pd.DataFrame) -> pd.DataFrame:
+def _recent(bars: WideBars, of: Values) -> pd.DataFrame:
     """Return exponentially weighted means over the bars of each stock, with a half-life of a week."""
+    values = of(bars)
     return values.ewm(halflife=_WEEK, ignore_na=True).mean().where(values.notna())
 
 
-@register("session", "share of the close before")
+@register("session", "share of the close before", recent=True)
 def gap(bars: WideBars) -> pd.DataFrame:
     """Return the overnight return, close to open."""
     return bars.open / bars.previous_close - 1
 
 
-@register("session", "share of the close before")
-def recent_gap(bars: WideBars) -> pd.DataFrame:
-    """Return the mean overnight return of the last weeks."""
-    return _recent(gap(bars))
-
-
-@register("session", "share of the open")
+@register("session", "share of the open", recent=True)
 def intraday(bars: WideBars) -> pd.DataFrame:
     """Return the return of the session, open to close."""
     return bars.close / bars.open - 1
 
 
-@register("session", "share of the open")
-def recent_intraday(bars: WideBars) -> pd.DataFrame:
-    """Return the mean return of the last weeks' sessions."""
-    return _recent(intraday(bars))
-
-
-@register("session", "logarithm of a share of the close")
+@register("session", "logarithm of a share of the close", recent=True)
 def session_range(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the distance from low to high."""
     return np.log((bars.high / bars.low - 1).clip(lower=1e-4))
 
 
-@register("session", "logarithm of a share of the close")
-def recent_range(bars: WideBars) -> pd.DataFrame:
-    """Return the mean range of the last weeks."""
-    return _recent(session_range(bars))
-
-
-@register("session", "logarithm of a share of the close")
+@register("session", "logarithm of a share of the close", recent=True)
 def wicks(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the part of the bar that lies outside open and close."""
     open_, close = bars.open, bars.close
@@ -111,23 +98,11 @@ def wicks(bars: WideBars) -> pd.DataFrame:
     return np.log(((bars.high - bars.low - body) / close).clip(lower=1e-4))
 
 
-@register("session", "logarithm of a share of the close")
-def recent_wicks(bars: WideBars) -> pd.DataFrame:
-    """Return the mean length of the wicks of the last weeks."""
-    return _recent(wicks(bars))
-
-
-@register("session", "share of the range")
+@register("session", "share of the range", recent=True)
 def place_in_range(bars: WideBars) -> pd.DataFrame:
     """Return the place of the close between low, 0, and high, 1."""
     low, width = bars.low, bars.high - bars.low
     return ((bars.close - low) / width.where(width > 0)).fillna(0.5).where(low.notna())
-
-
-@register("session", "share of the range")
-def recent_place_in_range(bars: WideBars) -> pd.DataFrame:
-    """Return the mean place of the close in the range of the last weeks."""
-    return _recent(place_in_range(bars))
 
 
 @register("indicators", "0 to 100")
@@ -160,17 +135,11 @@ def percent_to_ma20(bars: WideBars) -> pd.DataFrame:
     return bars.feature(PERCENT_TO_MA20)
 
 
-@register("volume", "logarithm of a share", needs_volume=True)
+@register("volume", "logarithm of a share", recent=True, needs_volume=True)
 def turnover(bars: WideBars) -> pd.DataFrame:
     """Return the money traded against its mean over a quarter."""
     money = _money(bars)
     return np.log(money / money.rolling(_QUARTER, min_periods=_MONTH).mean())
-
-
-@register("volume", "logarithm of a share", needs_volume=True)
-def recent_turnover(bars: WideBars) -> pd.DataFrame:
-    """Return the money traded in the last weeks against its mean over a quarter."""
-    return _recent(turnover(bars))
 
 
 @register("volume", "logarithm of return a unit of money", "rank", needs_volume=True)

@@ -21,7 +21,7 @@ from utils.config.trader import DataConfig, EvaluationConfig, SyntheticConfig
 
 PLANTED = {
     "gap": ("gap", "recent_gap", "intraday", "recent_intraday", "overnight_quarter", "intraday_quarter"),
-    "range": ("wicks", "recent_wicks", "session_range", "recent_range"),
+    "range": ("wicks", "recent_wicks", "session_range", "recent_session_range"),
     "volume": ("turnover", "recent_turnover", "illiquidity"),
     "column": ("sentiment",),
 }
