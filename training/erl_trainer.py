@@ -167,10 +167,11 @@ class ERLTrainer:
         champion = population.committee(population.elites)
         targets = population.networks.targets
         parts = [self.days.forecasts(targets, [agent]) for agent in population.elites]
-        mean = Forecasts(*(torch.stack([getattr(p, n) for p in parts]).mean(0) for n in ("gain", "time")))
+        members = Forecasts(*(torch.cat([getattr(part, name) for part in parts]) for name in ("gain", "time")))
         price = 0.5 * float(champion.rate)  # half of the capital invested
-        evidence = champion.evidence = self.days.evidence(mean, price, population.trials)
-        shares = {"weigh": evidence.trust, "report": 1.0, "require": float(evidence.is_significant)}
+        evidence = self.days.evidence(members, price, population.trials, len(population))
+        champion.evidence = evidence
+        shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}
         return champion.betting(shares[self.evaluation.evidence])
 
     @property

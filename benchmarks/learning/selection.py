@@ -72,7 +72,7 @@ class SelectionStudy:
 
     def record(self) -> Record:
         """Return plain numbers; the rank correlation is Spearman's over agents, None where all are equal."""
-        found: Record = {"share_of_orders": self.agents[CHAMPION].share}
+        found: Record = {"share_of_capital": self.agents[CHAMPION].share}
         if self.last is not None:
             unseen = torch.stack(self.last.unseen).mean(0)
             found["fitness_rank_correlation"] = rank_correlation(self.last.fitness, unseen)

@@ -59,7 +59,7 @@ def test_selection_is_measured_on_the_last_generation() -> None:
     assert found["agents"] == 4 and found["founders"] == len(set(trainer.population.founders))
     assert found["unseen_mean"] == pytest.approx(float(unseen.mean()))
     assert found["unseen_deviation"] == pytest.approx(float(unseen.std(correction=0)))
-    assert found["share_of_orders"] == trainer.champion.share
+    assert found["share_of_capital"] == trainer.champion.share
 
 
 def test_fitness_is_that_of_the_trainer() -> None:

@@ -42,7 +42,7 @@ def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch
     """The rest of its orders hold the market."""
     trainer = tiny_trainer(learnable_market(1), evaluation=replace(TINY_EVALUATION, evidence=evidence))
     for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
-        found = Evidence(selection=p_value, timing=1.0)
+        found = Evidence(selection=p_value, timing=1.0, share=weighed)
         monkeypatch.setattr(type(trainer.days), "evidence", lambda *_, found=found: found)
         champion = trainer.build_champion()
         assert champion.evidence == found

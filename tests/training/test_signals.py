@@ -285,7 +285,7 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert again["next_session"] == str(dates[-1])
     champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
     evidence = champion.evidence
-    assert before["evidence"] == f"{evidence.finding}. The champion is {evidence.bet(champion.share)}."
+    assert before["evidence"] == evidence.sentence(champion.share)
     assert f"decided at the close of {dates[-2]}" in shown and ("latest exit" in shown or "no order" in shown)
     capsys.readouterr()
     assert command(folder, "--date", "2010-01-03")[0] == 2

@@ -44,7 +44,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     if arguments.release:
         rules = dataclasses.replace(rules, drawdown_lock=0.0)
     signals = make_signals(champion, market, day, rules, cash, holdings, arguments.peak or 0.0)
-    evidence = f"{champion.evidence.finding}. The champion is {champion.evidence.bet(champion.share)}."
+    evidence = champion.evidence.sentence(champion.share)
     notes = [_NOTE]
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")

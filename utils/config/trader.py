@@ -223,8 +223,8 @@ class EvaluationConfig:
     random_pickers: kinds.PositiveInt = 200
     """Random selections in the baseline table."""
     evidence: Literal["weigh", "report", "require"] = "weigh"
-    """What the champion bets on its forecasts: `weigh`: the share of the capital that their p-value is worth, the rest
-    holds the market; `report`: all; `require`: all where they are significant, else nothing."""
+    """What share of the capital follows the agents: `weigh`: as much as their forecasts are worth, the rest holds the
+    basket; `report`: all; `require`: all where they are significant, else nothing."""
     rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
     """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
     not."""
