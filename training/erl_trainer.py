@@ -10,6 +10,7 @@ from torch import Tensor
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
+from environment.basket import Basket
 from environment.trading_env import Days, TradingEnvironment, windows_from
 from models.ddpg import LOSSES
 from models.ddpg_agent import DDPGAgent
@@ -57,6 +58,7 @@ class ERLTrainer:
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
+        self.basket = Basket.of(market, evaluation.basket, seed, env.account.device)
         self.rollouts = PopulationRollouts(
             days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
         )
@@ -161,7 +163,7 @@ class ERLTrainer:
     def build_champion(self) -> DDPGAgent:
         """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.
 
-        It bets the share of the capital that its evidence is worth, and holds the market with the rest.
+        The share of the capital that its evidence is worth follows it; the rest holds the basket.
         """
         population = self.population
         champion = population.committee(population.elites)
@@ -191,7 +193,7 @@ class ERLTrainer:
 
     @property
     def best_agent(self) -> DDPGAgent:
-        """A clone of the fittest agent of the last evaluation, with the champion's evidence and share of the orders."""
+        """A clone of the fittest agent of the last evaluation, with the champion's evidence and share."""
         best = self.population.best_agent
         best.evidence = self.champion.evidence
         return best.betting(self.champion.share)
@@ -210,12 +212,21 @@ class ERLTrainer:
         return summary if starts.dim() else {name: value.item() for name, value in summary.items()}
 
     def validate_best_agent(self) -> dict[str, float]:
-        """Play the champion on the validation windows; nothing is selected by the result."""
+        """Play the champion on the validation windows, its agents and its basket; nothing is selected by the result.
+
+        Returns:
+            Mean profits in percent of the initial capital: of the champion, of its agents if all orders were theirs,
+            and of its basket.
+        """
         rules, span = self.val_env.rules, self.market.splits.validation
-        windows = windows_from(spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows), rules)
+        starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
-        summary = self.run_episode(agent=self.champion, env=self.val_env, **windows)
-        return {"champion": float(torch.from_numpy(summary["profit_percent"]).mean())}
+        summary = self.run_episode(agent=self.champion, env=self.val_env, **windows_from(starts, rules))
+        agents = float(torch.from_numpy(summary["profit_percent"]).mean())
+        held = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
+        basket, share = 100 * (float(held) / rules.initial_capital - 1), self.champion.share
+        champion = rules.exposure * (share * agents + (1 - share) * basket)
+        return {"champion": champion, "agents": agents, "basket": basket}
 
     def end_training(self) -> None:
         """Free what only further generations need, such as inputs of the training days."""

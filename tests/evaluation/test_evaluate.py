@@ -68,7 +68,8 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(evaluated: Path) 
     found = json.loads((folder / "results.json").read_text())
     policies, sentence = found["policies"], found["verdict"]["sentence"]
     assert set(policies) >= {
-        *("champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
+        *("champion", "agents, all orders theirs", "basket"),
+        *("random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
         *("planted rule", "oracle", "equal risk", "12-1 momentum", "low volatility", "ridge", "LightGBM"),
     }
     assert all(set(policy) == set(METRICS) for policy in policies.values())

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import pearsonr
 
@@ -14,19 +12,14 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.ddpg_agent import DDPGAgent
 from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.inputs import INPUTS
 from models.networks import Networks
 from models.policy import Forecasts
-from models.round_robin import RoundRobinPolicy
 from tests.small_market import TINY_RULES
-from tests.tiny import learnable_market, random_world, seeded, tiny_agent, tiny_rules
+from tests.tiny import learnable_market, seeded
 from training.erl_trainer import build_trainer
-from training.evaluation.play import EvaluationSetup, play_agent
 from training.forecasts.training_days import TrainingDays
-from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT
 
 Array = NDArray[np.floating]
 NONE = Evidence(selection=0.4, timing=1.0)
@@ -85,7 +78,7 @@ def test_evidence_by_hand(days: TrainingDays) -> None:
     assert relative.selection < 1e-3 and relative.timing > 0.01 and relative.share > 0.5
     level = evidence_of(days, mean_of_day(results) + np.zeros_like(results))
     assert level.selection == 1.0 and level.timing < 1e-3 and level.coefficient == 0.0
-    assert level.timing_coefficient > 0.9
+    assert level.timing_coefficient > 0.5
     opposite = evidence_of(days, -noisy)
     assert opposite.selection > 0.99 and opposite.smallest == min(opposite.selection, opposite.timing)
     assert opposite.coefficient < -0.2 and opposite.share == 0.0
@@ -148,57 +141,3 @@ def test_closed_forms_that_found_noise_are_no_evidence() -> None:
         networks.start_from(days.closed_form()[None, :, :, -1])
         found.append(days.evidence(days.forecasts(networks.targets, [0]), 0.05, 1).smallest)
     assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 4
-
-
-def holder(market: Market, rules: EnvironmentConfig) -> DDPGAgent:
-    return replace(tiny_agent(market, rules=rules), evidence=NONE).betting(0.0)
-
-
-@pytest.mark.parametrize("orders", [1, 2])
-def test_without_evidence_it_holds_as_many_stocks_as_the_rules_allow(orders: int) -> None:
-    rules = replace(tiny_rules(), max_new_positions_per_day=orders, max_holding_days=2, cost_bps=0.0, slippage_bps=0.0)
-    world = random_world(rules=rules)
-    agent = holder(world.market, rules)
-    setup = EvaluationSetup(world.market, world.env, world.starts(6))
-    track, trades, _ = play_agent(setup, agent)
-    for trade in trades:
-        assert trade["target_price"] == pytest.approx(trade["entry_price"] * (1 + MAX_TARGET_PERCENT / 100))
-    most = min(1 / (orders * 2), rules.largest_order)
-    sizes = np.array([trade["value"] for trade in trades]) / rules.initial_capital
-    assert sizes.max() <= most + 1e-9 and np.median(sizes) > 0.8 * most
-    by_stock = np.bincount([trade["stock"] for trade in trades], minlength=world.stocks)
-    assert (by_stock > 0).all(), "every stock has its turn"
-    assert float(track.exposure.mean()) > 0
-
-
-@given(st.integers(1, 7), st.integers(1, 3), st.integers(0, 2**20))
-def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
-    """Where all stocks trade, each is first equally often; where some do not, only those that do have a turn."""
-    orders = min(orders, stocks)
-    rules = replace(tiny_rules(), max_new_positions_per_day=orders)
-    policy = RoundRobinPolicy(0.0, rules)
-    whole = torch.ones(stocks * 4, stocks, dtype=torch.bool)
-    rich = torch.ones(len(whole))
-    placed = policy.hold(policy.turns(whole), whole, rich)
-    assert torch.bincount(placed.stock.flatten(), minlength=stocks).unique().numel() == 1
-    assert bool((placed.coefficient >= MIN_COEFFICIENT).all())
-    draws = torch.Generator().manual_seed(seed)
-    tradable = torch.rand(whole.shape, generator=draws) < 0.5
-    placed = policy.hold(policy.turns(tradable), tradable, rich)
-    assert bool(tradable.gather(1, placed.stock)[placed.coefficient > 0].all())
-    assert torch.equal((placed.coefficient > 0).sum(1), tradable.sum(1).clamp(max=orders))
-    assert bool(placed.keep.all()), "it sells nothing"
-    assert not policy.hold(policy.turns(whole), whole, 0 * rich).coefficient.any()
-
-
-@given(st.floats(0.0, 0.999), st.integers(1, 5), st.integers(1, 2))
-def test_days_are_shared(share: float, stocks: int, orders: int) -> None:
-    """Of any first days the agent has its share, rounded down; on the others the market's queue goes round."""
-    orders = min(orders, stocks)
-    policy = RoundRobinPolicy(share, replace(tiny_rules(), max_new_positions_per_day=orders))
-    days = torch.arange(40 * stocks)
-    is_own = policy.is_own(days)
-    assert torch.equal(is_own.cumsum(0), ((days + 1).double() * share).floor().long())
-    turns = policy.turns(torch.ones(len(days), stocks, dtype=torch.bool))
-    bought = (turns[~is_own] < orders).sum(0)
-    assert int(bought.max() - bought.min()) <= 1

@@ -96,7 +96,9 @@ def play_run(
         tuning = spaced_windows(run.market.splits.train, steps, TUNING_WINDOWS).to(run.device)
         rules = rules | tune_planted(env, run.planted_scores, tuning)
     return play_all(
-        EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts)),
+        EvaluationSetup(
+            run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts), run.basket
+        ),
         run.champion,
         rules,
         random_selections=judging.random_pickers,

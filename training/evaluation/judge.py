@@ -13,7 +13,17 @@ import pandas as pd
 from data.features import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import BEST_AGENT, CHAMPION, EQUAL, HOLD, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import (
+    ALL_ORDERS,
+    BASKET,
+    BEST_AGENT,
+    CHAMPION,
+    EQUAL,
+    HOLD,
+    ORACLE,
+    RANDOM,
+    RULE,
+)
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
@@ -136,13 +146,13 @@ class Evaluation:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
         # The best baseline is sought among policies that do not know what is planted.
-        no_baselines = (CHAMPION, BEST_AGENT, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+        no_baselines = (CHAMPION, ALL_ORDERS, BASKET, BEST_AGENT, RANDOM, EQUAL, HOLD, RULE, ORACLE)
         others = [name for name in profit if name not in no_baselines]
         champion, equal = (float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL))
         return verdict(
             profit[CHAMPION][0],
             profit[RANDOM],
-            Shifted(played.shifted.daily_profit, played.known_share),
+            Shifted(played.shifted.daily_profit, played.known_share, played.held_profit),
             profit[EQUAL][0],
             trials=self.trials,
             exposure_ratio=equal / champion if champion else math.inf,
