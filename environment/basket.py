@@ -22,6 +22,10 @@ BAND = 1.5
 """Multiple of its part up to which a stock may grow until what is above it is sold at a rebalancing."""
 
 
+_DUST = 1e-6
+"""Share of the cash below which the stocks are rounding leftovers."""
+
+
 @dataclass(frozen=True)
 class BasketAccount:
     """W accounts that held a basket for some sessions; amounts in currency units."""
@@ -94,10 +98,10 @@ class Basket:
             day = day + 1
             has_bar, (open_, _, close) = self.bars.tradable[day], quotes[day].double().unbind(-1)
             # An account that holds nothing buys as soon as there is something to buy.
-            is_due = (session % REBALANCING_SESSIONS == 0) | ~(shares > 0).any(1)
+            is_due = (session % REBALANCING_SESSIONS == 0) | (invested[-1] < _DUST * cash)
             if bool(is_due.any()):
-                bought = rebalancing(rules, parts * is_due[:, None], has_bar, open_, last, shares, cash)
-                value = bought * torch.where(has_bar, open_, 0.0)
+                bought = rebalancing(rules, parts * is_due[:, None], open_, shares, cash)
+                value = (bought * open_).nan_to_num(0.0)
                 shares = shares + bought
                 traded = traded + value.abs().sum(1)
                 cash = cash - value.sum(1) - rules.cost_rate * value.abs().sum(1)
@@ -115,31 +119,22 @@ class Basket:
         return BasketAccount(torch.stack(equity, 1), torch.stack(invested, 1), shares, traded)
 
 
-def rebalancing(
-    rules: EnvironmentConfig,
-    parts: Tensor,
-    has_bar: Tensor,
-    price: Tensor,
-    last: Tensor,
-    shares: Tensor,
-    cash: Tensor,
-) -> Tensor:
-    """Return the shares of (W, n) stocks to buy, negative ones to sell, at these prices.
+def rebalancing(rules: EnvironmentConfig, parts: Tensor, price: Tensor, shares: Tensor, cash: Tensor) -> Tensor:
+    """Return the shares of (W, n) stocks to buy, negative ones to sell.
 
-    What has grown beyond the band is sold, and then all cash is spent where parts are too small.
+    What has grown beyond the band is sold, and then all cash is spent where parts are too small. Stocks without a price
+    stay as they are.
 
     Args:
         parts: of the stocks, up to a factor; 0: not traded.
-        has_bar: stocks without a bar are not traded, and worth their `last` price.
+        price: NaN where there is none.
         shares: held so far.
         cash: (W,)
     """
-    price = torch.where(has_bar, price, last)
-    value, parts = shares * price, parts * (has_bar | (shares > 0))
+    is_traded = (price > 0) & (parts > 0)
+    value, parts = torch.where(is_traded, shares * price, 0.0), torch.where(is_traded, parts, 0.0)
     target = (cash + value.sum(1))[:, None] * parts / parts.sum(1, keepdim=True).clamp(min=1e-300)
-    is_traded = has_bar & (parts > 0)
-    sold = torch.where(is_traded, (value - BAND * target).clamp(min=0.0), 0.0)
-    lacking = torch.where(is_traded, (target - value).clamp(min=0.0), 0.0)
+    sold, lacking = (value - BAND * target).clamp(min=0.0), (target - value).clamp(min=0.0)
     budget = (cash + sold.sum(1) * rules.sale_factor) / rules.purchase_factor
     spent = (budget / lacking.sum(1).clamp(min=1e-300)).clamp(0.0, 1.0)
     return torch.where(is_traded, (lacking * spent[:, None] - sold) / price, 0.0)

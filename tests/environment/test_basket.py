@@ -42,10 +42,9 @@ class Plain:
 
     def rebalance(self, prices: list[float], parts: list[float]) -> None:
         known = [stock for stock, price in enumerate(prices) if not math.isnan(price) and parts[stock] > 0]
-        at = [mark if math.isnan(price) else price for price, mark in zip(prices, self.marks, strict=True)]
-        value = [held * price for held, price in zip(self.shares, at, strict=True)]
-        whole = sum(part for stock, part in enumerate(parts) if stock in known or self.shares[stock] > 0)
-        goal = [(self.cash + sum(value)) * part / whole if whole else 0.0 for part in parts]
+        value = {stock: self.shares[stock] * prices[stock] for stock in known}
+        whole = sum(parts[stock] for stock in known)
+        goal = {stock: (self.cash + sum(value.values())) * parts[stock] / whole for stock in known}
         for stock in known:
             if value[stock] > BAND * goal[stock]:
                 self.trade(stock, BAND * goal[stock] - value[stock], prices[stock])
@@ -70,7 +69,7 @@ def plainly(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConf
     account, equity = Plain(rules, panel.shape[1]), [rules.initial_capital]
     for session in range(sessions):
         day = start + session + 1
-        if session % every == 0 or not any(account.shares):
+        if session % every == 0 or account.worth < 1e-6 * account.cash:
             account.rebalance(open_[day], [1.0] * panel.shape[1])
         account.live(close[day])
         equity.append(account.cash + account.worth)

@@ -56,7 +56,7 @@ def basket_orders(
     traded = torch.zeros_like(shares)
     if (day + 1 - first) % REBALANCING_SESSIONS == 0:
         money = torch.tensor([cash], dtype=torch.float64)
-        traded = rebalancing(rules, torch.ones_like(shares), has_bar, close, last, shares, money)
+        traded = rebalancing(rules, torch.ones_like(shares), close, shares, money)
     worth = (shares + traded) * torch.where(has_bar, close, last)
     orders = [
         BasketOrder(
