@@ -61,7 +61,9 @@ def evaluate(
         split,
         run.config,
         run.market,
-        play_run(run, getattr(run.market.splits, split), env, judging, "evaluation"),
+        play_run(
+            run, getattr(run.market.splits, split), env, judging, "evaluation", is_continuous=arguments.continuous
+        ),
         trials_beside(run.path) if split == "validation" else 1,
         shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
         champion_generation=run.generation,
@@ -78,6 +80,8 @@ def play_run(
     env: Portfolio,
     judging: EvaluationConfig,
     draws: str,
+    *,
+    is_continuous: bool = False,
 ) -> PlayedPolicies:
     """Play a run's champion and the baselines on some days: supervised ones, simple ones, and the planted rules.
 
@@ -85,9 +89,12 @@ def play_run(
 
     Args:
         draws: name of the generator of random selections.
+        is_continuous: in one window, on all days of which orders are given.
     """
-    steps = run.config.env.episode_steps
-    starts = consecutive_windows(days, steps).to(run.device)
+    steps, played = run.config.env.episode_steps, env
+    if is_continuous:
+        played = Portfolio(env.bars, dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0))
+    starts = consecutive_windows(days, played.rules.episode_steps).to(run.device)
     rules = simple_rules(run.market)
     if judging.rivals == "learned":
         learned = fit_supervised(run.market, env, refit_days=judging.rival_refit)
@@ -97,7 +104,7 @@ def play_run(
         rules = rules | tune_planted(env, run.planted_scores, tuning)
     return play_all(
         EvaluationSetup(
-            run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts), run.basket
+            run.market, played, starts, benchmark_close(judging.benchmark, run.market, played, starts), run.basket
         ),
         run.champion,
         rules,
