@@ -49,7 +49,7 @@ class Basket:
     """(n,) places among all columns of the market."""
 
     @classmethod
-    def of(cls, market: Market, ticker: str, seed: int, device: torch.device | str = "cpu") -> Self:
+    def of(cls, market: Market, ticker: str, seed: int) -> Self:
         """Hold one ticker of the data, or, where it is empty, all stocks that may be bought.
 
         Of more than 300 of them a sample is drawn, whatever their order.
@@ -68,7 +68,7 @@ class Basket:
             by_name = np.array(sorted(columns.tolist(), key=lambda column: market.tickers[column]))
             drawn = torch.randperm(len(columns), generator=named_generator(seed, "basket"))[:_SAMPLE]
             columns = np.sort(by_name[drawn.numpy()])
-        return cls(Bars.of(market.data_array, columns, device), columns)
+        return cls(Bars.of(market.data_array, columns), columns)
 
     def hold(
         self,

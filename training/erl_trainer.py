@@ -56,9 +56,9 @@ class ERLTrainer:
             env: agents are evaluated in it, and the champion validated in one like it.
         """
         self.market, self.eval_env, self.val_env = market, env, env.twin()
+        self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
-        self.basket = Basket.of(market, evaluation.basket, seed, env.account.device)
         self.rollouts = PopulationRollouts(
             days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
         )

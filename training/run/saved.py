@@ -50,7 +50,7 @@ class SavedRun:
     @cached_property
     def basket(self) -> Basket:
         """What the champion holds with the capital that does not follow it."""
-        return Basket.of(self.market, self.config.evaluation.basket, self.config.seed, self.device)
+        return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
 
     @property
     def name(self) -> str:
