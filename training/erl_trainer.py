@@ -100,7 +100,7 @@ class ERLTrainer:
             learning |= self.train_population()
         with self.log.phase("validate"):
             validation = self.validate_best_agent()
-        learning |= {f"p_value_{name}": chance for name, chance in vars(self.champion.evidence).items()}
+        learning |= {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
         return self.log.record(played, learning, validation, self.replay)
 
     def evaluate_population(self) -> PopulationResults:
