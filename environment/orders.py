@@ -67,6 +67,16 @@ def stop_price(entry_price: Price, stop_percent: float) -> Price:
     return entry_price * (1 - stop_percent / 100)
 
 
+def is_delisted(days_without_bar: Tensor, rules: EnvironmentConfig) -> Tensor:
+    """Tell which positions are closed, at their salvage value, because their stock had no bar for so many sessions."""
+    return days_without_bar >= rules.max_days_without_bar
+
+
+def salvage(last_price: Tensor, rules: EnvironmentConfig) -> Tensor:
+    """Return what such a position is closed at: the last traded price less a delisting loss."""
+    return last_price * (1 - rules.delisting_loss / 100)
+
+
 def position_features(
     rules: EnvironmentConfig,
     *,

@@ -19,7 +19,9 @@ from environment.orders import (
     choose_orders,
     cut_to_cash,
     held_stocks,
+    is_delisted,
     position_features,
+    salvage,
     stop_price,
     target_price,
 )
@@ -170,12 +172,6 @@ class Portfolio:
         """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
         found = self.bars.tradable.index_select(0, self.day) & ~self.held()
         return found & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else found
-
-    def sizes(self) -> Tensor:
-        """Return the sizes of positions at their entry as they are observed, (lanes, slots); 0 in empty slots."""
-        rows, ledger = self._open_rows(), self._ledger
-        largest = self.rules.initial_capital * self.rules.largest_order
-        return (ledger.value[rows] * ledger.is_open[rows] / largest).float().T
 
     def positions(self) -> Positions:
         """Return the open positions at the last close, by slot."""
@@ -340,10 +336,10 @@ class Portfolio:
         at_target = high >= target
         at_close = has_bar & self._is_due
         missing = ledger.days_without_bar[rows].add_(1).masked_fill_(has_bar, 0)
-        is_lost = missing >= self.rules.max_days_without_bar
+        is_lost = is_delisted(missing, self.rules)
         price = torch.where(has_bar, close, last)
         if self.rules.delisting_loss > 0:
-            price = torch.where(is_lost, price * (1 - self.rules.delisting_loss / 100), price)
+            price = torch.where(is_lost, salvage(price, self.rules), price)
         price = torch.where(at_target, target, price)
         applies = {"target_open": target_at_open, "target": at_target, "holding": at_close, "no_bar": is_lost}
         at_open = target_at_open

@@ -26,15 +26,14 @@ from models.ddpg import LOSSES
 from models.evidence import Evidence
 from models.inputs import INPUTS, Float32Array, InputRows, TradeInputs
 from models.networks import AdamW, Networks, Perceptrons
-from models.policy import Decision, Forecasts
+from models.policy import Decision, Forecasts, decide, invested_share
 from models.replay_buffer import Batch
 from models.responses import Responses
-from models.round_robin import Accounts, RoundRobinPolicy, act
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.memory.living import counted
-from utils.spaces import SESSIONS_HELD, SIZE, TARGET_PERCENTS, TRADING_LEFT
+from utils.spaces import TARGET_PERCENTS, TRADING_LEFT
 
 HISTORY = 1000
 _ARRAYS, _WORDS = ("mean", "std", "deviations"), ("rules", "features")
@@ -67,7 +66,7 @@ class DDPGAgent:
     evidence: Evidence
     """Of its forecasts, on training days out of fold."""
     share: float = 1.0
-    """Of the orders that are its own; the rest holds the market, see `models.round_robin`."""
+    """Of the capital that follows it; the rest holds a basket, see `environment.basket`. It decides as if all did."""
     risk: Tensor | None = None
     """(numbers,) weights of what the risk of orders costs it, see `models.risk`; None: nothing."""
     noise_scale: float = 0.0
@@ -115,23 +114,9 @@ class DDPGAgent:
         """The critic's losses in the last updates, of gains and of times together."""
         return [sum(both) for both in zip(self.losses["gain"], self.losses["time"], strict=True)]
 
-    @property
-    def holds_market(self) -> bool:
-        """Tell whether all of its orders hold the market round robin, without forecasts."""
-        return self.share == 0
-
-    def decides_on(self, day: int) -> bool:
-        """Tell whether the purchases of a day are its own."""
-        return self.market is None or bool(self.market.is_own(torch.tensor(day)))
-
     def betting(self, share: float) -> DDPGAgent:
-        """Return the agent with its own orders for a share of the capital; the rest holds the market."""
+        """Return the agent with a share of the capital that follows it."""
         return replace(self, share=share)
-
-    @property
-    def market(self) -> RoundRobinPolicy | None:
-        """What holds the market where not all orders are its own."""
-        return None if self.share == 1 else RoundRobinPolicy(self.share, self.rules)
 
     @property
     def rate(self) -> Tensor:
@@ -182,8 +167,6 @@ class DDPGAgent:
         # In the order of days: the last bits of sums depend on the layout.
         has_bar = np.ascontiguousarray(np.isfinite(market.close))
         tradable = torch.from_numpy(has_bar).to(self.device)
-        if self.holds_market:
-            return Forecasts.none(tradable)
         if isinstance(x, InputRows):
             rows = x
         else:
@@ -254,16 +237,9 @@ class DDPGAgent:
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         today, held = forecasts.at(slice(None), day), positions[..., 0] > 0
         has_bar = today.gain > -torch.inf
-        accounts = Accounts(
-            cash=account[:, 0],
-            left=account[:, TRADING_LEFT],
-            candidate=has_bar & ~held,
-            day=torch.tensor([day], device=self.device),
-            size=positions[..., SIZE],
-            sessions_held=(positions[..., SESSIONS_HELD] * self.rules.longest_holding).round(),
-        )
-        turns = None if self.market is None else self.market.turns(forecasts.gain[0] > -torch.inf)[None, day]
-        return act(today, self.rate, self.target_percent, accounts, self.rules, self.market, turns)
+        cash = account[:, 0]
+        price = self.rate * invested_share(cash, account[:, TRADING_LEFT])
+        return decide(today, price, cash, has_bar & ~held, self.target_percent, self.rules)
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""

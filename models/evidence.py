@@ -1,11 +1,17 @@
-"""What the evidence for an agent's forecasts is worth: p-values, and what it bets by them."""
+"""What the evidence for an agent's forecasts is worth: p-values, posteriors, and the share of the capital to bet."""
 
+import math
 from dataclasses import dataclass
 
-from utils.statistics import kelly_share
+import numpy as np
+from scipy.special import ndtri
+
+from utils.statistics import Posterior, cauchy_posterior
 
 SIGNIFICANCE_LEVEL = 0.001
 """Forecasts with a p-value of at most this are significant."""
+_PRIOR, _RISK_AVERSION, _MOST_NAMES = 0.02, 5.0, 10
+"""Chosen, not tuned: scale of the prior of a correlation, relative risk aversion, stocks held at a time."""
 
 
 def _p_value(value: float) -> str:
@@ -13,21 +19,73 @@ def _p_value(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """P-values of an agent's forecasts, out of fold on training days: that they have no skill.
+class Bet:
+    """What is known of a correlation of forecasts with results, and what betting on it takes."""
 
-    Adjusted (Bonferroni) for both tests and for all agents among which elites were selected.
+    estimate: float
+    """Of the correlation, out of fold."""
+    error: float
+    """Standard error; 0: nothing is known."""
+    spread: float
+    """Standard deviation of the results, share of a position's value."""
+    score: float
+    """Mean forecast of what is bet on, in standard deviations."""
+    names: int = 1
+    """Independent positions at a time."""
+
+    @classmethod
+    def on_stocks(cls, estimate: float, error: float, spread: float, stocks: float) -> "Bet":
+        """Bet on the ten best of so many stocks, or on the better half of fewer than twenty."""
+        names = max(1, min(_MOST_NAMES, round(stocks / 2)))
+        # Blom's approximation of normal scores.
+        score = float(ndtri(1 - (np.arange(1, names + 1) - 0.375) / (max(stocks, names) + 0.25)).mean())
+        return cls(estimate, error, spread, score, names)
+
+    @classmethod
+    def on_days(cls, estimate: float, error: float, spread: float) -> "Bet":
+        """Bet on the better half of the days."""
+        return cls(estimate, error, spread, math.sqrt(2 / math.pi))
+
+    @property
+    def posterior(self) -> Posterior:
+        """Return mean and deviation of the correlation; where nothing is known, a correlation's error is 1."""
+        known = self.error > 0
+        return cauchy_posterior(self.estimate if known else 0.0, self.error if known else 1.0, _PRIOR)
+
+    def share(self, costs: float) -> float:
+        """Return the share of the capital to bet, 0 to 1: expected excess over risk aversion times variance (Merton
+        1969), `costs` being those of a round trip, as a share of the value."""
+        risk = _RISK_AVERSION * self.spread**2 / self.names
+        excess = self.posterior.mean * self.spread * self.score - costs
+        return min(1.0, max(0.0, excess / risk)) if risk > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What training days tell, out of fold, of an agent's forecasts.
+
+    P-values are adjusted (Bonferroni) for both tests and for all agents among which elites were selected.
     """
 
     selection: float
-    """Of ranking the stocks of a day."""
+    """P-value of ranking the stocks of a day."""
     timing: float
-    """Of forecasting the days' means."""
+    """P-value of forecasting the days' means."""
+    coefficient: float = 0.0
+    """Posterior mean of the information coefficient, the correlation over the stocks of a day."""
+    deviation: float = 0.0
+    """Posterior standard deviation of it."""
+    timing_coefficient: float = 0.0
+    """Posterior mean of the correlation in time of the days' means."""
+    timing_deviation: float = 0.0
+    share: float = 0.0
+    """Of the capital that these are worth, in whole percent: the larger of what selection and timing are."""
 
-    @property
-    def trust(self) -> float:
-        """Return the share of the capital to bet on the more significant of the two, in whole percent."""
-        return round(kelly_share(self.smallest), 2)
+    @classmethod
+    def of(cls, selection: float, timing: float, stocks: Bet, days: Bet, costs: float) -> "Evidence":
+        """Weigh p-values of selection and timing, and the bets on them, at the costs of a round trip."""
+        share = round(max(stocks.share(costs), days.share(costs)), 2)
+        return cls(selection, timing, *stocks.posterior, *days.posterior, share)
 
     @property
     def is_significant(self) -> bool:
@@ -40,15 +98,17 @@ class Evidence:
         return min(self.selection, self.timing)
 
     def bet(self, share: float) -> str:
-        """Return what an agent bets that has a share of the orders for itself, without a full stop."""
-        named = ("selection", self.selection), ("timing", self.timing)
-        worth = " and ".join(f"{name} {_p_value(p_value)}" for name, p_value in named)
-        orders = f"{share:.0%} of the orders are the agents', the rest holds the market"
-        whole = {0.0: "it holds the market", 1.0: "all orders are the agents'"}
-        return f"evidence: {worth}; {whole.get(share, orders)}"
+        """Return what an agent's forecasts are worth that a share of the capital follows, without a full stop."""
+        follows = f"{share:.0%} of the capital follows them, the rest holds the basket"
+        whole = {0.0: "all of the capital holds the basket", 1.0: "all of the capital follows them"}
+        return (
+            f"the agents' forecasts are worth an IC of {self.coefficient:.3f} +- {self.deviation:.3f}, and in time "
+            f"{self.timing_coefficient:.2f} +- {self.timing_deviation:.2f}: {whole.get(share, follows)}"
+        )
 
-    @property
-    def finding(self) -> str:
-        """Return the finding as a sentence without a full stop."""
+    def sentence(self, share: float) -> str:
+        """Return the p-values, and what the forecasts are worth that a share of the capital follows."""
         some = "" if self.is_significant else "no "
-        return f"Training days show {some}significant evidence ({_p_value(self.smallest)})"
+        named = ("selection", self.selection), ("timing", self.timing)
+        worth = ", ".join(f"{name} {_p_value(p_value)}" for name, p_value in named)
+        return f"Training days show {some}significant evidence ({worth}). T{self.bet(share)[1:]}."

@@ -46,12 +46,6 @@ class Forecasts:
         return cls(torch.where(known, gain, -torch.inf), torch.where(known, time, 0.0), penalty)
 
     @classmethod
-    def none(cls, tradable: Tensor) -> Forecasts:
-        """Return zero forecasts for every tradable stock, (days, n)."""
-        nothing = torch.zeros(1, *tradable.shape, device=tradable.device)
-        return cls.of(nothing, nothing, tradable)
-
-    @classmethod
     def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
         """Join forecasts of some of all `days`; there are none on the others."""
         joined: dict[str, Tensor] = {}
@@ -120,7 +114,7 @@ def decide(
     rules: EnvironmentConfig,
     noise: Tensor | float = 0.0,
 ) -> Decision:
-    """Decide in L accounts at a close.
+    """Decide in L accounts at a close, wherever agents act: the only way from what is known to orders.
 
     Args:
         forecasts: of their day, (L, n).

@@ -10,7 +10,8 @@ from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 POLICIES = {
-    *("champion", "best agent", "random picker", "equal weight", "buy and hold", "equal risk"),
+    *("champion", "agents, all orders theirs", "basket"),
+    *("best agent", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
 }
 
@@ -52,7 +53,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         "Loaded: 300 days, 6 stocks, 9 features from the built-in market",
         "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 41 days",
         f"Replay      {summary['replay_size']} / 80, ready",
-        "Evidence    on training days, evidence: selection p",
+        "Evidence    on training days, the agents' forecasts are worth an IC of ",
         "agents above zero",
         "environments 2, agents 5, replay buffers 1; too early to tell",
         "planted rule",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
+from environment.basket import Basket
 from environment.trading_env import Days, TradingEnvironment, windows_from
 from models.ddpg import LOSSES
 from models.ddpg_agent import DDPGAgent
@@ -55,6 +56,7 @@ class ERLTrainer:
             env: agents are evaluated in it, and the champion validated in one like it.
         """
         self.market, self.eval_env, self.val_env = market, env, env.twin()
+        self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
         self.rollouts = PopulationRollouts(
@@ -98,7 +100,7 @@ class ERLTrainer:
             learning |= self.train_population()
         with self.log.phase("validate"):
             validation = self.validate_best_agent()
-        learning |= {f"p_value_{name}": chance for name, chance in vars(self.champion.evidence).items()}
+        learning |= {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
         return self.log.record(played, learning, validation, self.replay)
 
     def evaluate_population(self) -> PopulationResults:
@@ -161,16 +163,17 @@ class ERLTrainer:
     def build_champion(self) -> DDPGAgent:
         """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.
 
-        It bets the share of the capital that its evidence is worth, and holds the market with the rest.
+        The share of the capital that its evidence is worth follows it; the rest holds the basket.
         """
         population = self.population
         champion = population.committee(population.elites)
         targets = population.networks.targets
         parts = [self.days.forecasts(targets, [agent]) for agent in population.elites]
-        mean = Forecasts(*(torch.stack([getattr(p, n) for p in parts]).mean(0) for n in ("gain", "time")))
+        members = Forecasts(*(torch.cat([getattr(part, name) for part in parts]) for name in ("gain", "time")))
         price = 0.5 * float(champion.rate)  # half of the capital invested
-        evidence = champion.evidence = self.days.evidence(mean, price, population.trials)
-        shares = {"weigh": evidence.trust, "report": 1.0, "require": float(evidence.is_significant)}
+        evidence = self.days.evidence(members, price, population.trials, len(population))
+        champion.evidence = evidence
+        shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}
         return champion.betting(shares[self.evaluation.evidence])
 
     @property
@@ -190,7 +193,7 @@ class ERLTrainer:
 
     @property
     def best_agent(self) -> DDPGAgent:
-        """A clone of the fittest agent of the last evaluation, with the champion's evidence and share of the orders."""
+        """A clone of the fittest agent of the last evaluation, with the champion's evidence and share."""
         best = self.population.best_agent
         best.evidence = self.champion.evidence
         return best.betting(self.champion.share)
@@ -209,12 +212,21 @@ class ERLTrainer:
         return summary if starts.dim() else {name: value.item() for name, value in summary.items()}
 
     def validate_best_agent(self) -> dict[str, float]:
-        """Play the champion on the validation windows; nothing is selected by the result."""
+        """Play the champion on the validation windows, its agents and its basket; nothing is selected by the result.
+
+        Returns:
+            Mean profits in percent of the initial capital: of the champion, of its agents if all orders were theirs,
+            and of its basket.
+        """
         rules, span = self.val_env.rules, self.market.splits.validation
-        windows = windows_from(spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows), rules)
+        starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
-        summary = self.run_episode(agent=self.champion, env=self.val_env, **windows)
-        return {"champion": float(torch.from_numpy(summary["profit_percent"]).mean())}
+        summary = self.run_episode(agent=self.champion, env=self.val_env, **windows_from(starts, rules))
+        agents = float(torch.from_numpy(summary["profit_percent"]).mean())
+        held = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
+        basket, share = 100 * (float(held) / rules.initial_capital - 1), self.champion.share
+        champion = rules.exposure * (share * agents + (1 - share) * basket)
+        return {"champion": champion, "agents": agents, "basket": basket}
 
     def end_training(self) -> None:
         """Free what only further generations need, such as inputs of the training days."""

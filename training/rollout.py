@@ -19,13 +19,12 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.evolution import ranked
-from models.policy import Decision, Forecasts
+from models.policy import Decision, Forecasts, decide, invested_share
 from models.population import Population
-from models.round_robin import Accounts, RoundRobinPolicy, act
 from training.cuda_graph import CudaGraph, Tensors
 from training.forecasts.training_days import TrainingDays
 from utils.progress import progress
-from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, SESSIONS_HELD, SIZE, spread_positions
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 """Parts of the episode summaries that are summed per generation."""
@@ -61,7 +60,6 @@ def roll_out(
     targets: Tensor,
     starts: Tensor,
     *,
-    market: RoundRobinPolicy | None = None,
     noise: Tensor | None = None,
     records: bool = False,
     safe_point: Callable[[], None] = lambda: None,
@@ -75,7 +73,6 @@ def roll_out(
     Args:
         rates, targets: (A,) prices of capital and sale targets, in percent.
         starts: (W,) first days of the windows, best on the CPU.
-        market: holds the market with the share of the capital that the agent does not bet.
         noise: (A, E, trading days) exploration noise, percent added to scores, on the last E windows, which do not
             count towards fitness.
         records: record transitions for a replay buffer.
@@ -94,10 +91,7 @@ def roll_out(
     if noise is not None:
         inputs["noise"] = torch.zeros(agents, windows, trading_days, device=device)
         inputs["noise"][:, judged:] = noise
-    if market is not None:
-        # An input, so that a captured graph of another kind of policy is not launched for it.
-        inputs["turns"] = market.turns(forecasts.gain[0] > -torch.inf)
-    days = partial(_play_days, env, market, records, label, safe_point)
+    days = partial(_play_days, env, records, label, safe_point)
     first = starts.repeat(agents)
     ends = first + steps, first + trading_days
     env.reset(start_idx=first, end_idx=ends[0], trading_end_idx=ends[1], observe=False)
@@ -116,7 +110,6 @@ def roll_out(
 
 def _play_days(
     env: TradingEnvironment,
-    market: RoundRobinPolicy | None,
     records: bool,
     label: str,
     safe_point: Callable[[], None],
@@ -133,20 +126,14 @@ def _play_days(
             env.step(None)
             continue
         left = torch.full_like(account.cash, account.trading_steps - step)
-        accounts = Accounts((account.cash / rules.initial_capital).float(), left, account.candidates(), account.day)
-        turns: Tensor | None = None
-        if market is not None:
-            slots = account.positions()
-            dense = spread_positions(slots.stock, slots.features, account.bars.stocks)
-            held = (dense[..., SESSIONS_HELD] * rules.longest_holding).round()
-            accounts = replace(accounts, size=dense[..., SIZE], sessions_held=held)
-            turns = inputs["turns"][account.day]
+        cash = (account.cash / rules.initial_capital).float()
         noise: Tensor | float = 0.0
         if "noise" in inputs and account.is_trading:
             noise = inputs["noise"][..., step].reshape(-1, 1)
-        decision = act(forecasts.at(agent, account.day), rate, target, accounts, rules, market, turns, noise)
+        today, price = forecasts.at(agent, account.day), rate * invested_share(cash, left)
+        decision = decide(today, price, cash, account.candidates(), target, rules, noise)
         if records:
-            seen.append({"day": account.day.int(), "cash": accounts.cash})
+            seen.append({"day": account.day.int(), "cash": cash})
         env.step(orders_of(decision, account))
     return {name: torch.stack([day[name] for day in seen]) for name in (seen or [{}])[0]}
 
@@ -322,14 +309,13 @@ def play_agent_on(
     safe_point: Callable[[], None] = lambda: None,
     lengths: tuple[int, int] | None = None,
 ) -> Rollout:
-    """Play one agent, as deployed, on windows, see `roll_out`."""
+    """Play one agent on windows, all orders its own, see `roll_out`."""
     return roll_out(
         env,
         forecasts,
         agent.rate,
         agent.target_percent,
         starts,
-        market=agent.market,
         label=label,
         safe_point=safe_point,
         lengths=lengths,

@@ -13,7 +13,6 @@ TARGET_PERCENTS = (MIN_TARGET_PERCENT, 20.0, 30.0, 40.0, MAX_TARGET_PERCENT)
 """Sale targets among which agents choose."""
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
-SESSIONS_HELD, SIZE = 1, 3  # indices of days held and size among a position's features
 ACCOUNT_FEATURES = 3
 """Cash and exposure as fractions of the initial capital, fraction of trading days left (negative in settlement); with a
 drawdown lock also the part of the allowed drawdown that is used, 1 once the account is locked."""

@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit, wofz
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -105,15 +106,28 @@ def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -
     return MeanTest(float(values.mean()), math.sqrt(variance / (1 - lost) / days), freedom, trials)
 
 
-def kelly_share(p_value: float) -> float:
-    """Return the share to bet on a finding with this p-value, 0 to 1; 0 from 1/e on.
+class Posterior(NamedTuple):
+    """Mean and standard deviation of what is known of a number."""
 
-    At even odds beforehand the finding is true with a probability of at most 1 / (1 + B), where B = -e p log p (Sellke,
-    Bayarri and Berger 2001, "Calibration of p values for testing precise null hypotheses"). Of an even bet with this
-    probability Kelly (1956) stakes what it exceeds that of the contrary by.
+    mean: float
+    deviation: float
+
+
+def cauchy_posterior(estimate: float, error: float, scale: float) -> Posterior:
+    """Return the posterior of an effect, estimated with a normal error, whose prior is a Cauchy law around 0.
+
+    With z = (estimate + i scale) / (error sqrt 2) and the Faddeeva function w, the evidence is Voigt's profile
+    V = Re w(z) / (error sqrt(2 pi)), the mean is scale x Im w(z) / Re w(z), and the mean square follows from
+    x^2 = (x^2 + scale^2) - scale^2, under which the prior's density cancels. Small estimates shrink to nearly nothing,
+    large ones to nearly nothing less than they are.
+
+    Args:
+        error: standard error, above 0.
     """
-    odds = -math.e * p_value * math.log(p_value) if 0 < p_value < 1 / math.e else float(p_value > 0)
-    return (1.0 - odds) / (1.0 + odds)
+    told = complex(wofz(complex(estimate, scale) / (error * math.sqrt(2))))
+    mean = scale * told.imag / told.real
+    square = scale / math.pi * error * math.sqrt(2 * math.pi) / told.real - scale**2
+    return Posterior(mean, math.sqrt(max(0.0, square - mean**2)))
 
 
 def rank_p_value(value: float, others: Array, trials: int = 1) -> float:
@@ -132,10 +146,10 @@ def rank_p_value(value: float, others: Array, trials: int = 1) -> float:
     return min(1.0, trials * p_value)
 
 
-def expected_best_sharpe(deviation: float, trials: int) -> float:
-    """Return the Sharpe ratio that the best of `trials` without skill shows on average (Bailey & Lopez de Prado 2014).
+def expected_best(deviation: float, trials: int) -> float:
+    """Return what the best of `trials` without skill shows on average (Bailey & Lopez de Prado 2014).
 
-    `deviation` is the standard deviation of the trials' Sharpe ratios; the unit is theirs. One trial: 0.
+    `deviation` is the standard deviation of what they show, such as a Sharpe ratio; the unit is theirs. One trial: 0.
     """
     if trials <= 1:
         return 0.0
@@ -147,7 +161,7 @@ def deflated_ratio(returns: Array, benchmark: float) -> float | None:
     """Return the probability of a true Sharpe ratio above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
 
     Phi((S - S0) sqrt(T - 1) / sqrt(1 - skewness S + (kurtosis - 1) / 4 S^2)), S the ratio of the (T,) returns. With
-    S0 = `expected_best_sharpe` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
+    S0 = `expected_best` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
     information ratio. None where the returns never vary.
     """
     deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0

@@ -148,7 +148,10 @@ def trained_run(config: Config, kind: str, budget: Budget) -> Record:
         setup = setup_on(market, config, span)
         judge = Judge.on(setup, baselines, config.evaluation.random_pickers, config.seed)
         champion = trained.trainer.champion
-        praise[name] = {**judge.praise(_played(setup, champion)), "has_evidence": champion.evidence.is_significant}
+        praise[name] = {
+            **judge.praise(_played(setup, champion), champion.share),
+            "has_evidence": champion.evidence.is_significant,
+        }
     return {"praise": praise, **trained.record()}
 
 

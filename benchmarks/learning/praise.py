@@ -66,18 +66,26 @@ class Judge:
         generator = named_generator(seed, "random pickers")
         return cls(setup, play_held(setup)[EQUAL].daily_profit[0], profits, count, generator)
 
-    def praise(self, played: ProfitAndOrders) -> Praise:
-        """Return every claim of the report's verdict on a policy, true or not.
+    def praise(self, played: ProfitAndOrders, share: float = 1.0) -> Praise:
+        """Return every claim of the report's verdict on a policy, true or not; a share of the capital follows it, the
+        rest holds the basket.
 
         Claims are the verdict's properties that are true or false, and the comparison with the best baseline.
         """
         profit, orders = played
-        same_day, shifted = (
-            draw(self.setup, orders, self.random_selections, self.generator).daily_profit
-            for draw in (play_random, play_shifted)
+        held = (1.0 - share) * self.equal_weight
+        profit, same_day, shifted = (
+            share * own + held
+            for own in (
+                profit,
+                *(
+                    draw(self.setup, orders, self.random_selections, self.generator).daily_profit
+                    for draw in (play_random, play_shifted)
+                ),
+            )
         )
         known = known_share(orders, self.setup.env.rules)
-        found = verdict(profit, same_day, Shifted(shifted, known), self.equal_weight, baselines=self.baselines)
+        found = verdict(profit, same_day, Shifted(shifted, known, held), self.equal_weight, baselines=self.baselines)
         values = {name: getattr(found, name) for name in dir(found) if not name.startswith("_")}
         claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
         if found.best_baseline is not None:

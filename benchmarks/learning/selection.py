@@ -13,18 +13,17 @@ from torch import Tensor
 from benchmarks.learning.study import Record
 from benchmarks.learning.unseen import UnseenPath
 from data.splits import spaced_windows
+from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from models.population import Population
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import BEST_AGENT, CHAMPION
+from training.evaluation.baselines import ALL_ORDERS, BEST_AGENT, CHAMPION
 from training.rollout import PopulationRollouts, Windows
 
 Array = NDArray[np.float64]
 MEAN_AGENT = "mean agent"
 """The mean profit of the last generation's agents."""
-ALL_ORDERS = "champion, all orders its own"
-"""Whatever share of them its evidence is worth."""
 _FITNESS_WINDOWS = 32
 
 
@@ -59,8 +58,8 @@ class SelectionStudy:
     for, the agents of the last generation."""
 
     def __init__(self, trainer: ERLTrainer, *, has_agents: bool = False) -> None:
-        self.trainer, champion = trainer, trainer.champion
-        self.agents = {CHAMPION: champion, ALL_ORDERS: champion.betting(1.0), BEST_AGENT: trainer.best_agent}
+        self.trainer, self.share = trainer, trainer.champion.share
+        self.agents = {ALL_ORDERS: trainer.champion, BEST_AGENT: trainer.best_agent}
         self.last = Agents.of(trainer, trainer.population) if has_agents else None
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
@@ -68,11 +67,15 @@ class SelectionStudy:
         profits: dict[str, Array] = {
             name: path.play_agent(agent, x).summary.profit_percent.numpy() for name, agent in self.agents.items()
         }
+        rules = path.env.rules
+        held = Basket.of(path.market, "", 0).hold(rules, path.starts, rules.episode_steps).equity[:, -1].numpy()
+        basket = 100 * (held / rules.initial_capital - 1)
+        profits = {CHAMPION: self.share * profits[ALL_ORDERS] + (1.0 - self.share) * basket, **profits}
         return profits | ({} if self.last is None else {MEAN_AGENT: self.last.play(path, x).mean(axis=0)})
 
     def record(self) -> Record:
         """Return plain numbers; the rank correlation is Spearman's over agents, None where all are equal."""
-        found: Record = {"share_of_orders": self.agents[CHAMPION].share}
+        found: Record = {"share_of_capital": self.share}
         if self.last is not None:
             unseen = torch.stack(self.last.unseen).mean(0)
             found["fitness_rank_correlation"] = rank_correlation(self.last.fitness, unseen)

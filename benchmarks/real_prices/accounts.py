@@ -31,6 +31,8 @@ class Pickers:
     """(S, days) mean profits of those whose orders are moved in time."""
     known_share: Array
     """(S, days) see `training.forecasts.skill.known_share`."""
+    held: Array
+    """(S, days) profits of the basket beside them, percent of the initial capital."""
 
     def each(self, windows: slice, steps: int) -> Array:
         """Return (S * count, days) profits over some windows: the mean over seeds, and what each earned beyond its own.
@@ -86,7 +88,11 @@ class Account:
             {label: profit[:, days] for label, profit in self.replays.items()},
             known
             and Pickers(
-                known.daily[:, days], known.blocks[..., blocks], known.shifted[:, days], known.known_share[:, days]
+                known.daily[:, days],
+                known.blocks[..., blocks],
+                known.shifted[:, days],
+                known.known_share[:, days],
+                known.held[:, days],
             ),
         )
 
@@ -106,7 +112,7 @@ def pack(values: Array, digits: int = _DIGITS) -> list[float | None]:
     return [round(float(value), digits) if np.isfinite(value) else None for value in values]
 
 
-def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array) -> Record:
+def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array, held: Array) -> Record:
     """Return the stored profits of random selections as JSON values."""
     edges = block_edges(track.equity.shape[2] - 1)
     percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
@@ -115,6 +121,7 @@ def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array)
         "blocks": [pack(own, 5) for own in percent.reshape(len(percent), -1)],
         "shifted": pack(shifted.daily_profit.mean(axis=0)),
         "known_share": pack(known_share),
+        "held": pack(held),
     }
 
 

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from benchmarks.learning.study import holm
 from benchmarks.real_prices.accounts import Account, Array
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison
-from training.evaluation.baselines import EQUAL, HOLD
+from training.evaluation.baselines import BASKET, EQUAL, HOLD
 from training.evaluation.measures import measures_of
 from training.evaluation.verdict import Shifted, Verdict, verdict, yearly
 from training.forecasts.skill import beta, summed_up
@@ -62,7 +62,7 @@ class Field:
     @property
     def rivals(self) -> list[str]:
         """Return the policies among which the best baseline is sought: what is held at equal weight is not one."""
-        return [name for name in self.accounts if name not in (*self.trained, EQUAL, HOLD)]
+        return [name for name in self.accounts if name not in (*self.trained, BASKET, EQUAL, HOLD)]
 
     @property
     def folds(self) -> int:
@@ -85,7 +85,7 @@ class Field:
         """Return the verdict that a report of the product would give on the means over seeds."""
         known = account.pickers
         assert known is not None
-        shifted = Shifted(known.shifted.mean(axis=0)[None], known.known_share.mean(axis=0))
+        shifted = Shifted(known.shifted.mean(axis=0)[None], known.known_share.mean(axis=0), known.held.mean(axis=0))
         return verdict(
             account.profit,
             known.each(slice(0, account.windows), account.steps),

@@ -27,11 +27,12 @@ from data.market import Market
 from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import ScoreRule, simple_rules
+from training.evaluation.baselines import BASKET, ScoreRule, simple_rules
 from training.evaluation.play import (
     EquityCurves,
     EvaluationSetup,
     execute_again,
+    followed,
     play_agent,
     play_held,
     play_random,
@@ -121,7 +122,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
             agent = FORMS[name](trained.trainer)
             forms[name] = _play_form(setup, agent, results, source.plan, generator)
     kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
-    holds = trained.trainer.champion.holds_market
+    holds = trained.trainer.champion.share == 0
     return {"policies": forms, **kept, "holds_market": holds, "training_seconds": trained.cpu_seconds, **cost.record}
 
 
@@ -131,13 +132,23 @@ def _play_form(
     """Play an agent, random selections with its orders, and its orders again under other rules."""
     first, days = _judged(setup)
     forecasts = agent.forecasts(setup.market, days=slice(first, first + days))
+    others = [*_other_setups(setup, plan.replays)]
     track, _, orders = play_agent(setup, agent, forecasts)
-    pickers, shifted = (play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted))
-    replays = {label: execute_again(other, orders) for label, other in _other_setups(setup, plan.replays)}
+    baskets = {id(one): play_held(one)[BASKET] for one in (setup, *(other for _, other in others))}
+
+    def whole(setup: EvaluationSetup, agents: EquityCurves) -> EquityCurves:
+        return followed(agents, baskets[id(setup)], agent.share)
+
+    pickers, shifted = (
+        whole(setup, play(setup, orders, plan.pickers, generator)) for play in (play_random, play_shifted)
+    )
+    track = whole(setup, track)
+    replays = {label: whole(other, execute_again(other, orders)) for label, other in others}
+    held = (1.0 - agent.share) * baskets[id(setup)].daily_profit[0]
     scores = agent_scores(forecasts, 0.5 * float(agent.rate), *_judged(setup))
     return {
         **_packed(track, replays, scores, results),
-        "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules)),
+        "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules), held),
     }
 
 

@@ -216,7 +216,7 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
     for here, there in (("here", "moved"), ("fire-here", "fire-there")):
         ours, theirs = metrics(tmp_path, here), metrics(tmp_path, there)
         assert len(ours) == len(theirs) == 2 and differences(ours[1], theirs[1], tolerance=1e-6) == []
-    assert metrics(tmp_path, "here")[1]["learning"]["p_value_selection"] < 0.001  # the champion plays by its critic
+    assert metrics(tmp_path, "here")[1]["learning"]["evidence_selection"] < 0.001  # the champion plays by its critic
     for path in ("runs/{}/evaluation-validation/results.json", "{}.json"):
         ours, theirs = (json.loads((tmp_path / path.format(run)).read_text()) for run in ("here", "moved"))
         assert differences(ours | {"run": "moved"}, theirs, tolerance=1e-6) == []

@@ -202,6 +202,7 @@ def an_account(
             sums.reshape(seeds, pickers, -1),
             rng.normal(0, 0.5, (seeds, DAYS)),
             np.ones((seeds, DAYS)),
+            np.zeros((seeds, DAYS)),
         )
     return Account(
         EquityCurves(equity, exposure * ones, ones, ones, ones, ones, ones),

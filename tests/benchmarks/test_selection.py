@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.learning.alterations import free_capital
-from benchmarks.learning.selection import ALL_ORDERS, MEAN_AGENT, SelectionStudy, rank_correlation
+from benchmarks.learning.selection import MEAN_AGENT, SelectionStudy, rank_correlation
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from data.splits import spaced_windows
+from environment.basket import Basket
 from tests.benchmarks.study_cases import tiny_config
 from training.erl_trainer import ERLTrainer, build_trainer
-from training.evaluation.baselines import BEST_AGENT, CHAMPION
+from training.evaluation.baselines import ALL_ORDERS, BEST_AGENT, CHAMPION
 from utils.config.trader import Config
 
 
@@ -45,21 +46,25 @@ def test_selection_is_measured_on_the_last_generation() -> None:
     trainer = trainer_of(config)
     trainer.run_generation()
     study, profits = SelectionStudy(trainer, has_agents=True), []
-    known = {CHAMPION: trainer.champion, ALL_ORDERS: trainer.champion.betting(1.0), BEST_AGENT: trainer.best_agent}
+    trainer.champion = trainer.champion.betting(0.25)
+    study.share, known = 0.25, {ALL_ORDERS: trainer.champion, BEST_AGENT: trainer.best_agent}
     for path in UnseenPaths(paths=2, windows=4).each(config, trainer.market.stats):
         x = trainer.days.inputs.of(path.market)
         played = study.play(path, x)
         alone = [path.play_agent(trainer.population.committee([row]), x) for row in range(4)]
         profits.append([float(each.summary.profit_percent.mean()) for each in alone])
-        assert played.keys() == {*known, MEAN_AGENT}
+        assert played.keys() == {*known, CHAMPION, MEAN_AGENT}
         for name, agent in known.items():
             assert played[name] == pytest.approx(path.play_agent(agent, x).summary.profit_percent.numpy())
+        held = Basket.of(path.market, "", 0).hold(path.env.rules, path.starts, path.env.rules.episode_steps)
+        basket = 100 * (held.equity[:, -1].numpy() / path.env.rules.initial_capital - 1)
+        assert played[CHAMPION] == pytest.approx(0.25 * played[ALL_ORDERS] + 0.75 * basket)
         assert played[MEAN_AGENT].mean() == pytest.approx(np.mean(profits[-1]))
     found, unseen = study.record(), torch.tensor(profits).mean(0)
     assert found["agents"] == 4 and found["founders"] == len(set(trainer.population.founders))
     assert found["unseen_mean"] == pytest.approx(float(unseen.mean()))
     assert found["unseen_deviation"] == pytest.approx(float(unseen.std(correction=0)))
-    assert found["share_of_orders"] == trainer.champion.share
+    assert found["share_of_capital"] == trainer.champion.share
 
 
 def test_fitness_is_that_of_the_trainer() -> None:

@@ -49,6 +49,7 @@ def case(
         first + np.arange(SESSIONS + 1),
         {bps: {policy: curves[policy] for policy in (CHAMPION, RANDOM, MOMENTUM)} for bps in COSTS_BPS},
         curves_of(generator, 0.0003, RANDOM, windows),
+        np.zeros(windows * SESSIONS),
         np.ones(windows * SESSIONS),
         {name: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for name in (CHAMPION, MOMENTUM)},
         generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))),

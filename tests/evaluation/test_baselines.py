@@ -1,6 +1,5 @@
 """Baselines with known answers."""
 
-import math
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,11 +13,9 @@ from torch import Tensor
 
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
     ScoreRule,
-    held_equity,
     score_policy,
     tune_rule,
 )
@@ -27,50 +24,6 @@ from utils.config.trader import EnvironmentConfig
 
 CPU = torch.device("cpu")
 FloatArray = npt.NDArray[np.float64]
-
-
-def held_equally(
-    close: list[list[float]], open_: list[list[float]], start: int, steps: int, rules: EnvironmentConfig
-) -> list[float]:
-    """The same portfolio in plain Python: shares, marks and cash."""
-    rate = (rules.cost_bps + rules.slippage_bps) / 10_000
-    bought = [stock for stock, price in enumerate(open_[start + 1]) if not math.isnan(price)]
-    if not bought:
-        return [rules.initial_capital] * (steps + 1)
-    money = rules.initial_capital / (1 + rate) / len(bought)
-    shares = {stock: money / open_[start + 1][stock] for stock in bought}
-    marks = {stock: open_[start + 1][stock] for stock in bought}
-    equity, missing, gone = [rules.initial_capital], dict.fromkeys(bought, 0), set[int]()
-    for day in range(start + 1, start + steps + 1):
-        for stock in set(bought) - gone:
-            missing[stock] = missing[stock] + 1 if math.isnan(close[day][stock]) else 0
-            marks[stock] = marks[stock] if missing[stock] else close[day][stock]
-            if rules.delisting_loss > 0 and missing[stock] == rules.max_days_without_bar:
-                marks[stock] *= 1 - rules.delisting_loss / 100
-                gone.add(stock)
-        equity.append(sum(shares[stock] * marks[stock] for stock in bought))
-    equity[-1] -= rate * equity[-1]
-    return equity
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(1, 15),
-    st.integers(1, 5),
-    st.integers(0, 4),
-    st.sampled_from([0.0, 7.0, 200.0]),
-    st.sampled_from([0.0, 0.3, 0.9]),
-    st.sampled_from([0.0, 30.0, 100.0]),
-)
-def test_equal_weight_is_its_plain_arithmetic(
-    seed: int, steps: int, stocks: int, start: int, cost: float, missing: float, loss: float
-) -> None:
-    panel = random_panel(np.random.default_rng(seed), start + steps + 2, stocks, missing=missing)
-    rules = tiny_rules(cost_bps=cost, slippage_bps=3.0, delisting_loss=loss)
-    open_, close = panel[..., 0], panel[..., 3]
-    expected = held_equally(close.tolist(), open_.tolist(), start, steps, rules)
-    assert held_equity(close, open_, start, steps, rules).tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def sizes_of(orders: Orders, stocks: int) -> Tensor:

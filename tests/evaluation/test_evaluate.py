@@ -68,7 +68,8 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(evaluated: Path) 
     found = json.loads((folder / "results.json").read_text())
     policies, sentence = found["policies"], found["verdict"]["sentence"]
     assert set(policies) >= {
-        *("champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
+        *("champion", "agents, all orders theirs", "basket"),
+        *("random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
         *("planted rule", "oracle", "equal risk", "12-1 momentum", "low volatility", "ridge", "LightGBM"),
     }
     assert all(set(policy) == set(METRICS) for policy in policies.values())
@@ -156,3 +157,19 @@ def test_a_champion_knows_training_days_and_its_judgement_no_holdout(tmp_path: P
     assert kept[0] == kept[1] and not (tmp_path / "runs" / LEDGER).exists()
     ends = [json.loads((tmp_path / "runs" / name / "results.json").read_text()) for name in ("clean", "validated")]
     assert all(ends[0][part] == ends[1][part] for part in ("verdict", "policies", "overfitting"))
+
+
+def test_an_account_that_goes_on_sells_nothing_at_a_windows_end(runs: Path, tmp_path: Path) -> None:
+    """Many windows in one: positions are held, and orders given, over the ends of what would be windows."""
+    shutil.copytree(runs, tmp_path / "runs")
+    assert evaluate(tmp_path / "runs", "--continuous") == 0
+    folder = tmp_path / "runs" / "one" / "evaluation-validation"
+    found, trades = results(tmp_path / "runs", "validation"), pd.read_parquet(folder / "trades.parquet")
+    assert found["windows"] == 1 and "--continuous" in (folder / "report.html").read_text()
+    days = pd.read_csv(folder / "equity.csv")["date"].tolist()
+    assert len(days) > 2 * WINDOW
+    assert set(trades.loc[trades["reason"] == "episode_end", "exit_date"]) <= {days[-1]}
+    basket, windows = found["policies"]["basket"], evaluate(tmp_path / "runs")
+    assert windows == 0 and results(tmp_path / "runs", "validation")["windows"] > 1
+    anew = results(tmp_path / "runs", "validation")["policies"]["basket"]
+    assert basket["turnover"]["value"] < anew["turnover"]["value"]

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import itertools
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -252,20 +253,22 @@ def test_monthly_returns_compound_to_the_whole() -> None:
 
 def test_evidence_and_what_is_bet_are_told_in_one_line() -> None:
     strong, weak = Evidence(selection=1e-9, timing=0.8), Evidence(selection=0.8, timing=0.703)
-    for evidence, orders, said in (
+    for evidence, share, said in (
         (
             strong,
             1.0,
-            "significant evidence (p < 0.001). The champion is evidence: selection p < 0.001",
+            "significant evidence (selection p < 0.001, timing p = 0.800). The agents' forecasts are worth an",
         ),
-        (Evidence(selection=0.04, timing=1.0), 0.49, "49% of the orders are the agents', the rest holds the market."),
-        (weak, 0.0, "no significant evidence (p = 0.703)."),
+        (strong, 1.0, ": all of the capital follows them."),
+        (replace(weak, coefficient=0.012, deviation=0.011), 0.49, "an IC of 0.012 +- 0.011"),
+        (weak, 0.49, "49% of the capital follows them, the rest holds the basket."),
+        (weak, 0.0, "no significant evidence (selection p = 0.800, timing p = 0.703)."),
     ):
-        one = small(evidence=[evidence], shares=[orders])
+        one = small(evidence=[evidence], shares=[share])
         assert one.evidence_sentence.startswith("Training days show ") and said in one.evidence_sentence
         assert one.sentence == f"{one.evidence_sentence} {one.verdict.sentence}"
     fold = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-03-04"]}, 1, 1.0, 2.0)
     several = small(folds=[fold, fold], evidence=[strong, weak], shares=[1.0, 0.4])
     assert several.sentence.startswith(
-        "Training days show significant evidence for 1 of 2 champions; 70% of the orders"
+        "Training days show significant evidence for 1 of 2 champions; 70% of the capital"
     )

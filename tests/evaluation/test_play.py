@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from data.features import OPEN
+from environment.basket import Basket
+from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
 from tests.tiny import (
@@ -23,6 +24,8 @@ from tests.tiny import (
     world_of,
 )
 from training.evaluation.baselines import (
+    ALL_ORDERS,
+    BASKET,
     BENCHMARK,
     BEST_AGENT,
     CHAMPION,
@@ -36,7 +39,6 @@ from training.evaluation.baselines import (
     YEAR_MOMENTUM,
     ScoreRule,
     equal_risk,
-    held_equity,
     inverse_volatility,
     score_policy,
     simple_rules,
@@ -58,7 +60,7 @@ from training.evaluation.play import (
 from training.rollout import play, play_agent_on
 from utils.config.trader import EnvironmentConfig, Fill
 from utils.metrics import daily_returns
-from utils.statistics import expected_best_sharpe
+from utils.statistics import expected_best
 
 Array = npt.NDArray[np.float64]
 WINDOWS = 4
@@ -176,19 +178,55 @@ def test_windows_are_stitched_by_reinvesting() -> None:
 def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     world = random_world(7, days=60)
     setup, rules = setup_of(world), world.env.rules
-    open_, close = world.market.data_array[:, world.market.investable_columns, OPEN], world.market.close
-    steps = WINDOWS * rules.episode_steps
-    held = play_held(setup)[HOLD]
-    expected = held_equity(close, open_, FIRST_DAY, steps, rules)
-    np.testing.assert_allclose(held.stitched[0], expected, rtol=1e-12)
-    rate = (rules.cost_bps + rules.slippage_bps) / 1e4
-    bought, sold = rules.initial_capital / (1 + rate), held.equity[0, -1, -1] / (1 - rate)
-    assert held.costs.sum() == pytest.approx(rate * (bought + sold))
-    anew = play_held(setup)[EQUAL]
-    for window, start in enumerate(setup.starts.tolist()):
-        alone = held_equity(close, open_, start, rules.episode_steps, rules)
-        np.testing.assert_array_equal(anew.equity[0, window], alone)
+    every, steps = Basket.of(world.market, "", 0), rules.episode_steps
+    played = play_held(setup)
+    held, whole = played[HOLD], every.hold(rules, setup.starts[:1], WINDOWS * steps)
+    np.testing.assert_allclose(held.stitched[0], whole.equity[0].numpy(), rtol=1e-12)
+    assert held.costs.sum() == pytest.approx(rules.cost_rate * float(whole.traded))
+    anew = every.hold(rules, setup.starts, steps)
+    for name in (BASKET, EQUAL):
+        np.testing.assert_array_equal(played[name].equity[0], anew.equity.numpy())
+        np.testing.assert_array_equal(played[name].traded[0], anew.traded.numpy())
+    assert (held.costs.sum() < 0.5 * played[EQUAL].costs.sum()) and 0.8 < float(played[EQUAL].exposure.mean()) < 1
     assert np.isnan(held.trades).all() and estimates(held, daily_returns(held.stitched[0]), 0)["trades"].value is None
+
+
+@pytest.mark.parametrize("exposure", [1.0, 0.8])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> None:
+    """Each played with capital of its own by the trading rules: the agents with theirs, the basket with the rest."""
+    rules = tiny_rules(exposure=exposure)
+    world = random_world(3, days=60, rules=rules)
+    setup = replace(setup_of(world), basket=Basket.of(world.market, "S1", 0))
+    champion = eager_agent(setup).betting(share)
+    played = play_all(setup, champion, {}, random_selections=6, generator=seeded())
+    capital, parts = rules.initial_capital, np.full(played.curves[CHAMPION].equity.shape, 0.0)
+    costs = np.zeros(WINDOWS)
+    if share > 0:
+        own = replace(rules, initial_capital=capital * exposure * share)
+        small = EvaluationSetup(world.market, Portfolio.on(world.market, own), setup.starts)
+        curves, trades, _ = play_agent(small, champion)
+        parts, costs = parts + curves.equity, costs + curves.costs[0]
+        assert len(played.trades) == len(trades) > 3
+        for trade, expected in zip(played.trades, trades, strict=True):
+            assert trade == {n: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for n, v in expected.items()}
+    if share < 1:
+        rest = replace(rules, initial_capital=capital * exposure * (1 - share))
+        held = Basket.of(world.market, "S1", 0).hold(rest, setup.starts, rules.episode_steps)
+        parts, costs = parts + held.equity.numpy(), costs + rules.cost_rate * held.traded.numpy()
+    found = played.curves[CHAMPION]
+    np.testing.assert_allclose(found.equity, parts + capital * (1 - exposure), rtol=1e-9)
+    np.testing.assert_allclose(found.costs[0], costs, rtol=1e-9)
+    assert np.isnan(found.trades).all() == (share == 0) == (not played.trades)
+    np.testing.assert_array_equal(played.curves[ALL_ORDERS].equity, play_agent(setup, champion)[0].equity)
+    same_day = played.curves[RANDOM].daily_profit.mean(axis=0)
+    if share == 0:  # neither selection nor timing
+        np.testing.assert_array_equal(found.equity, played.curves[BASKET].equity * exposure + capital * (1 - exposure))
+        np.testing.assert_allclose(same_day, found.daily_profit[0], atol=1e-12)
+        np.testing.assert_allclose(played.shifted.daily_profit.mean(axis=0), played.held_profit, atol=1e-12)
+    np.testing.assert_allclose(
+        played.held_profit, exposure * (1 - share) * played.curves[BASKET].daily_profit[0], atol=1e-12
+    )
 
 
 def test_a_volume_cap_does_not_cut_the_random_selections_sizes_again() -> None:
@@ -208,8 +246,9 @@ def test_equal_risk_holds_more_of_what_moves_less() -> None:
     np.testing.assert_allclose(equal_risk(world.market.close, 80), np.nan_to_num(weights), rtol=1e-9)
     alone = []
     for stock in range(3):
-        one = replace(setup, market=replace(world.market, investable_columns=np.array([stock])))
-        alone.append(play_held(one)[EQUAL].equity[0, 0])
+        one = replace(world.market, investable_columns=np.array([stock]))
+        parts = EvaluationSetup(one, Portfolio.on(one, world.env.rules), setup.starts)
+        alone.append(play_held(parts)[EQUAL].equity[0, 0])
     expected = np.average(alone, axis=0, weights=weights)
     np.testing.assert_allclose(play_held(setup)[EQUAL_RISK].equity[0, 0], expected, rtol=1e-12)
 
@@ -252,7 +291,7 @@ def test_other_agents_are_played_beside_the_champion() -> None:
     setup = setup_of(random_world(3, days=60))
     champion, others = eager_agent(setup), {BEST_AGENT: eager_agent(setup, seed=1)}
     played = play_all(setup, champion, {}, random_selections=6, generator=seeded(), others=others)
-    assert list(played.curves)[:3] == [CHAMPION, BEST_AGENT, RANDOM]
+    assert [*played.curves][:4] == [CHAMPION, ALL_ORDERS, BASKET, RANDOM] and BEST_AGENT in played.curves
     for name, agent in {CHAMPION: champion, **others}.items():
         np.testing.assert_array_equal(played.curves[name].equity, play_agent(setup, agent)[0].equity)
     assert len({float(played.curves[name].equity.sum()) for name in (CHAMPION, *others)}) == 2
@@ -269,7 +308,9 @@ def test_parts_joined_are_the_whole() -> None:
     parts = [everything(setup_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
     joined = join(parts)
     assert (
-        [*joined.curves] == [*whole.curves] == [CHAMPION, RANDOM, EQUAL, HOLD, EQUAL_RISK, *simple_rules(world.market)]
+        [*joined.curves]
+        == [*whole.curves]
+        == [CHAMPION, ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, EQUAL_RISK, *simple_rules(world.market)]
     )
     for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
         np.testing.assert_allclose(joined.curves[name].equity, whole.curves[name].equity, rtol=1e-7)
@@ -308,7 +349,7 @@ def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     assert validation.note.startswith("Nothing was chosen on validation days")
     assert [found.expected_best_ratio for found in (validation, looked[0])] == [0.0, 0.0]
     days = 2 * SESSIONS
-    assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_best_sharpe(1.0, 4))
+    assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_best(1.0, 4))
     first, second = (found.deflated_information_ratio for found in looked)
     assert first and second and validation.deflated_information_ratio == first > second
 

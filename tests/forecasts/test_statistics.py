@@ -11,7 +11,7 @@ from utils.metrics import sharpe, total_return_percent
 from utils.statistics import (
     bootstrap_intervals,
     deflated_ratio,
-    expected_best_sharpe,
+    expected_best,
     mean_block_days,
     mean_test,
     minimum_track_record,
@@ -95,18 +95,18 @@ def test_the_chance_of_a_rank() -> None:
 def test_the_published_example_of_a_deflated_ratio_ratio() -> None:
     """Bailey & Lopez de Prado (2014): 2.5 a year over 1,250 days, of 100 trials whose ratios have variance 1/2."""
     deviation, ratio = math.sqrt(0.5 / 250), 2.5 / math.sqrt(250)
-    benchmark = expected_best_sharpe(deviation, 100)
+    benchmark = expected_best(deviation, 100)
     assert benchmark == pytest.approx(0.1132, abs=5e-5)
     assert probabilistic_sharpe(ratio, benchmark, 1250, -3.0, 10.0) == pytest.approx(0.9004, abs=5e-4)
-    fewer = expected_best_sharpe(deviation, 46)
+    fewer = expected_best(deviation, 46)
     assert probabilistic_sharpe(ratio, fewer, 1250, -3.0, 10.0) == pytest.approx(0.9505, abs=5e-4)
-    assert probabilistic_sharpe(ratio, expected_best_sharpe(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(
+    assert probabilistic_sharpe(ratio, expected_best(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(
         0.9505, abs=5e-3
     ), "normal returns would allow 88 trials"
 
 
 def test_one_trial_has_nothing_to_deflate() -> None:
-    assert expected_best_sharpe(0.3, 1) == 0.0
+    assert expected_best(0.3, 1) == 0.0
     assert deflated_ratio(np.zeros(20), 0.0) is None
     assert deflated_ratio(np.array([0.1]), 0.0) is None
 

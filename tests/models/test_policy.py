@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from models.policy import Forecasts, decide, invested_share
-from models.round_robin import Accounts, RoundRobinPolicy, act
 from utils.config.trader import EnvironmentConfig
 
 RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0, max_new_positions_per_day=2)
@@ -68,26 +67,3 @@ def test_an_action_keeps_sells_and_buys() -> None:
     action = decision.action(held)[0]
     assert action[:, 1].tolist() == [30.0] * 3
     assert action[0, 0] > 9.99 and action[1, 0] == 0.0 and action[2, 0] == 10.0
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_the_markets_positions_are_never_sold(share: float) -> None:
-    rules = replace(RULES, max_new_positions_per_day=1)
-    market = RoundRobinPolicy(share, rules)
-    day, held = torch.tensor([40]), torch.tensor([[3.0, 4.0, 0.0]])
-    accounts = Accounts(
-        cash=torch.tensor([0.8]),
-        left=torch.tensor([50.0]),
-        candidate=torch.tensor([[False, False, True]]),
-        day=day,
-        size=torch.tensor([[0.5, 0.5, 0.0]]),
-        sessions_held=held,
-    )
-    forecasts = Forecasts(torch.tensor([[-9.0, -9.0, -9.0]]), torch.zeros(1, 3))
-    turns = torch.tensor([[0, 1, 2]])
-    decision = act(forecasts, torch.zeros(1), torch.tensor([20.0]), accounts, rules, market, turns)
-    own = market.is_own(day[:, None] - held.long())[0].tolist()
-    assert [bool(kept) for kept in decision.keep[0, :2]] == [not one for one in own[:2]]
-    assert decision.moved_target[0, :2].tolist() == [20.0 if one else 50.0 for one in own[:2]]
-    if share > 0:
-        assert sum(own[:2]) == 1, "one of the two days is the agent's"

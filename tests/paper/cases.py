@@ -6,6 +6,7 @@ from typing import Any
 
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
+from models.policy import Forecasts
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from training.paper.account import Account
@@ -22,6 +23,20 @@ START = 20
 def agent_of(seed: int, rules: EnvironmentConfig = TINY_RULES, market: Market = MARKET) -> DDPGAgent:
     """An agent that finds something to buy and something to sell on many days; every second one is a committee."""
     return tiny_agent(market, rules=rules, target=10.0 + seed % 40, members=1 + seed % 2, seed=seed)
+
+
+class Keeper(DDPGAgent):
+    """An agent that expects much of every stock, so that it buys on every day, and keeps everything."""
+
+    def forecasts(self, *parts: Any, **options: Any) -> Forecasts:
+        """Expect a hundred percent more of every stock."""
+        found = super().forecasts(*parts, **options)
+        return dataclasses.replace(found, gain=found.gain + 100.0)
+
+
+def keeper() -> DDPGAgent:
+    """An agent that buys on every day and keeps everything."""
+    return Keeper(**vars(agent_of(0)))
 
 
 @dataclasses.dataclass

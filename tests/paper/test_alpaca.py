@@ -11,7 +11,7 @@ import pytest
 from benchmarks.faults.alpaca import FakeAlpaca, served
 from data.features import CLOSE, OPEN
 from models.ddpg_agent import DDPGAgent
-from tests.paper.cases import MARKET, START, Walk, agent_of
+from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
 from training.paper import alpaca
 from training.paper.venue import NoAnswer
 from utils.errors import ConfigError
@@ -27,8 +27,7 @@ FAULTS = [
 ]
 """Of the orders of each session, one after the other."""
 DAYS = 9
-# Round robin buys on every day, whatever is known of the stocks; the other agent sells at the open, too.
-AGENT, SELLS = agent_of(0).betting(0.0), agent_of(0)
+AGENT, SELLS = keeper(), agent_of(0)
 
 
 def prices(day: int, feature: int) -> dict[str, float]:
@@ -55,7 +54,7 @@ def walked(folder: Path, faults: list[list[str]], agent: DDPGAgent = AGENT) -> t
     return account, walk, silences
 
 
-@pytest.mark.parametrize("agent", [AGENT, SELLS], ids=["market", "sells at the open"])
+@pytest.mark.parametrize("agent", [AGENT, SELLS], ids=["keeps", "sells at the open"])
 def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) -> None:
     """Whole shares are bought and sold; a lost answer is unknown until the venue says what became of the order."""
     plain, undisturbed, _ = walked(tmp_path / "one", [], agent)

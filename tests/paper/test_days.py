@@ -9,7 +9,7 @@ import pytest
 
 from data.features import CLOSE, NUM_FEATURES
 from data.market import Market
-from tests.paper.cases import MARKET, START, Walk, agent_of
+from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
 from training.paper.account import Held
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
@@ -18,7 +18,7 @@ from utils.errors import DataError
 DATES = MARKET.dates.astype("datetime64[D]")
 NEW_YORK = Sessions.of("XNYS", DATES[0], DATES[-1])
 PRESIDENTS_DAY = int(np.searchsorted(DATES, np.datetime64("2010-02-15")))
-AGENT = agent_of(0).betting(0.0)
+AGENT = keeper()
 
 
 def without(market: Market, *days: int) -> Market:
@@ -105,12 +105,11 @@ def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None
     assert "no_bar" in {fill["reason"] for fill in sold if fill["ticker"] == ticker}
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path, share: float) -> None:
-    """What was ordered before is filled, and agents go on selling what they hold; the market is never sold."""
+def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:
+    """What was ordered before is filled, and agents go on selling what they hold."""
     filled, after = list[bool](), set[str]()
     for seed in range(8):
-        walk = Walk(tmp_path / str(seed), agent_of(seed).betting(share))
+        walk = Walk(tmp_path / str(seed), agent_of(seed))
         for day in range(START, START + 7):
             if day == START + 2:
                 (walk.folder / STOP).touch()
@@ -121,4 +120,4 @@ def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path, share: fl
         bought = [any(fill["side"] == "buy" for fill in session["fills"]) for session in sessions]
         assert bought[1] and not any(bought[3:])
         filled.append(bought[2])
-    assert any(filled) and after == ({"sell"} if share else set())
+    assert any(filled) and after == {"sell"}

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from main import main
+from models.ddpg_agent import DDPGAgent
+from tests.paper.cases import Keeper
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
 from training.paper.journal import JOURNAL, Journal
@@ -24,7 +26,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write(folder / "all.parquet", LEARNED)
     with unjudged():
         flags = ("--run", "one", "--data", str(folder / "all.parquet"), "--evaluation.evidence", "require")
-        assert train(folder / "tiny.toml", *flags) == 0  # it holds the market, and so buys
+        assert train(folder / "tiny.toml", *flags) == 0  # all of it holds the basket
     yield folder
 
 
@@ -55,8 +57,14 @@ def kinds(home: Path, name: str) -> list[str]:
 
 
 def test_an_account_goes_on_from_day_to_day(
-    home: Path, data: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+    home: Path,
+    data: Path,
+    restore_process: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With a champion that orders on every day."""
+    monkeypatch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: Keeper(**vars(load(path))))
     assert paper(home, "open", "daily", "--run", "one", "--data", str(data)) == 0
     assert paper(home, "open", "daily", "--run", "one") == 2  # the name is taken
     assert paper(home, "status", "daily") == paper(home, "step", "daily") == 0
@@ -120,3 +128,12 @@ def test_mistakes_are_one_line(
     assert paper(home, *words) == code
     assert capsys.readouterr().err.count("expected") == 1
     assert not (home / "runs" / "other").exists()
+
+
+def test_a_broker_is_not_asked_to_hold_a_basket(
+    home: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.commands.paper._broker", lambda _: None)
+    assert paper(home, "open", "broken", "--run", "one", "--data", str(data), "--venue", "alpaca") == 2
+    assert "got one, 0% of whose capital does; open it with --venue paper" in capsys.readouterr().err
+    assert not (home / "runs" / "broken").exists()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import CLOSE, OPEN
+from environment.basket import Basket
 from environment.portfolio import Portfolio
 from tests.paper.cases import MARKET, START, Walk, agent_of
 from tests.small_market import TINY_RULES
@@ -26,9 +27,9 @@ from training.paper.report import parity_sentence
 def test_an_account_equals_its_backtest(
     exits: Any, seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
 ) -> None:
-    """Also over windows, with several orders a day, round robin, aversion to risk, missing bars; as evaluated."""
+    """Also over windows, with several orders a day, a basket, aversion to risk, missing bars; as evaluated."""
     limits: dict[str, Any] = {"exits": exits, "max_new_positions_per_day": orders, "volume_cap": volume_cap}
-    rules = dataclasses.replace(TINY_RULES, **limits)
+    rules = dataclasses.replace(TINY_RULES, exposure=0.8, **limits)
     if seed > 5:
         rules = dataclasses.replace(rules, stop_percent=3.0, drawdown_lock=5.0)
     agent = agent_of(seed, rules).betting(share)
@@ -47,6 +48,15 @@ def test_an_account_equals_its_backtest(
             assert played.first_difference(account) == ""
             assert "equal bit for bit" in parity_sentence(account, played)
             book = account.book
+            every = Basket.of(market, "", 0)
+            held = every.hold(
+                dataclasses.replace(rules, initial_capital=12_345.67), torch.tensor([START]), last - START
+            )
+            for day in range(START, last):
+                values, basket = book.session(day), held.equity[0, day - START].item()
+                assert values["basket"] == basket
+                parts = share * values["equity"] + (1 - share) * basket
+                assert values["whole"] == pytest.approx(0.8 * parts + 0.2 * 12_345.67, rel=1e-12)
             if last < START + rules.episode_steps:
                 return
             # The first window is an episode as `evaluate` plays it.
@@ -90,3 +100,17 @@ def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:
         other = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
         account = other.account(journal, START + 5)
         assert backtest(account).first_difference(account).startswith(account.book.date(START + 4))
+
+
+def test_a_basket_that_is_not_the_accounts_is_named(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, agent_of(3).betting(0.5))
+    for day in range(START, START + 6):
+        walk.step(day)
+    with walk.journal() as journal:
+        account = walk.account(journal, START + 5)
+        played = backtest(account)
+        held = played.basket.copy()
+        held[3] += 0.01
+        other = dataclasses.replace(played, basket=held)
+        assert played.first_difference(account) == ""
+        assert other.first_difference(account).startswith(f"{account.book.date(START + 3)}: basket ")

@@ -227,14 +227,6 @@ def test_a_learner_that_reads_the_past_passes() -> None:
     assert audited(days=10) == 30
 
 
-def test_one_that_holds_the_market_is_audited_by_its_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    holds = AGENT.betting(0.0)
-    assert audited(agent=holds) == audited(agent=AGENT.betting(0.5)) == 9
-    monkeypatch.setattr(TradeInputs, "blocks", with_label(1)(TradeInputs.blocks))
-    with pytest.raises(LeakError):
-        audited(agent=holds)
-
-
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_leak_is_caught_and_named(leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, change = LEAKS[leak]

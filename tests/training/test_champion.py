@@ -34,22 +34,25 @@ def test_updates_change_what_is_bought() -> None:
     *_, last = trainer.run(3)
     rollout, after = played(trainer, trainer.champion)
     assert int(rollout.summary.trades.sum()) > 5 and not all(map(torch.equal, before, after))
-    assert last["validation"] == {"champion": float(rollout.profit_percent)}
+    whole = last["validation"]
+    assert whole["champion"] == whole["agents"] == float(rollout.profit_percent)
 
 
 @pytest.mark.parametrize("evidence", ["weigh", "report", "require"])
 def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of its orders hold the market."""
+    """The rest of the capital holds the basket."""
     trainer = tiny_trainer(learnable_market(1), evaluation=replace(TINY_EVALUATION, evidence=evidence))
     for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
-        found = Evidence(selection=p_value, timing=1.0)
+        found = Evidence(selection=p_value, timing=1.0, share=weighed)
         monkeypatch.setattr(type(trainer.days), "evidence", lambda *_, found=found: found)
         champion = trainer.build_champion()
         assert champion.evidence == found
         assert champion.share == {"weigh": weighed, "report": 1.0, "require": required}[evidence]
-        assert champion.holds_market == (champion.share == 0.0)
         trainer.champion = champion
         assert (trainer.best_agent.share, trainer.best_agent.evidence) == (champion.share, found)
+        told, exposure = trainer.validate_best_agent(), trainer.val_env.rules.exposure
+        parts = champion.share * told["agents"] + (1 - champion.share) * told["basket"]
+        assert told["champion"] == pytest.approx(exposure * parts, abs=1e-9) and told["agents"] != told["basket"]
 
 
 @pytest.mark.parametrize("first", ["training", "validation"])

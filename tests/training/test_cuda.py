@@ -20,7 +20,6 @@ from models import ddpg
 from models.ddpg_agent import DDPGAgent
 from models.networks import Networks
 from models.policy import Forecasts
-from models.round_robin import RoundRobinPolicy
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_LEARNING, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
 from training.erl_trainer import ERLTrainer
@@ -51,7 +50,6 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize(
     "rules",
     [
@@ -61,7 +59,7 @@ class NoWaiting(TorchDispatchMode):
     ],
     ids=["daily", "target", "three orders"],
 )
-def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig, share: float) -> None:
+def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
     world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]
     gain, time = torch.randn(2, 1, world.days, world.stocks, generator=seeded(4))
     forecasts = Forecasts.of(gain, time.abs(), world.env.bars.tradable, 0.1 + time.abs())
@@ -74,8 +72,7 @@ def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig, share: float) -> No
     with modes:
         noise = torch.randn(1, 1, rules.trading_days, generator=seeded(4))
         parts = world.trading, forecasts, torch.tensor([0.1]), torch.tensor([20.0]), world.starts(4)
-        market = None if share == 1 else RoundRobinPolicy(share, rules)
-        roll_out(*parts, market=market, noise=noise, records=True, safe_point=begin)
+        roll_out(*parts, noise=noise, records=True, safe_point=begin)
     assert days[0] == rules.episode_steps
 
 

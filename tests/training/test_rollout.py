@@ -15,7 +15,6 @@ from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from models.replay_buffer import FIELDS
-from models.round_robin import RoundRobinPolicy
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import (
     TINY_LEARNING,
@@ -56,13 +55,11 @@ def agent() -> DDPGAgent:
     return tiny_agent(small_market())
 
 
-def alone(
-    world: World, forecasts: Forecasts, row: int, start: int, share: float = 1.0
-) -> tuple[Tensor, dict[str, list[Tensor]]]:
+def alone(world: World, forecasts: Forecasts, row: int, start: int) -> tuple[Tensor, dict[str, list[Tensor]]]:
     """The account of one agent that acts on observations, day by day: its equity, and its transitions."""
     rules, env = world.env.rules, TradingEnvironment.on(world.market, world.env.rules)
     rates, targets = (part[[row]] for part in genes())
-    own = replace(agent(), rates=rates, targets=targets, rules=rules, share=share)
+    own = replace(agent(), rates=rates, targets=targets, rules=rules)
     seen = Forecasts(**{name: part[[row]] for name, part in vars(forecasts).items() if part is not None})
     last, trading_end = start + rules.episode_steps, start + rules.trading_days
     observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=trading_end)
@@ -85,11 +82,10 @@ def alone(
     fill=st.sampled_from(("next_open", "same_close")),
     exits=st.sampled_from(("daily", "target")),
     stake=st.sampled_from((1.0, 4.0, 8.0)),
-    share=st.sampled_from((0.0, 0.4, 1.0)),
     averse=st.booleans(),
 )
 @settings(max_examples=15)
-def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: bool, **changes: Any) -> None:
+def test_lanes_are_what_each_would_be_alone(seed: int, averse: bool, **changes: Any) -> None:
     """Equity bit for bit, and transitions; the last window with noise, which adds to all scores of a day.
 
     By one that is averse to risk, whose sizes tell the last bit of a score, without noise.
@@ -100,8 +96,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: boo
     world = random_world(seed % 100, rules=rules)
     forecasts, starts = forecasts_of(world, seed, averse=averse), world.starts(3, seed)
     noise = (not averse) * torch.randn(AGENTS, 1, rules.trading_days, generator=seeded(seed))
-    market = None if share == 1 else RoundRobinPolicy(share, rules)
-    found = roll_out(world.trading, forecasts, *genes(), starts, market=market, noise=noise, records=True)
+    found = roll_out(world.trading, forecasts, *genes(), starts, noise=noise, records=True)
     assert int(found.summary.trades.sum()) > 0
     assert found.transitions.keys() == FIELDS.keys()
     for window, start in enumerate(starts.tolist()):
@@ -111,7 +106,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: boo
             seen = replace(forecasts, gain=forecasts.gain.clone())
             seen.gain[:, days] += noise[:, 0, :, None]
         for row in range(AGENTS):
-            equity, rows = alone(world, seen, row, start, share)
+            equity, rows = alone(world, seen, row, start)
             assert torch.equal(found.equity[:, row, window], equity)
             own = {name: value[:, row, window] for name, value in found.transitions.items()}
             expected = {name: torch.stack(values).to(own[name].dtype) for name, values in rows.items()}
@@ -120,8 +115,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, share: float, averse: boo
 
 
 @pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_agents_are_the_same_in_any_company(orders: int, threads: int, share: float) -> None:
+def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
     """Bit for bit, however many agents are played at once; many positions are open."""
     rules = tiny_rules(
         trading_days=20,
@@ -135,12 +129,11 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int, share: fl
     world, agents, before = world_of(panel, rules=rules), 16, torch.get_num_threads()
     forecasts, (rates, targets), starts = forecasts_of(world, 2, agents), genes(2, agents), world.starts(5)
     noise = torch.randn(agents, 1, rules.trading_days, generator=seeded(3))
-    market = None if share == 1 else RoundRobinPolicy(share, rules)
 
     def played(some: slice) -> dict[str, Tensor]:
         own = {name: part[some] for name, part in vars(forecasts).items() if part is not None}
         parts = world.trading, Forecasts(**own), rates[some], targets[some], starts
-        found = roll_out(*parts, market=market, noise=noise[some], records=True)
+        found = roll_out(*parts, noise=noise[some], records=True)
         summary = {name: value.view(-1, 5) for name, value in vars(found.summary).items()}
         by_step = {name: value.transpose(0, 1) for name, value in found.transitions.items()}
         own = {name: getattr(found, name) for name in ("fitness", "profit_percent", "by_window")}

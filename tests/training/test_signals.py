@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from data.features import CLOSE
 from data.market import Market
+from environment.basket import Basket
 from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
 from models.ddpg_agent import DDPGAgent
@@ -51,7 +53,7 @@ def signals_of(
     rules: EnvironmentConfig = TINY_RULES,
 ) -> Signals:
     cash = rules.initial_capital if cash is None else cash
-    return make_signals(agent(seed, rules), market, day, rules, cash, list(holdings))
+    return make_signals(agent(seed, rules), Basket.of(market, "", 0), market, day, rules, cash, list(holdings))
 
 
 def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> list[dict[str, object]]:
@@ -147,12 +149,11 @@ def holdings_of(env: TradingEnvironment, market: Market = MARKET) -> list[Holdin
 
 
 @pytest.mark.parametrize("exits", ["daily", "target"])
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_sales_are_those_of_a_backtest(exits: Any, share: float) -> None:
+def test_sales_are_those_of_a_backtest(exits: Any) -> None:
     """At the next open, of all that have a bar then; on every day of some episodes of some agents."""
     rules, sales = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0), 0
     for seed, start in itertools.product(range(4), (20, 60)):
-        chosen, env = agent(seed, rules).betting(share), environment_of(MARKET, start, rules=rules)
+        chosen, env = agent(seed, rules), environment_of(MARKET, start, rules=rules)
         forecasts = chosen.forecasts(MARKET)
         observation, info = env.reset()
         for step in range(rules.episode_steps - 1):
@@ -239,14 +240,15 @@ def test_the_status_of_a_position_says_when_it_is_sold() -> None:
         for stock, day in itertools.product(range(5), range(40, 60))
         if np.isfinite(MARKET.data_array[day - 6 : day + 1, stock]).all() and gain[day, stock] < -1
     )
-    keeps, due = agent(0).betting(0.0), "to be closed at the next close"
+    due = "to be closed at the next close"
+    keeps = dataclasses.replace(agent(0), rates=torch.tensor([-1e6]))
     for age, expected in enumerate([*(f"open, {left} sessions left" for left in (4, 3, 2)), *[due] * 3]):
         held = bought(stock, day - age, day, target_percent=1e4)
         silent = dataclasses.replace(held, bars=held.bars.copy())
         silent.bars[-2:] = np.nan
         reached = dataclasses.replace(held, target_percent=1e-4 - 100)
         for chosen, kept in ((keeps, True), (sells, False)):
-            parts = chosen, MARKET, day, TINY_RULES, 1e6
+            parts = chosen, Basket.of(MARKET, "", 0), MARKET, day, TINY_RULES, 1e5
             made = [make_signals(*parts, [one]).positions[0]["status"] for one in (held, silent, reached)]
             plain = [expected, due if age else expected] if kept else 2 * ["to be sold at the next open"]
             assert made == [*plain, f"target reached on {MARKET.dates[day - age]}"]
@@ -285,7 +287,7 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert again["next_session"] == str(dates[-1])
     champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
     evidence = champion.evidence
-    assert before["evidence"] == f"{evidence.finding}. The champion is {evidence.bet(champion.share)}."
+    assert before["evidence"] == evidence.sentence(champion.share)
     assert f"decided at the close of {dates[-2]}" in shown and ("latest exit" in shown or "no order" in shown)
     capsys.readouterr()
     assert command(folder, "--date", "2010-01-03")[0] == 2
@@ -369,7 +371,100 @@ def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
     rules, capital = dataclasses.replace(TINY_RULES, drawdown_lock=10.0), TINY_RULES.initial_capital
     day = next(day for day in range(40, 60) if signals_of(MARKET, 1, day).orders)
     for cash, peak, is_locked in ((0.95 * capital, 0.0, False), (0.9 * capital, 0.0, True), (capital, 1.2e9, True)):
-        made = make_signals(agent(1, rules), MARKET, day, rules, cash, [], peak)
+        made = make_signals(agent(1, rules), Basket.of(MARKET, "", 0), MARKET, day, rules, cash, [], peak)
         free = signals_of(MARKET, 1, day, cash)
         assert (made.is_locked, made.orders) == (is_locked, [] if is_locked else free.orders)
         assert free.orders and not free.is_locked
+
+
+BASKET = Basket.of(MARKET, "", 0)
+
+
+def basket_part(ticker: str, day: int, shares: float, bought: int) -> Holding:
+    column = MARKET.tickers.index(ticker)
+    price = float(MARKET.close[bought, column])
+    return Holding(ticker, column, bought, price, math.inf, shares, MARKET.data_array[bought : day + 1, column])
+
+
+@pytest.mark.parametrize("exposure", [1.0, 0.5])
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float, exposure: float) -> None:
+    """In equal parts, costs included; the agents' orders are those of an account of their capital."""
+    rules, day = dataclasses.replace(TINY_RULES, exposure=exposure), 45
+    capital = rules.initial_capital
+    made = make_signals(agent(1, rules).betting(share), BASKET, MARKET, day, rules, capital, [])
+    assert made.basket is not None
+    values = [order.value for order in made.basket.orders]
+    tradable = np.isfinite(MARKET.close[day])
+    assert made.basket.stocks == len(values) == tradable.sum() > 3
+    assert values == pytest.approx([values[0]] * len(values))
+    assert sum(values) * rules.purchase_factor == pytest.approx(exposure * (1 - share) * capital)
+    for order in made.basket.orders:
+        assert order.value == pytest.approx(order.shares * float(MARKET.close[day, MARKET.tickers.index(order.ticker)]))
+    if share == 0:
+        assert made.orders == []
+        return
+    own = dataclasses.replace(rules, initial_capital=share * exposure * capital)
+    whole = dataclasses.replace(own, exposure=1.0)
+    alone = make_signals(agent(1, rules), BASKET, MARKET, day, whole, own.initial_capital, [])
+    assert alone.basket is None
+    assert [order.value for order in made.orders] == pytest.approx([order.value for order in alone.orders])
+
+
+def test_a_basket_that_is_held_is_left_alone_for_a_year(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of 60 sessions. Then what has grown beyond the band is sold, and the others get it."""
+    monkeypatch.setattr("training.signals.basket.REBALANCING_SESSIONS", 60)
+    first, rules, holder = 16, TINY_RULES, agent(1).betting(0.0)
+    known = np.flatnonzero(np.isfinite(MARKET.close[[first, first + 30, first + 59, first + 60]]).all(axis=0)).tolist()
+    assert len(known) > 2
+    for day, is_due in ((first + 30, False), (first + 59, True), (first + 60, False)):
+        sizes = {stock: 1e5 / float(MARKET.close[day, stock]) * (10 if stock == known[0] else 1) for stock in known}
+        held = [basket_part(MARKET.tickers[stock], day, size, first) for stock, size in sizes.items()]
+        made = make_signals(holder, BASKET, MARKET, day, rules, 0.0, held).basket
+        assert made is not None and bool(made.orders) == is_due
+        assert ("held: no order" in made.line) != is_due
+        if is_due:
+            assert [order.ticker for order in made.orders if order.side == "sell"] == [MARKET.tickers[known[0]]]
+            sold, bought = (sum(o.value for o in made.orders if o.side == side) for side in ("sell", "buy"))
+            assert bought * rules.purchase_factor == pytest.approx(sold * rules.sale_factor)
+
+
+def test_a_row_without_a_target_is_of_the_basket(tmp_path: Path) -> None:
+    """A stock may be in both; a basket's stock need not be one that agents buy."""
+    path, day = tmp_path / "held.csv", 60
+    rows = ["T00,2010-02-01,119,,5", "T00,2010-02-01,119,20,5"]
+    path.write_text(HEADER + "\n".join(rows))
+    found = read_holdings(path, MARKET, day, range(len(MARKET.tickers)))
+    assert [one.is_of_basket for one in found] == [True, False]
+    path.write_text(HEADER + "\n".join([*rows, rows[0]]))
+    with pytest.raises(DataError, match=r"line 4 of .*a second time"):
+        read_holdings(path, MARKET, day, range(len(MARKET.tickers)))
+    path.write_text(HEADER + rows[0])
+    with pytest.raises(DataError, match="which the basket cannot buy"):
+        read_holdings(path, MARKET, day, [1])
+
+
+def test_a_locked_account_buys_no_basket() -> None:
+    rules = dataclasses.replace(TINY_RULES, drawdown_lock=10.0)
+    cash = 0.8 * rules.initial_capital
+    made = make_signals(agent(1, rules).betting(0.5), BASKET, MARKET, 45, rules, cash, [])
+    assert made.is_locked and made.orders == [] and made.basket is not None
+    assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
+
+
+def test_the_command_shows_the_basket_as_a_block_and_writes_its_parts(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = DDPGAgent.from_state
+    monkeypatch.setattr(DDPGAgent, "from_state", classmethod(lambda _, *parts: real(*parts).betting(0.5)))
+    ib = folder / "whole.csv"
+    code, made = command(folder, "--ib", str(ib), "--capital", "100000")
+    assert code == 0
+    block = f"basket: 5 stocks, {made['basket']['value']:,.0f}"
+    assert block in capsys.readouterr().err and 49_000 < made["basket"]["value"] < 50_000
+    with ib.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if "-basket-" in row["BasketTag"]]
+    assert {row["Symbol"]: int(row["Quantity"]) for row in rows} == {
+        order["ticker"]: int(order["shares"]) for order in made["basket"]["orders"]
+    }
+    assert all(row["Action"] == "BUY" and row["TimeInForce"] == "OPG" for row in rows)

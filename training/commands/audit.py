@@ -87,8 +87,7 @@ def run_audit(arguments: AuditArguments) -> int:
 def audit(run: SavedRun, days: int, draws: Draws) -> int:
     """Compare what is known on random days with and without changed data of later days; return how many were changed.
 
-    The loader reads the bars anew each time, and the champion plays an episode up to the day; one that only holds the
-    market plays by its forecasts.
+    The loader reads the bars anew each time, and the champion's agents play an episode up to the day.
 
     Raises:
         LeakError: the first difference.
@@ -97,14 +96,16 @@ def audit(run: SavedRun, days: int, draws: Draws) -> int:
     first, last = market.splits.train.first, len(market.dates) - 1 - rules.episode_steps
     if last < first:
         raise DataError(f"expected an episode of {rules.episode_steps} steps after {market.dates[first]}, got none")
-    agent = run.champion.betting(1.0) if run.champion.holds_market else run.champion
     as_is = with_future(market)
+    agent = run.champion
     for _ in progress(range(days), "audit", "day"):
         start = int(draws.integers(first, last + 1))
         day = start + int(draws.integers(rules.trading_days))
         known = known_on_day(agent, as_is, market.stats, start, day, rules)
         for future in FUTURES:
-            changed = known_on_day(agent, with_future(market, day, future, draws), market.stats, start, day, rules)
+            changed = known_on_day(
+                run.champion, with_future(market, day, future, draws), market.stats, start, day, rules
+            )
             _require_equal(known, changed, future.__name__, market, day)
     return days * len(FUTURES)
 

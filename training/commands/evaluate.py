@@ -57,7 +57,8 @@ def evaluate(
     arguments: EvaluateArguments,
 ) -> Evaluation:
     """Play a run's champion and the baselines on the days of a split, and judge them."""
-    played = play_run(run, getattr(run.market.splits, split), env, judging, "evaluation")
+    days = getattr(run.market.splits, split)
+    played = play_run(run, days, env, judging, "evaluation", is_continuous=arguments.continuous)
     return Evaluation(
         run.name,
         split,
@@ -81,6 +82,8 @@ def play_run(
     env: Portfolio,
     judging: EvaluationConfig,
     draws: str,
+    *,
+    is_continuous: bool = False,
 ) -> PlayedPolicies:
     """Play a run's champion and the baselines on some days: supervised ones, simple ones, and the planted rules.
 
@@ -88,9 +91,12 @@ def play_run(
 
     Args:
         draws: name of the generator of random selections.
+        is_continuous: in one window, on all days of which orders are given.
     """
-    steps = run.config.env.episode_steps
-    starts = consecutive_windows(days, steps).to(run.device)
+    steps, played = run.config.env.episode_steps, env
+    if is_continuous:
+        played = Portfolio(env.bars, dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0))
+    starts = consecutive_windows(days, played.rules.episode_steps).to(run.device)
     rules = simple_rules(run.market)
     if judging.rivals == "learned":
         learned = fit_supervised(run.market, env, refit_days=judging.rival_refit)
@@ -99,7 +105,9 @@ def play_run(
         tuning = spaced_windows(run.market.splits.train, steps, TUNING_WINDOWS).to(run.device)
         rules = rules | tune_planted(env, run.planted_scores, tuning)
     return play_all(
-        EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts)),
+        EvaluationSetup(
+            run.market, played, starts, benchmark_close(judging.benchmark, run.market, played, starts), run.basket
+        ),
         run.champion,
         rules,
         random_selections=judging.random_pickers,

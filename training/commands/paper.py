@@ -111,7 +111,8 @@ def _show(journal: Journal) -> None:
     held = ", ".join(f"{ticker} {shares:g}" for ticker, shares in last.body["positions"].items())
     orders = intents[date].body["orders"] if date in intents else ()
     bought = ", ".join(f"{order['ticker']} for {order['value']:,.2f}" for order in orders if order["side"] == "buy")
-    logger.info("%s: equity %s, cash %s", date, *(f"{last.body[name]:,.2f}" for name in ("equity", "cash")))
+    values = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
+    logger.info("%s: equity %s; of the agents with all of the capital %s, of the basket %s; cash %s", date, *values)
     logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, journal.opening["account"])

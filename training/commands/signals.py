@@ -9,7 +9,7 @@ from typing import Any
 from training.commands.table import SignalsArguments
 from training.run.saved import open_saved_run
 from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
-from training.signals.holdings import read_holdings, session
+from training.signals.holdings import Holding, read_holdings, session
 from training.signals.signals import Signals, cash_left, make_signals
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
@@ -39,12 +39,15 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     if arguments.capital is not None:
         rules = dataclasses.replace(rules, initial_capital=arguments.capital)
     day = len(market.dates) - 1 if arguments.date is None else session(arguments.date, market, "--date")
-    holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
+    basket = run.basket
+    holdings = list[Holding]()
+    if arguments.positions is not None:
+        holdings = read_holdings(arguments.positions, market, day, basket.columns.tolist())
     cash = cash_left(holdings, rules) if arguments.cash is None else arguments.cash
     if arguments.release:
         rules = dataclasses.replace(rules, drawdown_lock=0.0)
-    signals = make_signals(champion, market, day, rules, cash, holdings, arguments.peak or 0.0)
-    evidence = f"{champion.evidence.finding}. The champion is {champion.evidence.bet(champion.share)}."
+    signals = make_signals(champion, basket, market, day, rules, cash, holdings, arguments.peak or 0.0)
+    evidence = champion.evidence.sentence(champion.share)
     notes = [_NOTE]
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")
@@ -62,8 +65,22 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         write_json(arguments.json, origin | dataclasses.asdict(signals) | {"notes": notes})
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
-        orders = broker_orders(run.name, signals.date, purchases, holdings, rules, signals.sales)
-        if too_small := {*purchases, *(held.ticker for held in holdings)} - {order.ticker for order in orders}:
+        positions = [held for held in holdings if not held.is_of_basket]
+        orders = broker_orders(run.name, signals.date, purchases, positions, rules, signals.sales)
+        wanted = {*purchases, *(held.ticker for held in positions)}
+        if signals.basket is not None:
+            sides = {side: [one for one in signals.basket.orders if one.side == side] for side in ("buy", "sell")}
+            bought = {one.ticker: one.shares for one in sides["buy"]}
+            sold = [
+                dataclasses.replace(held, shares=one.shares)
+                for one in sides["sell"]
+                for held in holdings
+                if held.is_of_basket and held.ticker == one.ticker
+            ]
+            names = [held.ticker for held in sold]
+            orders += broker_orders(f"{run.name}-basket", signals.date, bought, sold, rules, names)
+            wanted |= {*bought, *names}
+        if too_small := wanted - {order.ticker for order in orders}:
             logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(sorted(too_small)))
         _write_for_brokers(arguments, orders)
     return signals
@@ -83,10 +100,12 @@ def described(signals: Signals) -> list[str]:
     if signals.is_locked:
         texts = ["no order: the account has fallen beyond its drawdown lock; --release places orders again"]
     elif signals.orders:
-        by = "" if signals.is_forecast else ", which hold the market round robin"
-        texts = [f"orders{by}\n{_table([vars(order) for order in signals.orders])}"]
+        texts = [f"orders\n{_table([vars(order) for order in signals.orders])}"]
+    elif signals.share == 0:
+        texts = ["no order of the agents: none of the capital follows them"]
     else:
         texts = ["no order: no stock promises more than its costs and its capital's price, or no cash is left"]
+    texts += [signals.basket.line] if signals.basket is not None else []
     texts += [f"to be sold at the next open: {', '.join(signals.sales)}"] if signals.sales else []
     return texts + ([f"open positions\n{_table(signals.positions)}"] if signals.positions else [])
 

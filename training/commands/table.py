@@ -71,6 +71,9 @@ class EvaluateArguments(SavedRunArguments):
 
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each use of the holdout is counted."""
+    continuous: bool = False
+    """Play one account that goes on over all of the days, in place of windows at whose ends everything is sold; sizes
+    refer to its first capital."""
     random_pickers: kinds.PositiveInt = 1000
     """Random selections that the champion is compared with."""
     rivals: Rivals = "learned"

@@ -18,7 +18,6 @@ from data.synthetic.built_in import PlantedScores
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from training.rollout import Policy, play
-from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 from utils.spaces import (
     ACCOUNT_FEATURES,
@@ -33,6 +32,7 @@ logger = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 Scores = NDArray[np.float32] | Array
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
+ALL_ORDERS, BASKET = "agents, all orders theirs", "basket"
 EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
 RULE, ORACLE = "planted rule", "oracle"
 BEST_AGENT = "best agent"
@@ -212,45 +212,6 @@ def tune_rule(
         error = float(gain.std(correction=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
         rule = rules[best] if float(gain.mean()) > _MARGIN * error else rule
     return rule
-
-
-def held_equity(
-    close: NDArray[np.float32],
-    open_: NDArray[np.float32],
-    start: int,
-    steps: int,
-    rules: EnvironmentConfig,
-    weights: Array | None = None,
-) -> Array:
-    """Return the equity of holding the stocks for a window: bought at the next open, sold at the last close.
-
-    Args:
-        close, open_: (days, n) prices, NaN without a bar.
-        weights: (n,) shares of the capital, up to a factor; default: equal.
-
-    Returns:
-        (steps + 1,) equity in currency units after costs on both legs. A stock without a bar keeps its last price; one
-        without a bar on the day of purchase is left out. With a delisting loss, one that has no bar for
-        `max_days_without_bar` sessions is sold as the account sells it; that sale's cost is taken at the end.
-    """
-    bought = np.isfinite(open_[start + 1])
-    if weights is not None:
-        bought &= weights > 0
-    if not bought.any():
-        return np.full(steps + 1, rules.initial_capital)
-    path = np.concatenate((open_[start + 1 : start + 2, bought], close[start + 1 : start + steps + 1, bought]))
-    path = path.astype(np.float64)
-    last_seen = np.maximum.accumulate(np.where(np.isfinite(path), np.arange(len(path))[:, None], 0), axis=0)
-    growth = np.take_along_axis(path, last_seen, axis=0) / path[0]
-    if rules.delisting_loss > 0:
-        missing = np.arange(len(path))[:, None] - last_seen
-        is_sold = np.logical_or.accumulate(missing >= rules.max_days_without_bar, axis=0)
-        proceeds = growth[is_sold.argmax(axis=0), np.arange(growth.shape[1])] * (1 - rules.delisting_loss / 100)
-        growth = np.where(is_sold, proceeds, growth)
-    growth = np.average(growth, axis=1, weights=None if weights is None else weights[bought])[1:]
-    equity = np.concatenate(([rules.initial_capital], rules.initial_capital / rules.purchase_factor * growth))
-    equity[-1] *= rules.sale_factor
-    return equity
 
 
 def inverse_volatility(close: NDArray[np.float32]) -> Array:

@@ -61,7 +61,7 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
                 **dataclasses.asdict(evidence),
                 "p_value": evidence.smallest,
                 "is_significant": evidence.is_significant,
-                "share_of_orders": share,
+                "share_of_capital": share,
             }
             for evidence, share in zip(evaluation.evidence, evaluation.shares, strict=True)
         ],

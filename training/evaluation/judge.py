@@ -13,7 +13,17 @@ import pandas as pd
 from data.features import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import BEST_AGENT, CHAMPION, EQUAL, HOLD, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import (
+    ALL_ORDERS,
+    BASKET,
+    BEST_AGENT,
+    CHAMPION,
+    EQUAL,
+    HOLD,
+    ORACLE,
+    RANDOM,
+    RULE,
+)
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
@@ -21,7 +31,7 @@ from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, explained_share, information_coefficients, summed_up
 from utils import metrics
 from utils.config.trader import Config
-from utils.statistics import deflated_ratio, expected_best_sharpe, minimum_track_record
+from utils.statistics import deflated_ratio, expected_best, minimum_track_record
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
@@ -140,13 +150,13 @@ class Evaluation:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
         # The best baseline is sought among policies that do not know what is planted.
-        no_baselines = (CHAMPION, BEST_AGENT, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+        no_baselines = (CHAMPION, ALL_ORDERS, BASKET, BEST_AGENT, RANDOM, EQUAL, HOLD, RULE, ORACLE)
         others = [name for name in profit if name not in no_baselines]
         champion, equal = (float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL))
         return verdict(
             profit[CHAMPION][0],
             profit[RANDOM],
-            Shifted(played.shifted.daily_profit, played.known_share),
+            Shifted(played.shifted.daily_profit, played.known_share, played.held_profit),
             profit[EQUAL][0],
             trials=self.trials,
             exposure_ratio=equal / champion if champion else math.inf,
@@ -170,15 +180,15 @@ class Evaluation:
 
     @property
     def evidence_sentence(self) -> str:
-        """Return the p-values of the champions' forecasts on training days, and what follows from them."""
+        """Return what the champions' forecasts on training days are worth, and what follows from it."""
         if not self.evidence:
             return ""
         if not self.folds:
-            return f"{self.evidence[0].finding}. The champion is {self.evidence[0].bet(self.shares[0])}."
+            return self.evidence[0].sentence(self.shares[0])
         found, share = sum(one.is_significant for one in self.evidence), np.mean(self.shares)
         return (
             f"Training days show significant evidence for {found} of {len(self.evidence)} champions; "
-            f"{100 * share:.0f}% of the orders in the mean are the agents', the rest holds the market."
+            f"{100 * share:.0f}% of the capital in the mean follows the agents, the rest holds the basket."
         )
 
     @cached_property
@@ -216,7 +226,7 @@ class Evaluation:
         2012, at a ratio of 0), which stands for the deviation over trials.
         """
         champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (CHAMPION, EQUAL))
-        best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
+        best = expected_best(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
         deflated, days = deflated_ratio(champion - equal, best), len(champion)
         needed, is_of_sweep = minimum_track_record(champion), self.split == "validation" and self.trials > 1
         note = CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]

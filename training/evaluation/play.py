@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import itemgetter
 from typing import Any
 
@@ -13,14 +13,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from data.features import OPEN
 from data.market import Market
+from environment.basket import Basket, BasketAccount
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from training.evaluation.baselines import (
+    ALL_ORDERS,
+    BASKET,
     BENCHMARK,
     CHAMPION,
     EQUAL,
@@ -29,7 +31,6 @@ from training.evaluation.baselines import (
     RANDOM,
     ScoreRule,
     equal_risk,
-    held_equity,
     score_policy,
 )
 from training.forecasts.skill import agent_scores, known_share, trade_results
@@ -102,6 +103,8 @@ class EvaluationSetup:
     """(W,) first days of windows of the rules' length, on the environment's device."""
     benchmark: Array | None = None
     """(days,) closes of the user's benchmark, known on all days of the windows."""
+    basket: Basket | None = None
+    """What the champion holds with the capital that does not follow it; None: all stocks."""
 
     @property
     def judged(self) -> slice:
@@ -127,7 +130,7 @@ class EvaluationSetup:
 def play_agent(
     setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None
 ) -> tuple[EquityCurves, list[dict[str, Any]], Orders]:
-    """Play an agent, by its forecasts on the market if they are given.
+    """Play an agent's account, all orders its own, by its forecasts on the market if they are given.
 
     Returns:
         Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders per day,
@@ -238,40 +241,58 @@ def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], objec
 
 
 def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
-    """Play equal weight, buy and hold, equal risk and the user's benchmark, if there is one.
+    """Play the champion's basket, equal weight, buy and hold, equal risk and the user's benchmark, if there is one.
 
-    Equal weight and equal risk (in proportion to one over the volatility at the first close) are bought at each
-    window's first open and sold at its last close; buy and hold is equal weight bought once for all windows. The
-    benchmark is held from close to close without costs: an index itself is not traded.
+    All but the benchmark are baskets. Equal weight and equal risk (in proportion to one over the volatility at the
+    first close) are of all stocks, and like the champion's bought at each window's first open and sold at its last
+    close; buy and hold is equal weight in one account that goes on over all windows. The benchmark is held from close
+    to close without costs: an index itself is not traded.
     """
-    market, rules, starts, days = setup.market, setup.env.rules, setup.starts.tolist(), setup.days
-    close = market.close
-    hold = partial(held_equity, close, market.data_array[:, market.investable_columns, OPEN], rules=rules)
-    steps, capital, each = rules.episode_steps, rules.initial_capital, np.ones((2, len(starts)))
-    once = np.zeros_like(each)
-    once[0, 0] = once[1, -1] = 1
+    market, rules, starts, steps = setup.market, setup.env.rules, setup.starts.cpu(), setup.env.rules.episode_steps
+    every, windows = Basket(setup.env.bars, market.investable_columns), len(starts)
 
-    def held(equity: Array, legs: Array) -> EquityCurves:
-        """Return the curves of one account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
-        traded = legs[0] * equity[:, 0] / rules.purchase_factor + legs[1] * equity[:, -1] / rules.sale_factor
-        none = np.full_like(traded[None], np.nan)
-        costs = rules.cost_rate * traded[None]
-        return EquityCurves(equity[None], np.ones_like(costs), none, none, none, traded[None], costs)
+    def held(account: BasketAccount) -> EquityCurves:
+        """Return the curves of W windows, or of one account that goes on over all of them."""
+        days = np.arange(windows)[:, None] * steps + np.arange(steps + 1)
+        equity, invested = (part.cpu().numpy() for part in (account.equity, account.invested))
+        if len(equity) < windows:
+            equity, invested = equity[0, days], invested[0, days]
+        traded = np.zeros((1, windows))
+        traded[0, : len(account.traded)] = account.traded.cpu().numpy()
+        none, anew = np.full_like(traded, np.nan), rules.initial_capital / equity[:, :1]
+        exposure = (invested / equity)[:, :-1].mean(axis=1)[None]
+        return EquityCurves((equity * anew)[None], exposure, none, none, none, traded, rules.cost_rate * traded)
 
-    def anew(path: Array) -> Array:
-        """Return (days,) values as equity of windows that each begin with the capital."""
-        parts = path[days - starts[0]]
-        return np.asarray(capital * parts / parts[:, :1])
-
-    by_risk = [hold(start, steps, weights=equal_risk(close, start)) for start in starts]
+    equal = held(every.hold(rules, starts, steps))
+    weights = torch.from_numpy(np.stack([equal_risk(market.close, start) for start in starts.tolist()]))
     found = {
-        EQUAL: held(np.stack([hold(start, steps) for start in starts]), each),
-        HOLD: held(anew(hold(starts[0], len(starts) * steps)), once),
-        EQUAL_RISK: held(np.stack(by_risk), each),
+        BASKET: equal if setup.basket is None else held(setup.basket.hold(rules, starts, steps)),
+        EQUAL: equal,
+        HOLD: held(every.hold(rules, starts[:1], windows * steps)),
+        EQUAL_RISK: held(every.hold(rules, starts, steps, weights=weights)),
     }
     if setup.benchmark is not None:
-        found[BENCHMARK] = held(anew(setup.benchmark[starts[0] :]), 0 * each)
+        closes = setup.benchmark[setup.days]
+        nothing = np.zeros((1, windows))
+        none = np.full_like(nothing, np.nan)
+        path = rules.initial_capital * closes / closes[:, :1]
+        found[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
     return found
+
+
+def followed(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
+    """Return accounts of which a share of what is exposed follows agents, and the rest holds a basket.
+
+    Both are accounts of their own: prices do not react and costs are proportional, so that the sum is exact. What is
+    not exposed is cash. Counts of trades are the agents'.
+    """
+    ours, theirs = exposure * share, exposure * (1.0 - share)
+    whole = {
+        name: ours * getattr(agents, name) + theirs * getattr(basket, name)
+        for name in ("equity", "exposure", "traded", "costs")
+    }
+    whole["equity"] += (1.0 - exposure) * agents.capital
+    return replace(agents if share > 0 else agents.each(lambda values: np.full_like(values, np.nan)), **whole)
 
 
 @dataclass(frozen=True)
@@ -279,15 +300,18 @@ class PlayedPolicies:
     """The accounts of all policies that are compared, by policy."""
 
     curves: Mapping[str, EquityCurves]
-    """The champion first; only those of the random selections hold many policies."""
+    """The champion first, then what it consists of; only those of the random selections hold many policies, which
+    repeat its orders beside its basket."""
     trades: Sequence[dict[str, Any]]
-    """Of the champion."""
+    """Of the champion; amounts are those of the capital that follows the agents."""
     days: npt.NDArray[np.int64]
     """(W, D + 1) day indices of the windows."""
     at_cost: Mapping[float, Mapping[str, EquityCurves]]
     """Curves under other costs, by basis points per leg: the champion's orders again, and the baselines."""
     shifted: EquityCurves
     """Random selections with the champion's orders on other days; one policy per shift."""
+    held_profit: Array
+    """(W * D,) what the champion's basket earned of its profit, percent of the initial capital."""
     known_share: Array
     """(W * D,) see the function of this name."""
     scores: Mapping[str, Array]
@@ -308,32 +332,40 @@ def play_all(
     """Play the champion, other agents and all baselines; champion and baselines again under other costs."""
     judged, rules = setup.judged, setup.env.rules
     first, days = judged.start, judged.stop - judged.start
-    forecasts = agent.forecasts(setup.market, days=judged)
+    forecasts, share, exposure = agent.forecasts(setup.market, days=judged), agent.share, rules.exposure
 
-    def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
-        selections = {RANDOM: play_random(setup, plan, count, generator)}
-        return selections | play_held(setup) | play_rules(setup, score_rules)
+    def play(setup: EvaluationSetup, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
+        held = play_held(setup)
+        own = {CHAMPION: followed(agents, held[BASKET], share, exposure), ALL_ORDERS: agents, BASKET: held.pop(BASKET)}
+        drawn = followed(play_random(setup, plan, count, generator), own[BASKET], share, exposure)
+        return {**own, RANDOM: drawn, **held, **play_rules(setup, score_rules)}
 
-    champion, trades, plan = play_agent(setup, agent, forecasts)
-    curves, at_cost = {CHAMPION: champion}, {}
+    agents, trades, plan = play_agent(setup, agent, forecasts)
+    curves, at_cost = play(setup, agents, random_selections), {}
     for name, other in (others or {}).items():
         curves[name] = play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
-    curves |= baselines(setup, random_selections)
     for bps in progress(COSTS_BPS, "judge", "level of costs"):
         other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
-        again = {CHAMPION: execute_again(other_setup, plan)}
-        at_cost[bps] = again | baselines(other_setup, min(random_selections, _RANDOM_AT_COST))
+        again = execute_again(other_setup, plan)
+        at_cost[bps] = play(other_setup, again, min(random_selections, _RANDOM_AT_COST))
     scores = {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
+    shifted = play_shifted(setup, plan, random_selections, generator)
     return PlayedPolicies(
         curves,
-        trades,
+        [_scaled(trade, exposure * share) for trade in trades if share > 0],
         setup.days,
         at_cost,
-        play_shifted(setup, plan, random_selections, generator),
+        followed(shifted, curves[BASKET], share, exposure),
+        exposure * (1.0 - share) * curves[BASKET].daily_profit[0],
         known_share(plan, rules),
         {CHAMPION: agent_scores(forecasts, 0.5 * float(agent.rate), first, days), **scores},
         trade_results(setup.env.bars, rules, first, days),
     )
+
+
+def _scaled(trade: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Return a trade with its amounts multiplied."""
+    return trade | {name: factor * trade[name] for name in ("shares", "value", "profit", "costs")}
 
 
 def join(parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
@@ -353,6 +385,7 @@ def join(parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
             for bps, levels in parts[0].at_cost.items()
         },
         _joined(part.shifted for part in parts),
+        np.concatenate([part.held_profit for part in parts]),
         np.concatenate([part.known_share for part in parts]),
         {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores if name in common},
         np.concatenate([part.results for part in parts]),

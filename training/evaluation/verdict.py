@@ -23,6 +23,8 @@ class Shifted(NamedTuple):
     """(count, days) in percent of the initial capital; each is the mean over the draws of one shift."""
     known_share: Array
     """(days,) mean size of the plan's earlier orders over that of all its orders."""
+    held: Array | float = 0.0
+    """(days,) what a basket earned of these profits, whatever the orders."""
 
 
 class BestBaseline(NamedTuple):
@@ -192,7 +194,7 @@ def verdict(
         rank_p_value_below=rank_p_value(-earned, -totals, looks),
         share_of_random_beaten=float((totals < earned).mean()),
         timing=yearly(mean_test(same_day - moved, looks)),
-        timing_known=mean_test(same_day - shifted.known_share * moved, looks),
+        timing_known=mean_test(same_day - shifted.held - shifted.known_share * (moved - shifted.held), looks),
         exposure=yearly(mean_test(moved, looks)),
         over_equal_weight=yearly(mean_test(champion - equal_weight, trials)),
         scaled={

@@ -21,7 +21,7 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> 
     """
     known = np.flatnonzero(np.isfinite(results).sum(axis=1) > 2)
     chosen = known[:: 1 + len(known) // _DAYS]
-    if agent.holds_market or not chosen.size:
+    if not chosen.size:
         return {}
     rows = agent.inputs.rows_of(market, slice(first, first + len(results)))
     x = torch.cat([rows.x(slice(first + day, first + day + 1)) for day in chosen.tolist()]).to(agent.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,15 +13,16 @@ from torch import Tensor
 from data.market import Market
 from environment.portfolio import Portfolio
 from models import risk
-from models.evidence import Evidence
+from models.evidence import Bet, Evidence
 from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import TIME_UNIT, ActorCritic
 from models.policy import Forecasts, score_of
 from training.forecasts.samples import BoolArray, Float64Array, Samples
 from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.transitions import StockTransitions
+from utils.config.trader import EnvironmentConfig
 from utils.progress import Progress
-from utils.statistics import MeanTest
+from utils.statistics import expected_best
 
 _LEAST_RISK = 0.05
 """Least of what the risk of an order costs, as a share of the mean."""
@@ -42,6 +44,7 @@ class TrainingDays:
     """(days, n) bool: the stock has a bar."""
     later: InputRows
     """Of the validation days, as deployed: fitted to all training days."""
+    rules: EnvironmentConfig
     risk: Tensor | None = None
     """(folds + 1, numbers) weights of what the risk of orders costs, without each fold and with all; None: nothing."""
 
@@ -71,7 +74,7 @@ class TrainingDays:
                 shown.update()
         samples = replace(samples, x=training.to(env.device))
         transitions = StockTransitions.of(samples, inputs, env.bars, env.rules)
-        days = cls(inputs, samples, transitions, env.bars.tradable, validation.to(env.device))
+        days = cls(inputs, samples, transitions, env.bars.tradable, validation.to(env.device), env.rules)
         return replace(days, risk=fit_risk(days, risk_aversion)) if risk_aversion > 0 else days
 
     @property
@@ -130,30 +133,44 @@ class TrainingDays:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])
         return torch.cat((torch.ones_like(x[:, :1]), x), dim=1).double()
 
-    def evidence(self, forecasts: Forecasts, price: float, trials: int) -> Evidence:
-        """Test the out-of-fold forecasts of one agent.
+    def evidence(self, forecasts: Forecasts, price: float, trials: int, among: int = 1) -> Evidence:
+        """Test the out-of-fold forecasts of a committee, and tell what betting on them is worth.
 
         Selection: the mean over days of the correlation over stocks of its scores with the results of trades of which
         nobody decides on the sale. Timing: whether the day's means of both rise and fall together.
 
         Args:
+            forecasts: of its A members; its scores are their means.
             price: of capital, at which gains and times are one score.
-            trials: agents among which it was selected, for which p-values are adjusted.
+            trials: agents among which they were selected so far, for which p-values are adjusted.
+            among: agents among which they were selected last. What the best of them shows by chance is taken off the
+                estimates: agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
         days, samples = self.samples.x.days, self.samples
-        score = score_of(forecasts.gain[0, days], forecasts.time[0, days], torch.tensor(price)).double().cpu().numpy()
+        scores = score_of(forecasts.gain[:, days], forecasts.time[:, days], torch.tensor(price)).double().cpu().numpy()
+        score, result = scores.mean(0), samples.results[-1, days].astype(np.float64) / (100 * self.rules.largest_order)
         known = samples.is_known[days] & samples.train_days[days, None] & np.isfinite(score)
-        score, result = (np.where(known, v, np.nan) for v in (score, samples.results[-1, days].astype(np.float64)))
-        selection = cross_fitted_mean_test(correlation(score, result), samples.longest, 2 * trials)
-        return Evidence(selection.p_value, _timing(score, result, known, samples.longest, 2 * trials).p_value)
+        count, score, result = known.sum(axis=1), *(np.where(known, values, np.nan) for values in (score, result))
+        level = np.stack([np.nansum(values, axis=1)[count > 0] / count[count > 0] for values in (score, result)])
+        level -= level.mean(axis=1, keepdims=True)
+        daily, (told, spread) = (correlation(score, result), level.prod(axis=0)), level.std(axis=1)
+        selection, timing = (cross_fitted_mean_test(values, samples.longest, 2 * trials) for values in daily)
+        chance, unit = expected_best(math.sqrt(1.0 - _likeness(scores, known)), among), float(told * spread) or 1.0
+        ours, theirs = (test.mean - chance * test.standard_error for test in (selection, timing))
+        within = float(np.nanstd(result[count > 1], axis=1).mean())
+        stocks = Bet.on_stocks(ours, selection.standard_error, within, float(count[count > 0].mean()))
+        by_day = Bet.on_days(theirs / unit, timing.standard_error / unit, float(spread))
+        return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
 
 
-def _timing(score: Float64Array, result: Float64Array, known: BoolArray, longest: int, trials: int) -> MeanTest:
-    """Test whether the means over the known stocks of a day, (days, n), move together."""
-    count = known.sum(axis=1)
-    some = count > 0
-    level, mean = (np.where(known, v, 0.0).sum(axis=1)[some] / count[some] for v in (score, result))
-    return cross_fitted_mean_test((level - level.mean()) * (mean - mean.mean()), longest, trials)
+def _likeness(scores: Float64Array, known: BoolArray) -> float:
+    """Return the mean correlation of (A, days, n) scores less their days' means, where known; 0 of a single one."""
+    own = np.where(known, scores, 0.0)
+    own -= own.sum(axis=2, keepdims=True) / known.sum(axis=1).clip(min=1)[:, None]
+    flat = own[:, known]
+    if len(flat) < 2 or not (flat.std(axis=1) > 0).all():
+        return 0.0
+    return float(np.corrcoef(flat)[np.triu_indices(len(flat), 1)].mean().clip(0.0, 1.0))
 
 
 def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:

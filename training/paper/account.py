@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from data.features import CLOSE, OPEN
 from data.market import Market, span_of
+from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
 from training.paper.certificate import bounded_result
@@ -39,7 +41,11 @@ class Held(DataError):
 
 @dataclass
 class Account:
-    """A paper account on a market, whose last day is the newest session known."""
+    """A paper account on a market, whose last day is the newest session known.
+
+    It consists of the agents' account and a basket. Each goes on with all of the capital, as if it were alone; what the
+    account is worth are their shares of it.
+    """
 
     path: Path
     journal: Journal
@@ -149,11 +155,27 @@ class Account:
             statement = self._statement(day)
             self._compare(day, statement)
         result = bounded_result(self.market, day, book.stakes(day))
-        self.journal.append("session", book.date(day), {**dataclasses.asdict(statement), "result": result})
+        held = float(self.held_basket(day)[-1])
+        parts = {"basket": held, "whole": self.whole(statement.equity, held)}
+        self.journal.append("session", book.date(day), {**dataclasses.asdict(statement), "result": result, **parts})
         for fill in statement.fills:
             logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
         if silent := [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
+
+    def held_basket(self, day: int) -> NDArray[np.float64]:
+        """Return the equity of the basket with all of the capital, at the closes from the first session to a day."""
+        basket = Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
+        rules = dataclasses.replace(self.config.env, initial_capital=float(self.journal.opening["capital"]))
+        first = torch.tensor([self.book.start])
+        held: NDArray[np.float64] = basket.hold(rules, first, day - int(first), is_sold=False).equity[0].numpy()
+        return held
+
+    def whole(self, agents: Any, basket: Any) -> Any:
+        """Return the account's equity by those of its two parts, each with all of the capital."""
+        exposure, share = self.config.env.exposure, self.agent.share
+        cash = (1.0 - exposure) * float(self.journal.opening["capital"])
+        return exposure * (share * agents + (1.0 - share) * basket) + cash
 
     def _statement(self, day: int) -> Statement:
         """Ask the venue."""
@@ -240,12 +262,12 @@ class Account:
         book, is_first = self.book, day == start
         cash = float(book.session(day)["equity" if is_first else "cash"])
         holdings = [] if is_first else [position.holding for position in book.positions(day)]
-        is_own, date = self.agent.decides_on(day), book.date(day)
+        date = book.date(day)
         bought, sold = decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
         purchases = [
             Order(
                 order_id(self.name, date, one.ticker, "buy"),
-                *(one.ticker, "buy", one.value, one.coefficient, one.target_percent, is_own),
+                *(one.ticker, "buy", one.value, one.coefficient, one.target_percent, True),
             )
             for one in bought
         ]

@@ -21,7 +21,10 @@ class Backtest:
     """What the account should be: by session, from its first one on."""
 
     equity: NDArray[np.float64]
+    """Of the agents' account."""
     fills: list[list[Fill]]
+    basket: NDArray[np.float64]
+    """Equity of the basket."""
 
     def first_difference(self, account: Account) -> str:
         """Return the first session on which the account differs, and in what; empty where it never does."""
@@ -33,11 +36,15 @@ class Backtest:
                 return f"{book.date(day)}: {f'{other.side} {other.ticker}' if other else 'order of the fills'}"
             if book.equity(day) != equity:
                 return f"{book.date(day)}: equity {book.equity(day)!r}, backtest {float(equity)!r}"
+            held = float(self.basket[day - book.start])
+            if book.session(day)["basket"] != held:
+                return f"{book.date(day)}: basket {book.session(day)['basket']!r}, backtest {held!r}"
         return ""
 
 
 def backtest(account: Account) -> Backtest:
-    """Play the champion on the account's windows, each with all that the one before it left, up to its last session."""
+    """Play the account up to its last session: its basket, and its agents on windows, each with all that the one before
+    it left."""
     book, rules = account.book, account.config.env
     starts = range(book.start, max(book.last, book.start + 1), rules.episode_steps)
     market = span_of(account.market, 0, book.last)
@@ -51,7 +58,7 @@ def backtest(account: Account) -> Backtest:
         filled, days = fills_of(account.name, market, 0, trades), range(start, book.last)[: rules.episode_steps]
         equity += curves.equity[0, 0, 1 : len(days) + 1].tolist()
         fills += [filled.get(day + 1, []) for day in days]
-    return Backtest(np.array(equity), fills)
+    return Backtest(np.array(equity), fills, account.held_basket(book.last))
 
 
 def _forecasts(agent: DDPGAgent, market: Market, first: int, days: int) -> Forecasts:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from training.evaluation.baselines import ALL_ORDERS, BASKET
 from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
@@ -33,11 +34,13 @@ def write_report(account: Account, played: Backtest) -> Path:
 def _render(account: Account, played: Backtest) -> str:
     journal, opening, sessions = account.journal, account.journal.opening, account.journal.of("session")
     dates, results = [*sessions], [row.body["result"] for row in sessions.values()]
-    x, equity = np.array(dates, "datetime64[D]"), np.array([row.body["equity"] for row in sessions.values()])
-    percent = {
-        name: 100 * (curve / opening["capital"] - 1)
-        for name, curve in {"account": equity, "backtest": played.equity}.items()
-    }
+    x = np.array(dates, "datetime64[D]")
+    agents, basket, equity = (
+        np.array([row.body[name] for row in sessions.values()]) for name in ("equity", "basket", "whole")
+    )
+    expected = account.whole(played.equity, played.basket)
+    curves = {"account": equity, "backtest": expected, ALL_ORDERS: agents, BASKET: basket}
+    percent = {name: 100 * (curve / opening["capital"] - 1) for name, curve in curves.items()}
     power = np.log10(np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3))
     return document(
         "report.html",
@@ -50,6 +53,7 @@ def _render(account: Account, played: Backtest) -> str:
             "calendar": opening["calendar"],
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(equity[-1], 2),
+            "follows the agents": f"{account.agent.share:.0%}",
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
@@ -71,7 +75,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
     orders = []
     for order in book.intended(book.last):
-        by = "champion" if order.is_own else "round robin or rules"
+        by = "champion" if order.is_own else "rules"
         answer = answers[order.id].body["status"] if order.id in answers else "unknown"
         orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})
     held = ("ticker", "shares", "entry_price", "last_price", "target_price", "sessions_held")

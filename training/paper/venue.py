@@ -38,7 +38,7 @@ class Order:
     """Size of a purchase in stakes."""
     target_percent: float
     is_own: bool
-    """The agent decided it; the others hold the market round robin."""
+    """The agents decided it; the others are sales by the rules."""
     request: dict[str, str] | None = None
     """What a broker is asked for, see `alpaca_requests`."""
 

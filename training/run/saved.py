@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from data.market import Market
 from data.record import MARKET
 from data.synthetic.built_in import PlantedScores
+from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BEST_AGENT
 from training.run.extension import INHERITED
@@ -44,6 +46,11 @@ class SavedRun:
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
         return {BEST_AGENT: self.best_agent}
+
+    @cached_property
+    def basket(self) -> Basket:
+        """What the champion holds with the capital that does not follow it."""
+        return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
 
     @property
     def name(self) -> str:

@@ -29,9 +29,15 @@ class Holding:
     entry_day: int
     entry_price: float
     target_percent: float
+    """Infinite in the basket, whose positions have no target."""
     shares: float
     bars: NDArray[np.float32]
     """(sessions, 9) of the stock since the entry, the last one being the session of the close."""
+
+    @property
+    def is_of_basket(self) -> bool:
+        """Tell whether it is a part of the basket."""
+        return self.target_percent == np.inf
 
     @property
     def value(self) -> float:
@@ -79,13 +85,15 @@ class Holding:
         return is_over or self.days_without_bar >= rules.max_days_without_bar
 
 
-def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
+def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = ()) -> list[Holding]:
     """Read the positions in a CSV file with the columns of `COLUMNS`, held at the close of `day`.
+
+    A position without a target is one of the basket, whose stocks are in these columns of the market.
 
     Raises:
         DataError: the file cannot be read, or a row is no position of this market at that day.
     """
-    where, held = str(path), dict[str, Holding]()
+    where, held = str(path), dict[tuple[str, bool], Holding]()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -93,23 +101,25 @@ def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
                 raise ValueError(f"no {missing[0]} in its header")
             for row in reader:
                 where = f"line {reader.line_num} of {path}"
-                holding = _holding(row, market, day)
-                if holding.ticker in held:
+                holding = _holding(row, market, day, basket)
+                if (key := (holding.ticker, holding.is_of_basket)) in held:
                     raise ValueError(f"{holding.ticker} a second time")
-                held[holding.ticker] = holding
+                held[key] = holding
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
     return list(held.values())
 
 
-def _holding(row: Mapping[str, str | None], market: Market, day: int) -> Holding:
+def _holding(row: Mapping[str, str | None], market: Market, day: int, basket: Sequence[int]) -> Holding:
     """Raise ValueError where a row is no position."""
     ticker, entry_date, *numbers = ((row[name] or "").strip() for name in COLUMNS)
-    columns = {market.tickers[column]: column for column in market.investable_columns.tolist()}
+    is_of_basket, owner = not numbers[1], "the agents" if numbers[1] else "the basket"
+    chosen = basket if is_of_basket else market.investable_columns.tolist()
+    columns = {market.tickers[column]: column for column in chosen}
     if ticker not in columns:
-        raise ValueError(f"{ticker!r}, which the agent cannot buy")
-    price, target, shares = map(float, numbers)
-    if not all(0 < number < np.inf for number in (price, target, shares)):
+        raise ValueError(f"{ticker!r}, which {owner} cannot buy")
+    price, target, shares = (float(number) for number in (numbers[0], numbers[1] or "inf", numbers[2]))
+    if not all(0 < number < np.inf for number in (price, shares, 1.0 if is_of_basket else target)):
         raise ValueError(f"{', '.join(numbers)} in place of numbers above 0")
     entry = session(entry_date, market, f"the entry of {ticker}")
     if entry > day:

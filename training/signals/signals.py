@@ -10,10 +10,12 @@ import torch
 from data.features import CLOSE, HIGH, OPEN
 from data.market import Market
 from environment import orders as order_rules
+from environment.basket import Basket
 from environment.ledger import Bars
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
+from training.signals.basket import BasketOrders, basket_orders
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
@@ -32,9 +34,8 @@ class Order:
     """Size in stakes, as the agent wants it."""
     value: float
     """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
-    expected_percent: float | None
-    """What it is expected to gain until it is sold, after costs, percent of its value; None on days on which the orders
-    hold the market."""
+    expected_percent: float
+    """What it is expected to gain until it is sold, after costs, percent of its value."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -48,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Signals:
-    """The state of an account at a close, and the agent's orders."""
+    """The state of an account at a close, and the orders of its two parts: the agents' and the basket's."""
 
     date: str
     next_session: str
@@ -60,8 +61,10 @@ class Signals:
     """Tickers of the positions that are sold at the next open."""
     positions: list[dict[str, Any]]
     """What is held already: shares, prices, sessions held, latest exit, and what becomes of it."""
-    is_forecast: bool
-    """The agent decides on this day; on the others the orders hold the market round robin."""
+    share: float
+    """Of the capital that follows the agents."""
+    basket: BasketOrders | None = None
+    """None where all of it does."""
     is_locked: bool = False
     """Equity has fallen as far as the rules allow: there are no orders until a person says so."""
 
@@ -110,7 +113,7 @@ def decide(
     columns = (orders.stock, orders.coefficient, orders.target_percent, value, expected)
     decided, keep = list[Order](), placed.keep[0].cpu()
     sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
-    entry_day, is_forecast = day + (rules.fill == "next_open"), agent.decides_on(day)
+    entry_day = day + (rules.fill == "next_open")
     for stock, coefficient, target, value, forecast in zip(*(part[:, 0].tolist() for part in columns), strict=True):
         if coefficient > 0:
             price = float(close[stock])
@@ -118,7 +121,7 @@ def decide(
                 ticker=market.tickers[market.investable_columns[stock]],
                 coefficient=coefficient,
                 value=value,
-                expected_percent=forecast if is_forecast else None,
+                expected_percent=forecast,
                 close=price,
                 target_percent=target,
                 target_price=order_rules.target_price(price, target),
@@ -151,6 +154,7 @@ def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
 
 def make_signals(
     agent: DDPGAgent,
+    basket: Basket,
     market: Market,
     day: int,
     rules: EnvironmentConfig,
@@ -158,10 +162,11 @@ def make_signals(
     holdings: Sequence[Holding],
     peak: float = 0.0,
 ) -> Signals:
-    """Return the orders of `agent` at the close of `day`, as on the first day of an episode.
+    """Return the orders of a champion's agents and basket at the close of `day`, as on the first day of an episode.
 
     Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close, `peak` is its
-    highest equity so far, at least the initial capital. A drawdown lock applies to them.
+    highest equity so far, at least the initial capital. A drawdown lock applies to both parts. Cash is the basket's as
+    far as its part of the exposed capital is not spent, and then the agents'.
 
     Raises:
         DataError: the day precedes the training days.
@@ -172,19 +177,28 @@ def make_signals(
     equity = cash + sum(holding.shares * holding.last_price for holding in holdings)
     least = max(peak, rules.initial_capital, equity) * (1 - rules.drawdown_lock / 100)
     is_locked = rules.drawdown_lock > 0 and equity <= least
-    orders, sales = decide(agent, market, day, rules, cash, holdings)
-    if agent.decides_on(day):
+    capital, share = rules.exposure * rules.initial_capital, agent.share
+    held = [holding for holding in holdings if holding.is_of_basket]
+    positions = [holding for holding in holdings if not holding.is_of_basket]
+    unspent = (1.0 - share) * capital - sum(holding.value for holding in held) * rules.purchase_factor
+    for_basket = min(max(0.0, unspent), cash)
+    own_cash = max(0.0, cash - for_basket - (rules.initial_capital - capital))
+    own = replace(rules, initial_capital=max(1.0, share * capital))
+    orders, sales = decide(agent, market, day, own, own_cash, positions)
+    if share > 0:
         orders = [replace(order, moved_by=_moved_by(agent, market, day, order.ticker)) for order in orders]
+    bought = basket_orders(basket, market, day, rules, 0.0 if is_locked else for_basket, held) if share < 1 else None
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),
         capital=rules.initial_capital,
         cash=cash,
         equity=equity,
-        orders=[] if is_locked else [order for order in orders if order.value > 0],
+        orders=[] if is_locked or share == 0 else [order for order in orders if order.value > 0],
         sales=sales,
-        positions=[_position(holding, market, rules, holding.ticker in sales) for holding in holdings],
-        is_forecast=agent.decides_on(day),
+        positions=[_position(holding, market, rules, holding.ticker in sales) for holding in positions],
+        share=share,
+        basket=replace(bought, orders=[]) if bought and is_locked else bought,
         is_locked=is_locked,
     )
 

@@ -109,6 +109,9 @@ class EnvironmentConfig:
     drawdown_lock: Annotated[float, Field(ge=0, lt=100)] = 0.0
     """Percent by which equity may fall from its highest close: from then on an account places no order until a person
     says so, in an episode until its end. 0: no lock."""
+    exposure: kinds.PositiveShare = 1.0
+    """Share of the capital that a champion exposes, by its agents and its basket; the rest is cash. Training is on all
+    of it."""
     inaction_penalty: kinds.NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
@@ -225,8 +228,11 @@ class EvaluationConfig:
     random_pickers: kinds.PositiveInt = 200
     """Random selections in the baseline table."""
     evidence: Literal["weigh", "report", "require"] = "weigh"
-    """What the champion bets on its forecasts: `weigh`: the share of the capital that their p-value is worth, the rest
-    holds the market; `report`: all; `require`: all where they are significant, else nothing."""
+    """What share of the capital follows the agents: `weigh`: as much as their forecasts are worth, the rest holds the
+    basket; `report`: all; `require`: all where they are significant, else nothing."""
+    basket: str = ""
+    """Ticker of the data that is held with the capital that does not follow the agents; empty: all stocks that may be
+    bought, in equal parts, or a sample of more than 300."""
     rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
     """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
     not."""

@@ -1,0 +1,140 @@
+"""The basket: an account that holds stocks for good, in parts that are equal when they are bought."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.market import Market
+from environment.ledger import Bars
+from environment.orders import is_delisted, salvage
+from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError
+from utils.runs.seeding import named_generator
+
+REBALANCING_SESSIONS = 252
+_MOST_STOCKS, _SAMPLE = 300, 150
+"""Stocks above which a basket holds a sample, and its size."""
+BAND = 1.5
+"""Multiple of its part up to which a stock may grow until what is above it is sold at a rebalancing."""
+
+
+_DUST = 1e-6
+"""Share of the cash below which the stocks are rounding leftovers."""
+
+
+@dataclass(frozen=True)
+class BasketAccount:
+    """W accounts that held a basket for some sessions; amounts in currency units."""
+
+    equity: Tensor
+    """(W, sessions + 1) float64 at the closes, the first one with cash only."""
+    invested: Tensor
+    """(W, sessions + 1) float64 value of the stocks at these closes."""
+    shares: Tensor
+    """(W, n) float64 at the last close, before any sale at it."""
+    traded: Tensor
+    """(W,) value bought and sold."""
+
+
+@dataclass(frozen=True)
+class Basket:
+    """The stocks of a basket, and their bars."""
+
+    bars: Bars
+    columns: NDArray[np.int64]
+    """(n,) places among all columns of the market."""
+
+    @classmethod
+    def of(cls, market: Market, ticker: str, seed: int) -> Self:
+        """Hold one ticker of the data, or, where it is empty, all stocks that may be bought.
+
+        Of more than 300 of them a sample is drawn, whatever their order.
+
+        Raises:
+            ConfigError: the data have no such ticker.
+        """
+        columns = market.investable_columns
+        if ticker:
+            if ticker not in market.tickers:
+                raise ConfigError(
+                    f"expected --evaluation.basket to be a ticker of the data, as {market.tickers[0]}, got {ticker!r}"
+                )
+            columns = np.array([market.tickers.index(ticker)])
+        elif len(columns) > _MOST_STOCKS:
+            by_name = np.array(sorted(columns.tolist(), key=lambda column: market.tickers[column]))
+            drawn = torch.randperm(len(columns), generator=named_generator(seed, "basket"))[:_SAMPLE]
+            columns = np.sort(by_name[drawn.numpy()])
+        return cls(Bars.of(market.data_array, columns), columns)
+
+    def hold(
+        self,
+        rules: EnvironmentConfig,
+        starts: Tensor,
+        sessions: int,
+        *,
+        weights: Tensor | None = None,
+        is_sold: bool = True,
+    ) -> BasketAccount:
+        """Hold the basket from the first opens after some days on, (W,), in accounts that begin with the capital.
+
+        Once a year what has grown beyond the band is sold at the open, and all cash is spent where parts are too small.
+        A stock whose bars have ended is sold as the rules say, and its proceeds are cash until then.
+
+        Args:
+            weights: (W, n) parts of the stocks, up to a factor; default: equal ones.
+            is_sold: sell everything at the last close.
+        """
+        day, lanes, n = starts.to(self.bars.tradable.device), len(starts), self.bars.stocks
+        quotes, parts = self.bars.quotes.view(-1, n, 3), torch.ones(lanes, n, dtype=torch.float64, device=day.device)
+        parts = parts if weights is None else weights.to(parts)
+        shares, last, missing = torch.zeros_like(parts), torch.zeros_like(parts), torch.zeros_like(parts)
+        cash = torch.full_like(parts[:, 0], rules.initial_capital)
+        traded, equity, invested = torch.zeros_like(cash), [cash], [torch.zeros_like(cash)]
+        for session in range(sessions):
+            day = day + 1
+            has_bar, (open_, _, close) = self.bars.tradable[day], quotes[day].double().unbind(-1)
+            # An account that holds nothing buys as soon as there is something to buy.
+            is_due = (session % REBALANCING_SESSIONS == 0) | (invested[-1] < _DUST * cash)
+            if bool(is_due.any()):
+                bought = rebalancing(rules, parts * is_due[:, None], open_, shares, cash)
+                value = (bought * open_).nan_to_num(0.0)
+                shares = shares + bought
+                traded = traded + value.abs().sum(1)
+                cash = cash - value.sum(1) - rules.cost_rate * value.abs().sum(1)
+            last = torch.where(has_bar, close, last)
+            missing = torch.where(has_bar, 0.0, missing + 1)
+            lost = (shares > 0) & is_delisted(missing, rules)
+            gone = torch.where(lost, shares * salvage(last, rules), 0.0).sum(1)
+            cash, traded = cash + gone * rules.sale_factor, traded + gone
+            shares = torch.where(lost, 0.0, shares)
+            invested.append((shares * last).sum(1))
+            equity.append(cash + invested[-1])
+        if is_sold:
+            traded = traded + invested[-1]
+            equity[-1] = cash + invested[-1] * rules.sale_factor
+        return BasketAccount(torch.stack(equity, 1), torch.stack(invested, 1), shares, traded)
+
+
+def rebalancing(rules: EnvironmentConfig, parts: Tensor, price: Tensor, shares: Tensor, cash: Tensor) -> Tensor:
+    """Return the shares of (W, n) stocks to buy, negative ones to sell.
+
+    What has grown beyond the band is sold, and then all cash is spent where parts are too small. Stocks without a price
+    stay as they are.
+
+    Args:
+        parts: of the stocks, up to a factor; 0: not traded.
+        price: NaN where there is none.
+        shares: held so far.
+        cash: (W,)
+    """
+    is_traded = (price > 0) & (parts > 0)
+    value, parts = torch.where(is_traded, shares * price, 0.0), torch.where(is_traded, parts, 0.0)
+    target = (cash + value.sum(1))[:, None] * parts / parts.sum(1, keepdim=True).clamp(min=1e-300)
+    sold, lacking = (value - BAND * target).clamp(min=0.0), (target - value).clamp(min=0.0)
+    budget = (cash + sold.sum(1) * rules.sale_factor) / rules.purchase_factor
+    spent = (budget / lacking.sum(1).clamp(min=1e-300)).clamp(0.0, 1.0)
+    return torch.where(is_traded, (lacking * spent[:, None] - sold) / price, 0.0)

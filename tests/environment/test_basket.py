@@ -1,0 +1,199 @@
+"""The basket against plain arithmetic: what it holds, what it costs, and what it does not depend on."""
+
+import dataclasses
+import math
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from environment import basket as module
+from environment.basket import BAND, Basket, BasketAccount
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
+from tests.market_cases import FloatArray, random_panel
+from tests.tiny import FIRST_DAY, random_world, tiny_rules, trending_panel, world_of
+from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError
+
+Prices = list[list[float]]
+
+
+class Plain:
+    """One account in plain numbers, stock by stock."""
+
+    def __init__(self, rules: EnvironmentConfig, stocks: int) -> None:
+        self.rate = (rules.cost_bps + rules.slippage_bps) / 10_000
+        self.rules, self.cash = rules, rules.initial_capital
+        self.shares, self.marks, self.silent = [0.0] * stocks, [0.0] * stocks, [0] * stocks
+        self.traded = 0.0
+
+    @property
+    def worth(self) -> float:
+        return sum(held * mark for held, mark in zip(self.shares, self.marks, strict=True))
+
+    def trade(self, stock: int, amount: float, price: float) -> None:
+        self.shares[stock] += amount / price
+        self.cash -= amount + self.rate * abs(amount)
+        self.traded += abs(amount)
+
+    def rebalance(self, prices: list[float], parts: list[float]) -> None:
+        known = [stock for stock, price in enumerate(prices) if not math.isnan(price) and parts[stock] > 0]
+        value = {stock: self.shares[stock] * prices[stock] for stock in known}
+        whole = sum(parts[stock] for stock in known)
+        goal = {stock: (self.cash + sum(value.values())) * parts[stock] / whole for stock in known}
+        for stock in known:
+            if value[stock] > BAND * goal[stock]:
+                self.trade(stock, BAND * goal[stock] - value[stock], prices[stock])
+        lacking = {stock: goal[stock] - value[stock] for stock in known if value[stock] < goal[stock]}
+        money, wanted = max(0.0, self.cash) / (1 + self.rate), sum(lacking.values())
+        for stock, amount in lacking.items():
+            self.trade(stock, amount * min(1.0, money / wanted), prices[stock])
+
+    def live(self, close: list[float]) -> None:
+        for stock, price in enumerate(close):
+            self.silent[stock] = self.silent[stock] + 1 if math.isnan(price) else 0
+            self.marks[stock] = self.marks[stock] if math.isnan(price) else price
+            if self.shares[stock] > 0 and self.silent[stock] >= self.rules.max_days_without_bar:
+                mark = self.marks[stock] * (1 - self.rules.delisting_loss / 100)
+                self.trade(stock, -self.shares[stock] * mark, mark) if mark > 0 else None
+                self.shares[stock] = 0.0
+
+
+def plainly(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConfig, every: int) -> tuple[Plain, Prices]:
+    """An account, and its equity at each close."""
+    open_, close = panel[..., 0].astype(float).tolist(), panel[..., 3].astype(float).tolist()
+    account, equity = Plain(rules, panel.shape[1]), [rules.initial_capital]
+    for session in range(sessions):
+        day = start + session + 1
+        if session % every == 0 or account.worth < 1e-6 * account.cash:
+            account.rebalance(open_[day], [1.0] * panel.shape[1])
+        account.live(close[day])
+        equity.append(account.cash + account.worth)
+    return account, [equity]
+
+
+def basket_of(panel: FloatArray) -> Basket:
+    bars = Bars.from_prices(*(torch.from_numpy(panel[..., place].copy()) for place in (0, 1, 3)))
+    return Basket(bars, np.arange(panel.shape[1]))
+
+
+def held(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConfig, **how: bool) -> BasketAccount:
+    return basket_of(panel).hold(rules, torch.tensor([start]), sessions, **how)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 25),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 7.0, 200.0]),
+    st.sampled_from([0.0, 0.3, 0.9]),
+    st.sampled_from([0.0, 30.0, 100.0]),
+    st.sampled_from([3, 8, 252]),
+)
+def test_it_is_its_plain_arithmetic(
+    seed: int, sessions: int, stocks: int, start: int, cost: float, missing: float, loss: float, every: int
+) -> None:
+    panel = random_panel(np.random.default_rng(seed), start + sessions + 2, stocks, missing=missing)
+    rules = tiny_rules(cost_bps=cost, slippage_bps=3.0, delisting_loss=loss)
+    with mock.patch.object(module, "REBALANCING_SESSIONS", every):
+        found = held(panel, start, sessions, rules, is_sold=False)
+        sold = held(panel, start, sessions, rules)
+    account, (equity,) = plainly(panel, start, sessions, rules, every)
+    assert found.equity[0].tolist() == pytest.approx(equity, rel=1e-9, abs=1e-6)
+    assert found.traded[0].item() == pytest.approx(account.traded, rel=1e-9, abs=1e-6)
+    assert found.shares[0].tolist() == pytest.approx(account.shares, rel=1e-9, abs=1e-6)
+    assert found.invested[0, -1].item() == pytest.approx(account.worth, rel=1e-9, abs=1e-6)
+    assert sold.equity[0, :-1].tolist() == found.equity[0, :-1].tolist()
+    assert sold.equity[0, -1].item() == pytest.approx(equity[-1] - account.rate * account.worth, rel=1e-9, abs=1e-6)
+
+
+def test_a_basket_of_one_stock_is_an_account_that_buys_it_with_everything() -> None:
+    """The trading rules' own account, which buys one stock at the next open and keeps it to the end."""
+    rules = tiny_rules(stake_percent=100.0, max_holding_days=20, trading_days=12, settlement_days=0)
+    world = world_of(trending_panel([0.001], 40, noise=0.01), rules=rules)
+    account = Portfolio.on(world.market, rules)
+    account.reset(torch.tensor([FIRST_DAY]))
+    buy = torch.tensor([[[10.0, 50.0]]])
+    for _ in range(rules.episode_steps):
+        account.step(buy)
+    found = Basket.of(world.market, "", 0).hold(rules, torch.tensor([FIRST_DAY]), rules.episode_steps)
+    torch.testing.assert_close(found.equity[0], account.equity_curve[: account.steps + 1, 0], rtol=1e-12, atol=0.0)
+
+
+def test_a_stock_that_ends_is_closed_as_in_an_account() -> None:
+    """On the same day at the same price, with a delisting loss."""
+    rules = tiny_rules(stake_percent=100.0, max_holding_days=20, trading_days=12, delisting_loss=30.0)
+    panel = trending_panel([0.0], 40)
+    panel[FIRST_DAY + 4 :] = np.nan
+    world = world_of(panel, rules=rules)
+    account = Portfolio.on(world.market, rules)
+    account.reset(torch.tensor([FIRST_DAY]))
+    for _ in range(rules.episode_steps):
+        account.step(torch.tensor([[[10.0, 50.0]]]))
+    found = Basket.of(world.market, "", 0).hold(rules, torch.tensor([FIRST_DAY]), rules.episode_steps)
+    torch.testing.assert_close(found.equity[0], account.equity_curve[: account.steps + 1, 0], rtol=1e-12, atol=0.0)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_nothing_depends_on_the_order_of_stocks_or_on_other_accounts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    panel, rules = random_panel(rng, 40, 7), tiny_rules()
+    starts = torch.tensor([3, 8, 15])
+    found = basket_of(panel).hold(rules, starts, 20)
+    other = basket_of(panel[:, rng.permutation(7)]).hold(rules, starts, 20)
+    torch.testing.assert_close(found.equity, other.equity, rtol=1e-12, atol=0.0)
+    for lane, start in enumerate(starts.tolist()):
+        assert torch.equal(held(panel, start, 20, rules).equity[0], found.equity[lane])
+
+
+def test_what_follows_does_not_reach_back() -> None:
+    """The account of some sessions is the beginning of that of more, bit for bit."""
+    panel, rules = random_panel(np.random.default_rng(3), 60, 6), tiny_rules()
+    with mock.patch.object(module, "REBALANCING_SESSIONS", 7):
+        long = held(panel, 5, 40, rules, is_sold=False)
+        for sessions in (1, 7, 8, 23):
+            assert torch.equal(held(panel, 5, sessions, rules, is_sold=False).equity[0], long.equity[0, : sessions + 1])
+
+
+def test_what_has_grown_within_the_band_is_kept() -> None:
+    """After a year: 1.4 times the mean is kept, thrice is sold down to the band, and the others get the cash."""
+    days = 256
+    for growth, is_traded in ((1.4, False), (20.0, True)):
+        rate = math.log(growth) / 252
+        panel = trending_panel([rate, 0.0, 0.0, 0.0], days, noise=0.0)
+        rules = tiny_rules(cost_bps=0.0, slippage_bps=0.0)
+        found = held(panel, 0, 254, rules, is_sold=False)
+        year = found.traded[0].item() - rules.initial_capital
+        assert (year > 1e-6 * rules.initial_capital) == is_traded
+        if is_traded:
+            worth = found.shares[0] * torch.from_numpy(panel[253, :, 0]).double()
+            assert float(worth[0] / worth.mean()) == pytest.approx(BAND, rel=1e-3)
+
+
+def test_the_ticker_the_sample_and_who_is_refused() -> None:
+    world = random_world()
+    market = world.market
+    assert Basket.of(market, "", 0).columns.tolist() == market.investable_columns.tolist()
+    assert Basket.of(market, "S1", 0).columns.tolist() == [1], "also one that agents do not buy"
+    with pytest.raises(ConfigError, match=r"--evaluation.basket to be a ticker of the data, as S0, got 'SPY'"):
+        Basket.of(market, "SPY", 0)
+    stocks = 420
+    large = world_of(random_panel(np.random.default_rng(0), 12, stocks)).market
+    found = Basket.of(large, "", 5)
+    assert 100 <= len(found.columns) < 300 and len(set(found.columns.tolist())) == len(found.columns)
+    assert (
+        Basket.of(large, "", 5).columns.tolist() == found.columns.tolist() != Basket.of(large, "", 6).columns.tolist()
+    )
+    order = np.random.default_rng(1).permutation(stocks)
+    moved = dataclasses.replace(
+        large, data_array=large.data_array[:, order], tickers=[large.tickers[place] for place in order]
+    )
+    names = [{one.tickers[column] for column in Basket.of(one, "", 5).columns} for one in (large, moved)]
+    assert names[0] == names[1], "whatever the order of the columns"

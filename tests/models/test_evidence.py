@@ -1,0 +1,96 @@
+"""What evidence is worth: posteriors by quadrature, shares by hand, and nothing where nothing is known."""
+
+import math
+from itertools import pairwise
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from models.evidence import Bet, Evidence
+from utils.statistics import cauchy_posterior
+
+SCALE = 0.02
+estimates, errors = st.floats(-0.5, 0.5), st.floats(0.002, 0.5)
+
+
+def by_quadrature(estimate: float, error: float, scale: float) -> tuple[float, float]:
+    """Mean and deviation of a normal likelihood times a Cauchy prior, integrated piece by piece."""
+    edges = sorted({0.0, estimate, *(place + far * error for place in (0.0, estimate) for far in (-12, -2, 2, 12))})
+
+    def moment(power: int) -> float:
+        def density(x: float) -> float:
+            return float(x**power * math.exp(-0.5 * ((estimate - x) / error) ** 2) / (x**2 + scale**2))
+
+        return sum(quad(density, low, high, limit=400)[0] for low, high in pairwise(edges))
+
+    whole, mean = moment(0), moment(1) / moment(0)
+    return mean, math.sqrt(moment(2) / whole - mean**2)
+
+
+@pytest.mark.parametrize("error", [0.003, 0.011, 0.05, 0.5])
+@pytest.mark.parametrize("estimate", [-0.3, -0.02, 0.0, 0.005, 0.012, 0.06, 0.3])
+def test_the_posterior_is_that_of_quadrature(estimate: float, error: float) -> None:
+    found = cauchy_posterior(estimate, error, SCALE)
+    assert found == pytest.approx(by_quadrature(estimate, error, SCALE), rel=1e-5, abs=1e-7)
+
+
+@given(estimates, errors)
+def test_the_posterior_shrinks_towards_nothing_and_is_odd(estimate: float, error: float) -> None:
+    found, mirrored = (cauchy_posterior(sign * estimate, error, SCALE) for sign in (1, -1))
+    assert found.mean == pytest.approx(-mirrored.mean) and found.deviation == pytest.approx(mirrored.deviation)
+    assert 0 <= found.mean * math.copysign(1.0, estimate) <= abs(estimate) + 1e-12
+
+
+def test_large_estimates_are_believed_and_small_ones_are_not() -> None:
+    """The tails of the prior are heavy: twenty standard errors lose 2 e^2 / x of them, one loses most."""
+    assert cauchy_posterior(0.2, 0.01, SCALE).mean == pytest.approx(0.2 - 2 * 0.01**2 / 0.2, rel=1e-3)
+    assert cauchy_posterior(0.1, 0.1, SCALE).mean < 0.02
+
+
+def test_a_share_by_hand() -> None:
+    """Merton's: excess over aversion times variance, of ten stocks with a correlation that is known."""
+    bet = Bet(estimate=0.05, error=1e-9, spread=0.08, score=1.3, names=10)
+    excess = 0.05 * 0.08 * 1.3
+    assert bet.share(costs=0.0032) == pytest.approx((excess - 0.0032) / (5 * 0.08**2 / 10), rel=1e-6)
+    assert bet.share(costs=0.0) == 1.0 and bet.share(costs=excess) == pytest.approx(0.0, abs=1e-9)
+    assert Bet(-0.05, 1e-9, 0.08, 1.3, 10).share(0.0) == 0.0
+
+
+@pytest.mark.parametrize("stocks", [2, 8, 20, 40, 108, 669])
+def test_the_score_of_the_ten_best_is_that_of_as_many_normal_draws(stocks: int) -> None:
+    """Of fewer than twenty stocks the better half."""
+    bet, draws = Bet.on_stocks(0.1, 0.1, 0.1, stocks), np.random.default_rng(0).standard_normal((4000, stocks))
+    assert bet.names == min(10, stocks // 2)
+    best = np.sort(draws, axis=1)[:, -bet.names :].mean()
+    assert bet.score == pytest.approx(best, abs=0.02)
+
+
+def test_the_score_of_the_better_days_is_that_of_half_a_normal_law() -> None:
+    cut = NormalDist()
+    mean = quad(lambda x: 2 * x * cut.pdf(x), 0, 12)[0]
+    assert Bet.on_days(0.1, 0.1, 0.1).score == pytest.approx(mean)
+
+
+def test_where_nothing_is_known_nothing_is_bet() -> None:
+    """A series that never varies has no standard error; its estimate is not believed."""
+    silent = Bet(estimate=0.9, error=0.0, spread=0.08, score=1.3, names=10)
+    assert silent.posterior.mean == 0.0 and silent.share(0.0) == 0.0
+    assert Bet(estimate=0.9, error=0.01, spread=0.0, score=1.3).share(0.0) == 0.0
+
+
+def test_the_larger_share_is_bet_and_said_in_a_sentence() -> None:
+    stocks, days = Bet(0.012, 0.004, 0.08, 1.3, 10), Bet(0.9, 0.05, 0.05, 0.8)
+    found = Evidence.of(0.2, 0.0001, stocks, days, costs=0.002)
+    assert found.share == 1.0 == days.share(0.002) > stocks.share(0.002)
+    assert Evidence.of(0.2, 1.0, stocks, Bet(0.0, 0.1, 0.05, 0.8), 0.0).share == round(stocks.share(0.0), 2) > 0
+    begin = f"the agents' forecasts are worth an IC of {found.coefficient:.3f} +- {found.deviation:.3f}, and in time "
+    assert found.bet(0.1).startswith(begin) and found.bet(0.1).endswith(
+        "10% of the capital follows them, the rest holds the basket"
+    )
+    assert found.bet(0.0).endswith("all of the capital holds the basket")
+    shown = "Training days show significant evidence (selection p = 0.200, timing p < 0.001). The agents' forecasts"
+    assert found.sentence(1.0).startswith(shown)

@@ -1,0 +1,72 @@
+"""The basket's orders for the next session: one purchase of many stocks, and a rebalancing once a year."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from data.market import Market
+from environment.basket import REBALANCING_SESSIONS, Basket, rebalancing
+from training.signals.broker_orders import Side
+from training.signals.holdings import Holding
+from utils.config.trader import EnvironmentConfig
+
+
+@dataclass(frozen=True)
+class BasketOrder:
+    """An order for a stock of the basket, at the market at the next open; amounts in currency units."""
+
+    ticker: str
+    side: Side
+    shares: float
+    value: float
+    """Before costs, at the reference close."""
+    close: float
+
+
+@dataclass(frozen=True)
+class BasketOrders:
+    """The basket as it will be, and the orders that make it so."""
+
+    stocks: int
+    value: float
+    """At the closes of the decision."""
+    orders: list[BasketOrder]
+
+    @property
+    def line(self) -> str:
+        """Return it in a line."""
+        return f"basket: {self.stocks} stocks, {self.value:,.0f}{'' if self.orders else ', held: no order'}"
+
+
+def basket_orders(
+    basket: Basket, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
+) -> BasketOrders:
+    """Return the orders at the close of `day` of an account that holds a part of a basket, with cash for it.
+
+    There are some where nothing is held yet, and once a year from the first purchase on.
+    """
+    place = {column: stock for stock, column in enumerate(basket.columns.tolist())}
+    shares, last = torch.zeros(2, 1, basket.bars.stocks, dtype=torch.float64)
+    for held in holdings:
+        shares[0, place[held.column]], last[0, place[held.column]] = held.shares, held.last_price
+    has_bar = basket.bars.tradable[None, day].cpu()
+    close = basket.bars.quotes.view(-1, basket.bars.stocks, 3)[None, day, :, 2].double().cpu()
+    first = min((held.entry_day for held in holdings), default=day + 1)
+    traded = torch.zeros_like(shares)
+    if (day + 1 - first) % REBALANCING_SESSIONS == 0:
+        money = torch.tensor([cash], dtype=torch.float64)
+        traded = rebalancing(rules, torch.ones_like(shares), close, shares, money)
+    worth = (shares + traded) * torch.where(has_bar, close, last)
+    orders = [
+        BasketOrder(
+            ticker=market.tickers[column],
+            side="buy" if size > 0 else "sell",
+            shares=abs(size),
+            value=abs(size) * price,
+            close=price,
+        )
+        for column, size, price in zip(basket.columns.tolist(), traded[0].tolist(), close[0].tolist(), strict=True)
+        if size != 0
+    ]
+    return BasketOrders(int((worth > 0).sum()), float(worth.sum()), orders)
