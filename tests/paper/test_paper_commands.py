@@ -9,7 +9,7 @@ import pytest
 from main import main
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
-from training.paper.journal import JOURNAL, Journal
+from training.paper.journal import JOURNAL, STOP, Journal
 from utils.runs.run_log import REPORT
 
 LEARNED, DAYS = 300, 320
@@ -120,3 +120,16 @@ def test_mistakes_are_one_line(
     assert paper(home, *words) == code
     assert capsys.readouterr().err.count("expected") == 1
     assert not (home / "runs" / "other").exists()
+
+
+def test_a_folder_stop_is_refused_before_anything_is_written(
+    home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paper(home, "open", "folder", "--run", "one") == paper(home, "stop", "folder") == 0
+    (home / "runs" / "folder" / STOP).mkdir()
+    assert paper(home, "go", "folder") == 2 and "remove it" in capsys.readouterr().err
+    assert kinds(home, "folder") == ["stop"]
+    (home / "runs" / "folder" / STOP).rmdir()
+    (home / "runs" / "folder" / STOP).symlink_to("nothing")
+    assert paper(home, "go", "folder") == 0 and kinds(home, "folder") == ["stop", "go"]
+    assert "no new orders" not in capsys.readouterr().err

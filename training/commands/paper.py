@@ -85,8 +85,11 @@ def run_stop(arguments: PaperArguments) -> None:
 def run_go(arguments: PaperArguments) -> None:
     """Accept what was held or doubted, and let orders be given again."""
     with opened(arguments.path) as journal:
+        stop = journal.path.parent / STOP
+        if stop.is_dir() and not stop.is_symlink():
+            raise ConfigError(f"expected a file {stop}, got a folder; remove it")
+        stop.unlink(missing_ok=True)
         journal.append("go", str(journal.last.number), {})
-        (journal.path.parent / STOP).unlink(missing_ok=True)
         logger.info("%s takes orders", arguments.name)
 
 
@@ -109,8 +112,9 @@ def _show(journal: Journal) -> None:
         return
     date, last = next(reversed(sessions.items()))
     held = ", ".join(f"{ticker} {shares:g}" for ticker, shares in last.body["positions"].items())
-    orders = intents[date].body["orders"] if date in intents else ()
-    bought = ", ".join(f"{order['ticker']} for {order['value']:,.2f}" for order in orders if order["side"] == "buy")
+    orders = [order for order in intents[date].body["orders"] if order["side"] == "buy"] if date in intents else []
+    refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
+    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in orders if one["id"] not in refused)
     logger.info("%s: equity %s, cash %s", date, *(f"{last.body[name]:,.2f}" for name in ("equity", "cash")))
     logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
     if reason := journal.stop_reason():

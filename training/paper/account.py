@@ -253,9 +253,15 @@ class Account:
         return purchases, sales
 
     def _send(self, day: int) -> None:
-        """Send the newest close's orders that have no answer."""
-        venue = self._venue(day)
+        """Send the newest close's orders that have no answer; under a stop its purchases are cancelled."""
+        venue, reason = self._venue(day), self.journal.stop_reason()
         for _, order in list(self.book.unanswered()):
+            if reason and order.side == "buy":
+                self.journal.append("answer", order.id, {"status": "cancelled"})
+                logger.warning(
+                    "the purchase of %s, which the venue does not have, is cancelled: %s", order.ticker, reason
+                )
+                continue
             try:
                 status = venue.submit(order)
             except NoAnswer:
