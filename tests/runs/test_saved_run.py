@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import pin_market, read_record, record_market, sealed
+from data.record import past_ratios, pin_market, read_record, record_market, sealed
 from main import main
 from models.evolution import TARGET
 from tests.market_cases import FloatArray, random_panel
@@ -85,6 +85,34 @@ def test_a_changed_past_is_refused_by_name(seed: int, column: int, data: st.Data
     later = bars.copy()
     later[last + 1 :, column] *= 1.01
     assert pin_market(market(later), record).splits == before.splits
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, COLUMNS - 1),
+    st.sampled_from([0.995, 0.9999, 0.5, 2 / 3, 25.0]),
+    st.data(),
+)
+def test_a_past_that_was_adjusted_again_is_known(seed: int, column: int, ratio: float, data: st.DataObject) -> None:
+    """All prices of a ticker times a constant, even in a vendor's decimals; one bar more is a revision."""
+    bars = panel(seed)[:DAYS, :COLUMNS]
+    before = market(bars)
+    record, last = (
+        read_record(json.loads(json.dumps(sealed(record_market(before)))), "here"),
+        before.splits.validation.last,
+    )
+    traded = np.flatnonzero(np.isfinite(before.data_array[: last + 1, column, 0]))
+    assume(len(traded) > 20)
+    changed, decimals = bars.copy(), data.draw(st.sampled_from([2, 4, 9]))
+    first_new = data.draw(st.integers(last + 1, DAYS))
+    changed[:first_new, column] = np.round(changed[:first_new, column].astype(float) * ratio, decimals)
+    found = past_ratios(market(changed), record)
+    assert list(found) == [f"T{column:02d}"] and found[f"T{column:02d}"] == pytest.approx(ratio, rel=1e-3)
+    assert pin_market(market(changed), record).splits == before.splits
+    changed[data.draw(st.sampled_from(traded.tolist())), column] *= 1.01 if decimals > 2 else 1.5
+    with pytest.raises(DataError, match=rf"1 of {COLUMNS} tickers \(T0{column}\), not only adjusted again"):
+        pin_market(market(changed), record)
 
 
 def test_volume_stays_with_its_ticker_and_may_not_change() -> None:

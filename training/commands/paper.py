@@ -3,16 +3,25 @@
 import logging
 from datetime import UTC, datetime
 
-from training.commands.table import PaperArguments, PaperOpenArguments, PaperReplayArguments, PaperStepArguments
+from training.commands.table import (
+    PaperArguments,
+    PaperOpenArguments,
+    PaperRenameArguments,
+    PaperReplayArguments,
+    PaperStepArguments,
+)
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
 from training.paper.folder import load_account, open_account, opened
 from training.paper.journal import STOP, Journal
+from training.paper.known import names, units
 from training.paper.replay import replay
 from training.paper.report import parity_sentence, write_report
 from training.paper.venue import Venue
+from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
+from utils.config.settings import hint
 from utils.errors import ConfigError
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_threads
@@ -93,6 +102,25 @@ def run_go(arguments: PaperArguments) -> None:
         logger.info("%s takes orders", arguments.name)
 
 
+def run_rename(arguments: PaperRenameArguments) -> None:
+    """Read a ticker under its new name from now on.
+
+    Raises:
+        ConfigError: the account knows no ticker of the old name, or one of the new name already.
+    """
+    with opened(arguments.path) as journal:
+        renamed, first = names(journal), read_market_record(arguments.path).tickers
+        known = [renamed.get(ticker, ticker) for ticker in first]
+        if arguments.old not in known or arguments.new in known or not arguments.new:
+            raise ConfigError(
+                f"expected a ticker of {arguments.name} and a new name, got {arguments.old!r} and {arguments.new!r}"
+                f"{hint(arguments.old, known)}; give the two names as in the data"
+            )
+        body = {"old": arguments.old, "new": arguments.new, "text": f"{arguments.old} is {arguments.new} now"}
+        journal.append("rename", str(journal.last.number), body)
+        logger.info("%s; its history must be in the data, under either name", body["text"])
+
+
 def run_replay(arguments: PaperReplayArguments) -> None:
     """Walk recorded sessions and compare with the backtest.
 
@@ -111,7 +139,8 @@ def _show(journal: Journal) -> None:
         logger.info("no session yet: `paper step` gives the first orders")
         return
     date, last = next(reversed(sessions.items()))
-    held = ", ".join(f"{ticker} {shares:g}" for ticker, shares in last.body["positions"].items())
+    factors, positions = units(journal), last.body["positions"].items()
+    held = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
     orders = [order for order in intents[date].body["orders"] if order["side"] == "buy"] if date in intents else []
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in orders if one["id"] not in refused)

@@ -178,6 +178,16 @@ class PaperGoArguments(PaperArguments):
 
 
 @checked_dataclass
+class PaperRenameArguments(PaperArguments):
+    """Tell a paper account that a ticker of its data has another name now."""
+
+    old: Annotated[str, kinds.Mark.POSITIONAL] = ""
+    """Name that the account knows it by."""
+    new: Annotated[str, kinds.Mark.POSITIONAL] = ""
+    """Name that it has in the data now."""
+
+
+@checked_dataclass
 class PaperReplayArguments(PaperArguments):
     """Walk recorded sessions as if each were today, and compare the account with its backtest bit for bit."""
 
@@ -310,6 +320,7 @@ COMMANDS = {
     "paper report": Command(PaperReportArguments, "training.commands.paper:run_report"),
     "paper stop": Command(PaperStopArguments, "training.commands.paper:run_stop"),
     "paper go": Command(PaperGoArguments, "training.commands.paper:run_go"),
+    "paper rename": Command(PaperRenameArguments, "training.commands.paper:run_rename"),
     "paper replay": Command(PaperReplayArguments, "training.commands.paper:run_replay"),
     "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
     "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),

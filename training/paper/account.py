@@ -20,6 +20,7 @@ from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
 from training.paper.certificate import bounded_result
 from training.paper.journal import Journal
+from training.paper.known import Change, packed, units
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
@@ -49,6 +50,8 @@ class Account:
     sessions: Sessions
     broker: Venue | None = None
     """None: the embedded venue."""
+    changes: Sequence[Change] = ()
+    """What the data bring besides new sessions."""
 
     @cached_property
     def book(self) -> Book:
@@ -74,6 +77,7 @@ class Account:
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
         if now is not None:
             self._check_clock(now)
+        self._note_changes()
         self._reconcile(newest)
         for day in range(book.last + 1, newest + 1):
             self._check(day)
@@ -98,9 +102,24 @@ class Account:
         if not self.sessions.is_session(today):
             logger.info("%s is no session of %s", today, self.sessions.name)
 
-    def _hold(self, reason: str, day: int, text: str) -> None:
+    def _note_changes(self) -> None:
+        """Write down dividends, splits and revised bars; raise Held for those that nobody has accepted yet."""
+        held = self.book.session(self.book.last)["positions"] if self.journal.of("session") else {}
+        for change in self.changes:
+            body, ticker = change.body, change.body["ticker"]
+            if change.kind == "event" and ticker in held:
+                shares = held[ticker] / units(self.journal).get(ticker, 1.0)
+                body["held"] = f"; {shares:.6g} shares are {shares / body['ratio']:.6g} now"
+            self.journal.append(change.kind, change.key, body)
+            if change.kind == "event":
+                logger.info("%s%s", body["text"], body.get("held", ""))
+        if revised := [change for change in self.changes if change.kind == "hold"]:
+            others = f" (and others of {len(revised) - 1} more tickers)" if len(revised) > 1 else ""
+            self._hold(revised[0].key, revised[0].body["text"] + others)
+
+    def _hold(self, key: str, text: str) -> None:
         """Raise Held, and write it down; unless `paper go` has come after it was written down."""
-        row = self.journal.append("hold", f"{self.book.date(day)} {reason}", {"text": text})
+        row = self.journal.append("hold", key, {"text": text})
         if not any(go.number > row.number for go in self.journal.of("go").values()):
             raise Held(f"expected {text}; mend the data and step again, or accept them with `paper go {self.name}`")
 
@@ -108,20 +127,20 @@ class Account:
         """Raise Held where a new session's data cannot be right."""
         dates, book = self.market.dates.astype("datetime64[D]"), self.book
         if not self.sessions.is_session(dates[day]):
-            self._hold("session", day, f"a session of {self.sessions.name}, got bars of {dates[day]}")
+            self._hold(f"{dates[day]} session", f"a session of {self.sessions.name}, got bars of {dates[day]}")
         if day == book.start:
             return
         if missing := self.sessions.between(dates[day - 1], dates[day]):
-            self._hold("missing", day, f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
+            self._hold(f"{dates[day]} missing", f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
         before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
         if bars < _FEWEST_BARS * before:
-            self._hold("bars", day, f"some {before} bars on {dates[day]} as on the session before, got {bars}")
+            self._hold(f"{dates[day]} bars", f"some {before} bars on {dates[day]} as on the session before, got {bars}")
         for ticker in [*book.session(day - 1)["positions"], *(order.ticker for order in book.orders(day - 1))]:
             ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
             if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
                 kind = "split" if ratio > 1 else "reverse split"
                 text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
-                self._hold(f"split {ticker}", day, text)
+                self._hold(f"{dates[day]} split {ticker}", text)
 
     def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
         """Return the prices of a stock up to a day, NaN without a bar."""
@@ -147,9 +166,11 @@ class Account:
             statement = Statement([], capital, capital, {})
         else:
             statement = self._statement(day)
-            self._compare(day, statement)
+            if self.broker is not None:
+                self._compare(day, statement)
         result = bounded_result(self.market, day, book.stakes(day))
-        self.journal.append("session", book.date(day), {**dataclasses.asdict(statement), "result": result})
+        body = dataclasses.asdict(statement) | {"result": result, "bars": packed(self.market, day)}
+        self.journal.append("session", book.date(day), body)
         for fill in statement.fills:
             logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
         if silent := [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]:
@@ -161,10 +182,6 @@ class Account:
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         positions = venue.positions()
         if isinstance(venue, PaperVenue):
-            days = range(book.window(day - 1), min(day, book.last + 1))
-            changed = [book.date(known) for known in days if venue.equity_on(known) != book.equity(known)]
-            if changed:
-                self._hold("changed", day, f"the bars up to {changed[0]} as the account knew them, got others")
             return Statement(fills, cash, venue.equity_on(day), positions)
         known = [ticker for ticker in positions if ticker in self.market.tickers]
         equity = sum((positions[ticker] * self._last_price(ticker, day) for ticker in known), start=cash)

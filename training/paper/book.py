@@ -1,5 +1,6 @@
 """What the journal and the market say together: windows, orders, positions and results of an account."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,8 +102,15 @@ class Book:
             yield from ((day, one) for one in self.intended(day) if one.id not in self.journal.of("answer"))
 
     def fills(self, day: int) -> list[Fill]:
-        """Return the fills on a session."""
-        return [Fill(**values) for values in self.session(day)["fills"]]
+        """Return the fills on a session, in the units of today where a dividend or split was noted too late."""
+        row, fills = self.journal.of("session")[self.date(day)], list[Fill]()
+        for fill in (Fill(**values) for values in row.body["fills"]):
+            late = (one for one in self.journal.of("event").values() if one.number > row.number)
+            ratio = math.prod(
+                one.body["ratio"] for one in late if one.body["ticker"] == fill.ticker and one.body["since"] <= row.key
+            )
+            fills.append(replace(fill, shares=fill.shares * ratio, price=fill.price / ratio))
+        return fills
 
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
