@@ -20,10 +20,10 @@ from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
 from training.paper.certificate import bounded_result
 from training.paper.journal import Journal
-from training.paper.known import Change, packed, units
+from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
-from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
+from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
 from training.signals.signals import decide
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import DataError
@@ -135,7 +135,8 @@ class Account:
         before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
         if bars < _FEWEST_BARS * before:
             self._hold(f"{dates[day]} bars", f"some {before} bars on {dates[day]} as on the session before, got {bars}")
-        for ticker in [*book.session(day - 1)["positions"], *(order.ticker for order in book.orders(day - 1))]:
+        held = [ticker for ticker in book.session(day - 1)["positions"] if ticker in book.stocks]
+        for ticker in [*held, *(order.ticker for order in book.orders(day - 1))]:
             ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
             if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
                 kind = "split" if ratio > 1 else "reverse split"
@@ -150,6 +151,13 @@ class Account:
         """Return the last known close of a stock up to a day."""
         prices = self._prices(ticker, day)
         return float(prices[np.isfinite(prices)][-1])
+
+    def _has_price(self, ticker: str, day: int) -> bool:
+        return bool(np.isfinite(self._prices(ticker, day)).any())
+
+    def _name(self, ticker: str) -> str:
+        """Return the name that a ticker has today."""
+        return names(self.journal).get(ticker, ticker)
 
     def _venue(self, day: int) -> Venue:
         """Return the venue as it is after the close of a day."""
@@ -173,7 +181,8 @@ class Account:
         self.journal.append("session", book.date(day), body)
         for fill in statement.fills:
             logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
-        if silent := [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]:
+        held = [ticker for ticker in statement.positions if ticker in book.stocks]
+        if silent := [ticker for ticker in held if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
     def _statement(self, day: int) -> Statement:
@@ -183,14 +192,24 @@ class Account:
         positions = venue.positions()
         if isinstance(venue, PaperVenue):
             return Statement(fills, cash, venue.equity_on(day), positions)
-        known = [ticker for ticker in positions if ticker in self.market.tickers]
+        intents, factors = self.journal.of("intent").values(), units(self.journal, book.date(day))
+        own = {order["id"]: order["ticker"] for intent in intents for order in intent.body["orders"]}
+        tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
+        fills = [dataclasses.replace(fill, ticker=own[fill.id]) for fill in fills if fill.id in own]
+        fills = [fill.in_units(1 / factors.get(fill.ticker, 1.0)) for fill in fills]
+        positions = {tickers.get(symbol, symbol): shares for symbol, shares in positions.items()}
+        positions = {ticker: shares * factors.get(ticker, 1.0) for ticker, shares in positions.items()}
+        known = [ticker for ticker in positions if ticker in book.stocks and self._has_price(ticker, day)]
         equity = sum((positions[ticker] * self._last_price(ticker, day) for ticker in known), start=cash)
         return Statement(fills, cash, equity, positions)
 
     def _compare(self, day: int, statement: Statement) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
         book = self.book
-        expected = dict(book.session(day - 1)["positions"])
+        before, expected = self.journal.of("session")[book.date(day - 1)], dict(book.session(day - 1)["positions"])
+        for event in self.journal.of("event").values():  # a dividend is paid in cash
+            if event.number > before.number and event.body["kind"] == "dividend" and event.body["ticker"] in expected:
+                expected[event.body["ticker"]] *= event.body["ratio"]
         for fill in statement.fills:
             sign = 1 if fill.side == "buy" else -1
             expected[fill.ticker] = expected.get(fill.ticker, 0.0) + sign * fill.shares
@@ -240,14 +259,18 @@ class Account:
         if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
             rules = dataclasses.replace(rules, max_holding_days=1)
         purchases, sales = ({order.ticker: order for order in orders if order.side == side} for side in ("buy", "sell"))
-        shares = {ticker: order.value / float(self._prices(ticker, day)[-1]) for ticker, order in purchases.items()}
-        known = {order.id: order for order in orders}
-        holdings = [position.holding for position in self.book.positions(day)]
+        factors, known = units(self.journal, self.book.date(day)), {order.id: order for order in orders}
+        shares = {
+            ticker: order.value / (float(self._prices(ticker, day)[-1]) * factors.get(ticker, 1.0))
+            for ticker, order in purchases.items()
+        }
+        held = [position.holding for position in self.book.positions(day)]
+        holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in held]
         forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, [*sales])
         return [
             dataclasses.replace(
                 known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False),
-                request=request,
+                request=request | {"symbol": alpaca_symbol(self._name(form.ticker))},
             )
             for form, request in zip(forms, alpaca_requests(forms), strict=True)
         ]
@@ -280,9 +303,10 @@ class Account:
                 )
                 continue
             try:
-                status = venue.submit(order)
+                answer = venue.submit(order)
             except NoAnswer:
                 self.journal.append("unknown", order.id)
                 raise
-            self.journal.append("answer", order.id, {"status": status})
-            logger.info("%s %s for the next session: %s", order.side, order.ticker, status)
+            self.journal.append("answer", order.id, {name: said for name, said in vars(answer).items() if said})
+            level, said = logging.WARNING if answer.reason else logging.INFO, (answer.status, answer.reason)
+            logger.log(level, "%s %s for the next session: %s %s", order.side, order.ticker, *said)

@@ -109,7 +109,7 @@ class Book:
             ratio = math.prod(
                 one.body["ratio"] for one in late if one.body["ticker"] == fill.ticker and one.body["since"] <= row.key
             )
-            fills.append(replace(fill, shares=fill.shares * ratio, price=fill.price / ratio))
+            fills.append(fill.in_units(1 / ratio))
         return fills
 
     def positions(self, day: int) -> list[Position]:
@@ -118,7 +118,9 @@ class Book:
         for entry in range(max(self.start, day - longest), day + 1):
             for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
                 column = self.market.tickers.index(fill.ticker)
-                order = next(order for order in self.intended(entry - 1) if order.id == fill.id)
+                order = next((order for order in self.intended(entry - 1) if order.id == fill.id), None)
+                if order is None:  # bought by hand
+                    continue
                 bars = self.market.data_array[entry : day + 1, column]
                 holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, fill.shares, bars)
                 held[fill.ticker] = Position(holding, order, entry - 1)
@@ -145,5 +147,6 @@ class Book:
     def _candidates(self, day: int) -> NDArray[np.bool_]:
         """Tell which stocks could be ordered at the close of a session."""
         candidates: NDArray[np.bool_] = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
-        candidates[[self.stocks[ticker] for ticker in self.session(day)["positions"]]] = False
+        held = [self.stocks[ticker] for ticker in self.session(day)["positions"] if ticker in self.stocks]
+        candidates[held] = False
         return candidates

@@ -74,7 +74,8 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     orders = []
     for order in book.intended(book.last):
         by = "champion" if order.is_own else "round robin or rules"
-        answer = answers[order.id].body["status"] if order.id in answers else "unknown"
+        said = answers[order.id].body if order.id in answers else {"status": "unknown"}
+        answer = f"{said['status']} {said.get('reason', '')}"
         orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})
     held = ("ticker", "shares", "entry_price", "last_price", "target_price", "sessions_held")
     filled, factors = ("side", "ticker", "shares", "price", "reason"), units(journal)
