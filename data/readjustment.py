@@ -30,8 +30,8 @@ def readjustment(before: Floats, now: Floats) -> Readjustment:
         quotient = now.astype(np.float64) / before
 
     def differs(ratio: float) -> NDArray[np.bool_]:
-        # A vendor's decimals round the product; prices that were not multiplied are not rounded anew.
-        least = (ratio * steps[0] + steps[1]) / 2 if ratio != 1 else 0.0
+        # A vendor's decimals round the product, and the ratio is measured on such; other prices are not rounded anew.
+        least = ratio * steps[0] + steps[1] if ratio != 1 else 0.0
         near = np.isclose(now, ratio * before.astype(np.float64), rtol=ROUNDING, atol=least, equal_nan=True)
         return np.asarray(~near.all(axis=1))
 

@@ -3,16 +3,19 @@
 import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from data.features import CLOSE, NUM_FEATURES
+from data.features import CLOSE, NUM_FEATURES, PRICES
 from data.market import Market
 from tests.paper.cases import MARKET, START, Walk, agent_of
-from training.paper.account import Held
+from tests.small_market import small_market
+from training.paper.account import Account, Held
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
+from training.paper.venue import NoAnswer
 from utils.errors import DataError
 
 DATES = MARKET.dates.astype("datetime64[D]")
@@ -86,6 +89,57 @@ def test_a_split_is_held_until_accepted(tmp_path: Path) -> None:
     with walk.journal() as journal:
         journal.append("go", "1", {})
     assert split.step(day + 1)
+
+
+def test_stale_data_send_nothing(tmp_path: Path) -> None:
+    """The step of the next morning takes the session in; its close is missed once the next bars are there."""
+    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
+    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
+    assert [row[0] for row in walk.rows()] == ["open", "session"]
+    walk.step(START + 1, now=datetime(2010, 2, 2, 23, 30, tzinfo=UTC))
+    assert [row[:2] for row in walk.rows()][2:4] == [("missed", "2010-02-01"), ("session", "2010-02-02")]
+    assert walk.rows()[4][0] == "intent" and walk.rows()[4][2]["orders"]
+
+
+def test_an_order_that_was_not_sent_in_time_lapses(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
+    with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
+        walk.step(START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
+    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
+    assert {row[2]["status"] for row in walk.rows() if row[0] == "answer"} == {"lapsed"}
+
+
+def test_a_clock_behind_the_newest_bars_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected a clock after 2010-02-01, the newest bars, got 2010-01-29; set it"):
+        Walk(tmp_path, AGENT).step(START, now=datetime(2010, 1, 29, tzinfo=UTC))
+
+
+def test_bars_of_yesterday_under_the_date_of_today_are_held(tmp_path: Path) -> None:
+    walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
+    walk.step(START)
+    bars[START + 1] = bars[START]
+    with pytest.raises(Held, match="got those of the day before for"):
+        dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars)).step(START + 1)
+    assert walk.step(START + 1)
+
+
+@pytest.mark.parametrize("ratio", [1 / 25, 1 / 150, 0.8, 1.2, 1.5, 4.0])
+def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ratio: float) -> None:
+    """Reverse splits and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`."""
+    market = small_market(3)
+    market.data_array[START + 3 :, 0, list(PRICES)] = market.data_array[START + 2, 0, CLOSE] * ratio
+    walk = Walk(tmp_path, AGENT)
+    for day in range(START, START + 3):
+        walk.step(day)
+    for column in range(len(market.tickers)):  # whatever it holds
+        market.data_array[START + 3 :, column, list(PRICES)] = market.data_array[START + 2, column, CLOSE, None] * ratio
+    market.data_array[START + 3 :, :, CLOSE] *= 1.01
+    split = dataclasses.replace(walk, market=market)
+    kind = "reverse split" if ratio > 1 else "split"
+    with pytest.raises(Held, match=f"got what looks like a {kind} by"):
+        split.step(START + 3)
+    with walk.journal() as journal:
+        journal.append("go", "1", {})
 
 
 def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None:

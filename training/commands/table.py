@@ -126,8 +126,8 @@ class ServeArguments:
 
 
 @checked_dataclass
-class PaperArguments:
-    """Show where a paper account stands."""
+class PaperNameArguments:
+    """Arguments of commands about a paper account."""
 
     name: kinds.AccountName
     runs_dir: kinds.RunsFolder = kinds.RUNS
@@ -139,7 +139,16 @@ class PaperArguments:
 
 
 @checked_dataclass
-class PaperOpenArguments(PaperArguments):
+class PaperArguments(PaperNameArguments):
+    """Show where a paper account stands."""
+
+    head: str | None = None
+    """Hash that the journal must contain: one that `paper status` or the page has shown. Without it rows that were cut
+    off its end are not noticed."""
+
+
+@checked_dataclass
+class PaperOpenArguments(PaperNameArguments):
     """Open a paper account: a run's champion goes on day after day, in a folder beside the runs."""
 
     run: kinds.SavedRunName = None
@@ -178,13 +187,15 @@ class PaperGoArguments(PaperArguments):
 
 
 @checked_dataclass
-class PaperRenameArguments(PaperArguments):
+class PaperRenameArguments:
     """Tell a paper account that a ticker of its data has another name now."""
 
-    old: Annotated[str, kinds.Mark.POSITIONAL] = ""
-    """Name that the account knows it by."""
-    new: Annotated[str, kinds.Mark.POSITIONAL] = ""
+    name: kinds.AccountName
+    old: Annotated[str, kinds.Mark.POSITIONAL]
+    """Name of the ticker until now."""
+    new: Annotated[str, kinds.Mark.POSITIONAL]
     """Name that it has in the data now."""
+    runs_dir: kinds.RunsFolder = kinds.RUNS
 
 
 @checked_dataclass

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.features import CLOSE, OPEN
+from data.features import CLOSE, OPEN, PRICES
 from data.market import Market, span_of
 from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
@@ -31,7 +31,12 @@ from utils.errors import DataError
 logger = logging.getLogger(__name__)
 _FEWEST_BARS = 0.5
 """Share of the bars of the session before below which a session's data count as incomplete."""
-_SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0)
+_LONGEST_PAUSE = np.timedelta64(5, "D")
+"""Days from one session to the next, without a calendar."""
+_SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
+"""Round ratios besides whole numbers."""
+_SURELY_SPLIT = 1.45
+"""Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
 
 
 class Held(DataError):
@@ -75,32 +80,33 @@ class Account:
             NoAnswer: the venue was silent; the next step goes on where this one ended.
         """
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
-        if now is not None:
-            self._check_clock(now)
+        is_late = now is not None and self._is_late(now)
         self._note_changes()
-        self._reconcile(newest)
+        self._reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
             self._check(day)
+            if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
+                self.journal.append("missed", book.date(day - 1))
+                logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day - 1))
             self._take_in(day)
-            if day < newest:
-                self.journal.append("missed", book.date(day))
-                logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day))
-        self._decide(newest)
-        self._send(newest)
+        if not is_late:
+            self._decide(newest)
+            self._send(newest)
         return self.journal.last.number > length
 
-    def _check_clock(self, now: datetime) -> None:
-        """Say what the calendar makes of the newest data; DataError where the clock is behind the account."""
-        book, today = self.book, np.datetime64(now.date())
-        newest, closed = self.market.dates[-1].astype("datetime64[D]"), self.sessions.last_closed(now)
-        if book.journal.of("session") and str(today) < book.date(book.last):
-            raise DataError(
-                f"expected a clock after {book.date(book.last)}, the last session of the account, got {today}; set it"
-            )
-        if closed is not None and closed > newest:
-            logger.warning("stale data: they end on %s, and %s has closed; append its bars", newest, closed)
+    def _is_late(self, now: datetime) -> bool:
+        """Tell whether it is too late for orders at the newest close; DataError where the clock is behind it."""
+        newest, today = self.market.dates[-1].astype("datetime64[D]"), np.datetime64(now.date())
+        if today < newest:
+            raise DataError(f"expected a clock after {newest}, the newest bars, got {today}; set it")
+        closed = self.sessions.last_closed(now)
+        if closed is None and self.broker is not None:
+            closed = today - _LONGEST_PAUSE
+        if is_late := closed is not None and closed > newest:
+            logger.warning("stale data: they end on %s, and %s has closed; no orders, append its bars", newest, closed)
         if not self.sessions.is_session(today):
             logger.info("%s is no session of %s", today, self.sessions.name)
+        return is_late
 
     def _note_changes(self) -> None:
         """Write down dividends, splits and revised bars; raise Held for those that nobody has accepted yet."""
@@ -135,10 +141,16 @@ class Account:
         before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
         if bars < _FEWEST_BARS * before:
             self._hold(f"{dates[day]} bars", f"some {before} bars on {dates[day]} as on the session before, got {bars}")
+        yesterday, today = self.market.data_array[day - 1 : day + 1][..., list(PRICES)]
+        if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
+            self._hold(f"{dates[day]} repeated", f"new bars on {dates[day]}, got those of the day before for {again}")
         held = [ticker for ticker in book.session(day - 1)["positions"] if ticker in book.stocks]
         for ticker in [*held, *(order.ticker for order in book.orders(day - 1))]:
             ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
-            if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
+            nights = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
+            move, shown = max(ratio, 1 / ratio), np.exp(np.nanmax(np.abs(nights), initial=0.0))
+            split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda by: abs(move / by - 1))
+            if abs(move / split - 1) < 0.03 and move > min(_SURELY_SPLIT, shown):
                 kind = "split" if ratio > 1 else "reverse split"
                 text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
                 self._hold(f"{dates[day]} split {ticker}", text)
@@ -220,7 +232,7 @@ class Account:
             self.journal.append("doubt", f"positions {day}", {"text": text})
             logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
 
-    def _reconcile(self, newest: int) -> None:
+    def _reconcile(self, newest: int, *, is_late: bool) -> None:
         """Ask the venue about the orders without an answer; those that it does not know are sent if it is not too late.
 
         An order whose session has begun lapses.
@@ -230,7 +242,7 @@ class Account:
             known = venue.open_orders() | {fill.id for fill in venue.fills_since(np.datetime64(self.book.date(day)))}
             if order.id in known:
                 self.journal.append("answer", order.id, {"status": "accepted"})
-            elif day < newest:
+            elif day < newest or is_late:
                 self.journal.append("answer", order.id, {"status": "lapsed"})
                 logger.warning("%s did not reach the venue in time", order.id)
 

@@ -66,16 +66,21 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Journal]:
+def opened(path: Path, head: str | None = None) -> Iterator[Journal]:
     """Yield the verified journal of an account that no other process works on.
 
     Raises:
         ConfigError: another process does, or there is no account.
-        DataError: its journal is damaged.
+        DataError: its journal is damaged, or has no row with the hash `head`.
     """
     if not (path / JOURNAL).is_file():
         raise ConfigError(f"expected a paper account in {path}, got none; `paper open {path.name}` begins one")
     with RunLock(path), Journal(path / JOURNAL) as journal:
+        if head is not None and head not in journal.hashes:
+            raise DataError(
+                f"expected a row with the hash {head} in {journal.path}, got none: rows were cut off or written anew; "
+                "restore the file from a copy"
+            )
         yield journal
 
 

@@ -78,6 +78,11 @@ class Journal:
         self._connection.close()
 
     @property
+    def hashes(self) -> set[str]:
+        """The hashes of all rows."""
+        return {row.hash for rows in self._of.values() for row in rows.values()}
+
+    @property
     def opening(self) -> dict[str, Any]:
         """The first row's contents."""
         return self.of("open")[""].body

@@ -25,6 +25,12 @@ def parity_sentence(account: Account, played: Backtest) -> str:
     return f"Account and backtest are equal {how} on {len(played.fills)} sessions: equity, orders and fills."
 
 
+def is_current(account: Account) -> bool:
+    """Tell whether the account's page shows its journal up to the last row."""
+    path = account.path / REPORT
+    return path.exists() and account.journal.last.hash in path.read_text(encoding="utf-8")
+
+
 def write_report(account: Account, played: Backtest) -> Path:
     """Write the page into the account's folder."""
     path = account.path / REPORT
@@ -52,6 +58,7 @@ def _render(account: Account, played: Backtest) -> str:
             "calendar": opening["calendar"],
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(equity[-1], 2),
+            "head of the journal": journal.last.hash,
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
