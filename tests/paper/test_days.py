@@ -157,6 +157,31 @@ def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None
     assert "no_bar" in {fill["reason"] for fill in sold if fill["ticker"] == ticker}
 
 
+def test_a_stock_that_was_sold_for_want_of_bars_counts_its_loss_when_it_trades_again(tmp_path: Path) -> None:
+    """The account got its last price; the certificate gets what the stock is worth."""
+    for seed in range(12):
+        agent = agent_of(seed)
+        walk = Walk(tmp_path / str(seed), agent)
+        for day in range(START, START + 3):
+            walk.step(day)
+        with walk.journal() as journal:
+            held = [one for one in walk.account(journal, START + 2).book.positions(START + 2) if one.order.is_own]
+        if not held:
+            continue
+        bars, column = MARKET.data_array.copy(), held[0].holding.column
+        last = MARKET.data_array[START + 2, column].copy()
+        bars[START + 3 : START + 8, column] = np.nan
+        bars[START + 8 :, column] = last * np.float32(0.4)
+        gone = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
+        for day in range(START + 3, START + 9):
+            gone.step(day)
+        sessions = [row[2] for row in gone.rows() if row[0] == "session"]
+        assert held[0].holding.ticker not in sessions[-2]["positions"]
+        assert sessions[-1]["result"] < -0.01
+        return
+    raise AssertionError("no agent bought")
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path, share: float) -> None:
     """What was ordered before is filled, and agents go on selling what they hold; the market is never sold."""

@@ -144,7 +144,7 @@ def run_replay(arguments: PaperReplayArguments) -> None:
 
 def _show(journal: Journal) -> None:
     """Log where the account stands, by its journal alone."""
-    sessions, intents = journal.of("session"), journal.of("intent")
+    sessions, intents, certificate = journal.of("session"), journal.of("intent"), journal.opening["certificate"]
     if not sessions:
         logger.info("no session yet: `paper step` gives the first orders")
         return
@@ -159,7 +159,7 @@ def _show(journal: Journal) -> None:
     logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, journal.opening["account"])
-    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)))
+    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions), certificate))
 
 
 @contextmanager

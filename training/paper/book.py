@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.features import CLOSE
 from data.market import Market
-from training.paper.certificate import Stake
+from training.paper.certificate import WINDOW, Stake
 from training.paper.journal import Journal
 from training.paper.venue import Fill, Order
 from training.signals.holdings import Holding
@@ -135,7 +135,17 @@ class Book:
         equity, stakes = self.equity(day - 1), []
         # What was sold at the open has nothing at stake in the session.
         sold = {order.ticker for order in self.orders(day - 1) if order.is_own and order.side == "sell"}
-        own = (one for one in self.positions(day - 1) if one.order.is_own and one.holding.ticker not in sold)
+        # What was sold at its last price for want of bars is at stake until the stock trades again.
+        halted = [
+            position
+            for known in range(max(self.start + 1, day - WINDOW), day)
+            for lost in (fill.ticker for fill in self.fills(known) if fill.reason == "no_bar")
+            for position in self.positions(known - 1)
+            if position.holding.ticker == lost
+            and np.isnan(self.market.data_array[known:day, position.holding.column, CLOSE]).all()
+        ]
+        open_ = (one for one in self.positions(day - 1) if one.holding.ticker not in sold)
+        own = (one for one in (*open_, *halted) if one.order.is_own)
         for position in own:
             share = position.holding.shares * position.holding.last_price / equity
             stock = self.stocks[position.holding.ticker]

@@ -62,7 +62,7 @@ def _render(account: Account, played: Backtest) -> str:
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
-        words=finding(results, dates),
+        words=finding(results, dates, opening["certificate"]),
         equity=Chart("Profit of account and backtest, percent of the first capital", x, percent),
         certificate=Chart(
             "Capital of a bet on the champion, powers of ten",
