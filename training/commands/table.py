@@ -36,7 +36,8 @@ class PrepareArguments:
     benchmark: str | None = None
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
     append: bool = False
-    """Append to the bars of TARGET, which stay as they are; a file that would change one is refused."""
+    """Append to the bars of TARGET, which stay as they are, but for dividends and splits; a file that would change one is
+    refused."""
 
 
 @checked_dataclass
