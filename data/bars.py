@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from utils.errors import DataError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
+
+logger = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -52,7 +55,9 @@ class Part:
     """Tickers, "" for a missing one."""
     prices: Float64Array
     volume: Float64Array | None
-    """(rows,), if requested."""
+    """(rows,), if there is one."""
+    further: Float64Array
+    """(names, rows) values of the further columns."""
 
 
 @dataclass(frozen=True)
@@ -60,32 +65,37 @@ class LongBars:
     """All rows of a file or frame, which may be read several times."""
 
     columns: Sequence[str]
+    further: Sequence[str]
+    """Names of the other columns of numbers, sorted."""
     rows: int
     _read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
     @classmethod
     def of_file(cls, path: Path, columns: Sequence[str]) -> LongBars:
-        """Open a parquet file. Raises `DataError` for another file, or unusable columns."""
+        """Open a parquet file; volume is read where there is one. Raises `DataError` for another file, or unusable
+        columns."""
         with _parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-        _check_schema(columns, schema, rows, path.name, schema.names)
+        columns, further = _check_schema(columns, schema, rows, path.name, schema.names)
 
         def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             # With pre-buffering, which is the default, it holds the bytes of the whole file.
             with _parquet(path, pre_buffer=False) as file:
                 yield from file.iter_batches(PART_ROWS, columns=list(names))
 
-        return cls(columns, rows, read)
+        return cls(columns, further, rows, read)
 
     @classmethod
     def of_frame(cls, frame: pd.DataFrame, columns: Sequence[str]) -> LongBars:
         """Take bars in memory. Raises `DataError` for unusable columns."""
         try:
-            table = pa.Table.from_pandas(frame.filter(columns), preserve_index=False)
+            kept = [name in columns or kind.kind in "iuf" for name, kind in frame.dtypes.items()]
+            table = pa.Table.from_pandas(frame.loc[:, kept], preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
-        _check_schema(columns, table.schema, table.num_rows, "frame", [str(name) for name in frame.columns])
-        return cls(columns, table.num_rows, lambda names: iter(table.select(names).to_batches(PART_ROWS)))
+        names = [str(name) for name in frame.columns]
+        columns, further = _check_schema(columns, table.schema, table.num_rows, "frame", names)
+        return cls(columns, further, table.num_rows, lambda names: iter(table.select(names).to_batches(PART_ROWS)))
 
     def axes(self) -> tuple[IntArray, list[str]]:
         """Return the sorted days since 1970-01-01 and the sorted tickers; `DataError` for a row without either."""
@@ -108,13 +118,15 @@ class LongBars:
 
     def parts(self) -> Iterator[Part]:
         """Yield all rows in the order of the file."""
-        for batch in self._read(self.columns):
-            prices = np.empty((len(PRICE_COLUMNS), batch.num_rows))
-            for row, name in enumerate(PRICE_COLUMNS):
-                prices[row] = _numbers(batch[name])
+        for batch in self._read((*self.columns, *self.further)):
+            names = (*PRICE_COLUMNS, *self.further)
+            values = np.empty((len(names), batch.num_rows))
+            for row, name in enumerate(names):
+                values[row] = _numbers(batch[name])
+            prices, further = np.split(values, [len(PRICE_COLUMNS)])
             texts, codes = _encoded(batch["ticker"])
             volume = _numbers(batch[VOLUME]) if VOLUME in self.columns else None
-            yield Part(_day_numbers(batch["date"]), codes, texts, prices, volume)
+            yield Part(_day_numbers(batch["date"]), codes, texts, prices, volume, further)
 
 
 def has_wrong_digit(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
@@ -149,7 +161,12 @@ def _parquet(path: Path, **options: Any) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-def _check_schema(columns: Sequence[str], schema: pa.Schema, rows: int, source: str, names: Sequence[str]) -> None:
+def _check_schema(
+    columns: Sequence[str], schema: pa.Schema, rows: int, source: str, names: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the columns, with volume where there is one, and the names of the other columns of numbers, sorted."""
+    if VOLUME not in columns and names.count(VOLUME) == 1 and _is_number(schema.field(VOLUME).type):
+        columns = (*columns, VOLUME)
     for name in columns:
         if names.count(name) != 1:
             near = hint(name, [other for other in names if other not in columns])
@@ -159,13 +176,23 @@ def _check_schema(columns: Sequence[str], schema: pa.Schema, rows: int, source: 
             )
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-        is_date = _is_text(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        is_number, is_date = _is_number(kind), _is_text(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
         expected, is_fit = _KINDS.get(name, "numbers"), {"date": is_date, "ticker": _is_text(kind)}.get(name, is_number)
         if not is_fit:
             raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
+    others = [name for name in schema.names if name not in columns]
+    further = sorted({name for name in others if names.count(name) == 1 and _is_number(schema.field(name).type)})
+    if unused := [name for name in others if name not in further and not name.startswith("__")]:
+        logger.info("Columns of %s that are no numbers, and are not read: %s", source, ", ".join(unused[:12]))
+    return columns, further
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:

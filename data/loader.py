@@ -53,6 +53,7 @@ IntArray = npt.NDArray[np.int64]
 
 DEFAULT_CONFIG = DataConfig()
 LARGE_MOVE = 0.5
+_INFINITE = float(np.finfo(np.float32).max)
 _SHOWN = 60
 """Letters that are shown of a line."""
 _BLOCK = 64
@@ -89,7 +90,8 @@ class DataQuality:
 
 
 class StockDataLoader:
-    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns`, `volume` and `quality`."""
+    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns`, `volume`, `columns` and
+    `quality`."""
 
     def __init__(
         self,
@@ -105,13 +107,14 @@ class StockDataLoader:
             path: a parquet file; default: data/stock_data.parquet, which `python main.py prepare` writes, if it is
                 there, else the built-in market, as for `python main.py`.
             investable: a text file, one ticker per line.
-            with_volume: read shares traded as well, for a volume cap. They must be adjusted as prices are, so that
-                price x volume is the turnover: unadjusted volume would cut orders before a split too much.
+            with_volume: require shares traded, for a volume cap; otherwise they are read where there are some. They
+                must be adjusted as prices are, so that price x volume is the turnover: unadjusted volume would cut
+                orders before a split too much.
         """
         self.path = Path(path or DEFAULT_DATA)
         self._is_built_in = path is None and not self.path.exists()
         self.config = config
-        self._columns = (*COLUMNS, VOLUME) if with_volume else COLUMNS
+        self._needs_volume = with_volume
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
@@ -119,6 +122,7 @@ class StockDataLoader:
         self.tickers: list[str] = []
         self.investable_columns: IntArray = np.empty(0, dtype=np.int64)
         self.volume: Float32Array | None = None
+        self.columns: dict[str, Float32Array] = {}
         self.quality = DataQuality(0, 0, 0, 0, 0, 0)
 
     @classmethod
@@ -140,8 +144,9 @@ class StockDataLoader:
 
         Afterwards the attributes hold the market: `data_array` (days, columns, 9) float32, NaN where there is no bar or
         an indicator warms up; `dates` (days,) datetime64[D]; `tickers` sorted, one per column; `investable_columns`
-        indices of `tickers`; `volume` (days, columns) float32, NaN where unknown, None unless requested. Raises
-        `DataError` for an unusable file, column, row or investable list.
+        indices of `tickers`; `volume` (days, columns) float32, NaN where unknown, None where there is none; `columns`
+        the other columns of numbers by name, (days, columns) float32 each, NaN where unknown. Raises `DataError` for an
+        unusable file, column, row or investable list.
         """
         if self._is_built_in:
             from data.synthetic import built_in  # it needs this module
@@ -149,10 +154,11 @@ class StockDataLoader:
             logger.info("%s does not exist: this is the built-in market", self.path)
             market = built_in.synthetic_market(SyntheticConfig(), built_in.MARKET_SEED)
             self._frame, self._investable = built_in.bars_frame(market), market.tickers[: market.stocks]
+        required = (*COLUMNS, VOLUME) if self._needs_volume else COLUMNS
         if self._frame is None:
-            bars = LongBars.of_file(self.path, self._columns)
+            bars = LongBars.of_file(self.path, required)
         else:
-            bars = LongBars.of_frame(self._frame, self._columns)
+            bars = LongBars.of_frame(self._frame, required)
         days, self.tickers = bars.axes()
         self.dates = days.astype("datetime64[D]")
         if self._frame is None and days.size and (days[0] < EARLIEST or days[-1] > latest_day()):
@@ -170,7 +176,7 @@ class StockDataLoader:
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
         traded = np.isfinite(self.data_array[:, :, CLOSE])
-        if self.volume is not None:
+        if self.volume is not None and self._needs_volume:
             _require_volume(self.volume[:, self.investable_columns], traded[:, self.investable_columns])
         logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.log(logging.INFO if self.quality.repairs else logging.DEBUG, self.quality.line())
@@ -197,6 +203,7 @@ class StockDataLoader:
         shape, place = (len(days), len(self.tickers)), {ticker: column for column, ticker in enumerate(self.tickers)}
         self.data_array = np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32)
         self.volume = np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None
+        self.columns = {name: np.full(shape, np.nan, dtype=np.float32) for name in bars.further}
         close, is_read = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.bool_)
         counts = Counter[str]()
         with Progress("read", "row", bars.rows) as shown:
@@ -229,6 +236,8 @@ class StockDataLoader:
         if self.volume is not None and part.volume is not None:
             volume = part.volume[usable]
             self.volume[day, column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
+        for values, own in zip(self.columns.values(), part.further[:, usable], strict=True):
+            values[day, column] = np.where(np.abs(own) < _INFINITE, own, np.nan)
         return Counter(masked=int((~usable & ~empty).sum()), empty=int(empty.sum()), widened=int(widened.sum()))
 
     def _add_indicators(self, closes: Float64Array, counts: Counter[str]) -> None:

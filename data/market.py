@@ -1,11 +1,16 @@
 """A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.features import CLOSE, NormalizationStats
+from data.features.catalogue import CATALOGUE, Feature, column_feature
+from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
@@ -25,7 +30,13 @@ class Market:
     stats: NormalizationStats
     input_clip: float
     volume: NDArray[np.float32] | None = None
-    """(days, columns) shares traded, NaN where unknown; None unless requested."""
+    """(days, columns) shares traded, NaN where unknown; None where the data have none."""
+    columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """(days, columns) further columns of the data by name, NaN where unknown."""
+    features: tuple[Feature, ...] = ()
+    """What agents may read besides past returns."""
+    own_features: str = ""
+    """Hash of the file of own features; empty without one."""
     repairs: str = ""
     """Counts of rows that were masked or repaired, and of moves beyond 50%; empty without any."""
 
@@ -33,6 +44,26 @@ class Market:
     def close(self) -> NDArray[np.float32]:
         """(days, investable) closes, NaN where there is no bar."""
         return self.data_array[:, self.investable_columns, CLOSE]
+
+    def wide(self, columns: NDArray[np.int64] | slice = slice(None), stop: int | None = None) -> WideBars:
+        """Return the bars of some columns up to a day, that one excluded."""
+        days = slice(stop)
+        return WideBars(
+            self.data_array[days, columns],
+            self.dates[days],
+            np.array(self.tickers)[columns].tolist(),
+            None if self.volume is None else self.volume[days, columns],
+            {name: values[days, columns] for name, values in self.columns.items()},
+        )
+
+    def map_cells(self, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Market:
+        """Return the market with every (days, columns, ...) array changed alike; its dates and tickers stay."""
+        return replace(
+            self,
+            data_array=change(self.data_array),
+            volume=None if self.volume is None else change(self.volume),
+            columns={name: change(values) for name, values in self.columns.items()},
+        )
 
 
 def span_of(market: Market, first: int, last: int) -> Market:
@@ -44,12 +75,7 @@ def span_of(market: Market, first: int, last: int) -> Market:
         return np.pad(days, widths, constant_values=np.nan) if lacking else days
 
     later = market.dates[-1] + np.arange(1, lacking + 1)
-    return replace(
-        market,
-        data_array=part(market.data_array),
-        dates=np.concatenate((market.dates, later))[first : last + 1],
-        volume=None if market.volume is None else part(market.volume),
-    )
+    return replace(market.map_cells(part), dates=np.concatenate((market.dates, later))[first : last + 1])
 
 
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:
@@ -60,11 +86,11 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
     """
     if env.volume_cap > 0 and loader.volume is None:
         raise ConfigError(
-            f"expected volume for --env.volume-cap {env.volume_cap:g}, got a market without it (the built-in one has "
-            "none); give --data with a column 'volume', or leave the cap out"
+            f"expected volume for --env.volume-cap {env.volume_cap:g}, got a market without it; give --data with a "
+            "column 'volume', or leave the cap out"
         )
     splits = make_splits(len(loader.dates), config, env)
-    return Market(
+    market = Market(
         data_array=loader.data_array,
         dates=loader.dates,
         tickers=loader.tickers,
@@ -73,5 +99,27 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
         stats=loader.compute_normalization_stats(splits.train.last),
         input_clip=config.input_clip,
         volume=loader.volume,
+        columns=loader.columns,
         repairs=loader.quality.line() if loader.quality.repairs else "",
     )
+    return with_features(market) if config.inputs == "all" else market
+
+
+def with_features(market: Market) -> Market:
+    """Return the market with all features that its data allow; whether a column is market-wide is told by the training
+    days."""
+    days = slice(market.splits.train.last + 1)
+    built_in = [one for one in CATALOGUE.values() if market.volume is not None or not one.needs_volume]
+    own = [
+        column_feature(name, is_market_wide=_is_market_wide(values[days, market.investable_columns]))
+        for name, values in market.columns.items()
+    ]
+    return replace(market, features=(*built_in, *own))
+
+
+def _is_market_wide(values: NDArray[np.float32]) -> bool:
+    """Tell whether all (days, columns) values of a day are the same, as an index's or a rate's are."""
+    known = np.isfinite(values)
+    several = known.sum(axis=1) > 1
+    lowest, highest = np.where(known, values, np.inf).min(axis=1), np.where(known, values, -np.inf).max(axis=1)
+    return bool(several.any()) and bool((lowest == highest)[several].all())

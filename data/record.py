@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.bars import VOLUME
 from data.features import PRICES, NormalizationStats, normalization_stats
-from data.market import Market
+from data.market import Market, with_features
 from data.readjustment import price_step
 from data.splits import Span, Splits
 from utils.errors import DataError
@@ -41,7 +42,11 @@ class MarketRecord:
     std: list[float]
     """Normalisation of the observed features."""
     fingerprints: dict[str, str]
-    """Hash of each ticker's prices, and volume if the run uses it, up to the last validation day or `known_to`."""
+    """Hash of each ticker's prices, volume and further columns up to the last validation day or `known_to`."""
+    columns: list[str]
+    """Further columns of the data, own features among them; "volume" first if there is one."""
+    own_features: str
+    """Hash of the file of own features; empty without one."""
     idle_days: list[str]
     """Dates of the data on which no ticker traded; a ticker added later may have."""
     known_to: str = ""
@@ -63,6 +68,8 @@ def record_market(market: Market, known_to: int | None = None) -> MarketRecord:
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
         fingerprints=dict(zip(market.tickers, _fingerprints(market, last), strict=True)),
+        columns=_column_names(market),
+        own_features=market.own_features,
         idle_days=dates[~_is_traded(market.data_array)].tolist(),
         known_to=str(dates[last]),
         sketches={name: _sketch(*_bars(market, column, last)) for column, name in enumerate(market.tickers)},
@@ -106,7 +113,7 @@ def pin_market(market: Market, record: MarketRecord, *, allow_changes: bool = Fa
     splits = Splits(**{name: _span(market, *dates) for name, dates in record.splits.items()})
     ratios = {} if allow_changes else past_ratios(market, record)
     if changed := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
-        known = "prices" if market.volume is None else "prices and volumes"
+        known = ", ".join(["prices", *record.columns])
         raise DataError(
             f"expected the {known} up to {record.known_to or record.splits['validation'][1]} that the run was trained "
             f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}), not only "
@@ -115,12 +122,13 @@ def pin_market(market: Market, record: MarketRecord, *, allow_changes: bool = Fa
     if ratios:
         logger.info("%d tickers were adjusted again since the run began: %s", len(ratios), _listed([*ratios]))
     column = {ticker: index for index, ticker in enumerate(record.tickers)}
-    return dataclasses.replace(
+    pinned = dataclasses.replace(
         market,
         investable_columns=np.array([column[ticker] for ticker in record.investable], dtype=np.int64),
         splits=splits,
         stats=NormalizationStats(np.array(record.mean, dtype=np.float32), np.array(record.std, dtype=np.float32)),
     )
+    return with_features(pinned) if market.features else pinned
 
 
 def data_fingerprint(market: Market) -> tuple[str, ...]:
@@ -216,7 +224,8 @@ def split_market(market: Market, splits: Splits) -> Market:
 
 
 def _known_columns(market: Market, record: MarketRecord) -> Market:
-    """Return the market with the run's columns only, in the run's order."""
+    """Return the market with the run's columns and tickers only, in the run's order."""
+    market = _known_features(market, record)
     if market.tickers == record.tickers:
         return market
     column = {ticker: index for index, ticker in enumerate(market.tickers)}
@@ -229,16 +238,33 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
     new = sorted(set(market.tickers) - set(record.tickers))
     logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))
     columns = [column[ticker] for ticker in record.tickers]
-    data_array = market.data_array[:, columns]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
-    known = _is_traded(data_array) | np.isin(market.dates.astype("datetime64[D]"), idle)
+    known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)
+    chosen = market.map_cells(lambda cells: cells[known][:, columns])
+    return dataclasses.replace(chosen, dates=market.dates[known], tickers=list(record.tickers))
+
+
+def _known_features(market: Market, record: MarketRecord) -> Market:
+    """Return the market with the run's further columns only."""
+    if market.own_features != record.own_features:
+        raise DataError(
+            "expected the file of own features (--features) with which the run was trained, got another one; restore "
+            "it, or train anew"
+        )
+    gone = sorted(set(record.columns) - {*_column_names(market)})
+    if gone:
+        raise DataError(f"expected the columns that the run was trained on, got data without {_listed(gone)}")
+    if new := sorted(market.columns.keys() - set(record.columns)):
+        logger.warning("%d columns that the run does not know are left out: %s", len(new), _listed(new))
     return dataclasses.replace(
         market,
-        data_array=data_array[known],
-        dates=market.dates[known],
-        tickers=list(record.tickers),
-        volume=None if market.volume is None else market.volume[known][:, columns],
+        volume=market.volume if VOLUME in record.columns else None,
+        columns={name: values for name, values in market.columns.items() if name in record.columns},
     )
+
+
+def _column_names(market: Market) -> list[str]:
+    return [*([VOLUME] if market.volume is not None else []), *market.columns]
 
 
 def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -258,14 +284,14 @@ def _span(market: Market, first: str, last: str) -> Span:
 
 
 def _fingerprints(market: Market, last: int) -> list[str]:
-    """Return a hash per ticker of its prices, volume and dates on days 0..`last`."""
+    """Return a hash per ticker of its prices, volume, further columns and dates on days 0..`last`."""
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
     found, days = [], slice(last + 1)
     for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
         columns = slice(first, first + _BLOCK)
         values = market.data_array[days, columns, list(PRICES)]
-        if market.volume is not None:
-            values = np.concatenate((values, market.volume[days, columns, None]), axis=2)
+        others = ([] if market.volume is None else [market.volume]) + [*market.columns.values()]
+        values = np.concatenate((values, *(own[days, columns, None] for own in others)), axis=2)
         values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
         values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
         found += [_digest(dates + column.tobytes()) for column in values]

@@ -1,6 +1,6 @@
 """The trading environment: a batched account with the interface of a Gymnasium environment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import cached_property
@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import NUM_FEATURES, NormalizationStats, observed_features
+from data.features import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
+from data.features.inputs import FeatureInput, observed_columns
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
 from environment.orders import Orders
@@ -44,11 +45,12 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     observations, actions, rewards and infos then have a leading dimension of lanes.
 
     Observation of day d, everything up to and including its close:
-        `market` (columns, 9): today's normalised features; `portfolio` (investable, 4): held, days held / maximum,
-        unrealised return, size / maximum size; `exits` (investable, 2): distance to the sale target, sessions without
-        a bar / maximum; `account` (3,): cash and exposure as fractions of the initial capital, days left on which
-        orders are accepted as a fraction of the rules' trading days; with a drawdown lock also the part of the allowed
-        drawdown that is used.
+        `market` (columns, features): today's normalised features, named in `feature_names`: the nine, and the further
+        columns of the data as ranks of the day, or against their own past where all stocks share them; `portfolio`
+        (investable, 4): held, days held / maximum, unrealised return, size / maximum size; `exits` (investable, 2):
+        distance to the sale target, sessions without a bar / maximum; `account` (3,): cash and exposure as fractions of
+        the initial capital, days left on which orders are accepted as a fraction of the rules' trading days; with a
+        drawdown lock also the part of the allowed drawdown that is used.
     Action (investable, 2): coefficient in [0, 10] (below 1: no order; with daily exits a held stock is sold), sale
     target in [10, 50] percent.
     Reward: change of equity in percent of the initial capital, less the configured penalties.
@@ -75,10 +77,16 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         rules: EnvironmentConfig | None = None,
         input_clip: float = 8.0,
         volume: NDArray[np.float32] | None = None,
+        further: Mapping[FeatureInput, NDArray[np.float32]] | None = None,
         device: torch.device | str = "cpu",
         account: Portfolio | None = None,
     ) -> None:
-        """Trade `investable_columns` (default: all) of the data; `volume` (days, columns) is for a volume cap only."""
+        """Trade `investable_columns` (default: all) of the data.
+
+        Args:
+            volume: (days, columns), for a volume cap only.
+            further: (days, columns) values that are observed besides the nine features, by their forms.
+        """
         super().__init__()
         if data_array.ndim != 3 or data_array.shape[2] != NUM_FEATURES or len(dates) != len(data_array):
             raise ValueError(
@@ -92,6 +100,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.rules, self._is_history_cleared = rules or EnvironmentConfig(), False
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
+        self._further = further or {}
+        self.feature_names = (*FEATURES, *(own.name for own in self._further))
+        """Names of the features of `market` in an observation."""
         self.account = account or Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
         self._date_words = dates.astype(str)
@@ -99,7 +110,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         stocks, features = len(columns), ACCOUNT_FEATURES + (self.rules.drawdown_lock > 0)
         shapes = {"portfolio": (stocks, _PORTFOLIO_COLUMNS), "exits": (stocks, 2), "account": (features,)}
         spaces = {name: gym.spaces.Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
-        market = gym.spaces.Box(-input_clip, input_clip, (total, NUM_FEATURES), np.float32)
+        market = gym.spaces.Box(-input_clip, input_clip, (total, len(self.feature_names)), np.float32)
         self.observation_space = gym.spaces.Dict({"market": market, **spaces})  # type: ignore[assignment]
         low, high = (
             np.tile(np.array(limits, np.float32), (stocks, 1))
@@ -124,7 +135,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             investable_columns=market.investable_columns,
             rules=rules,
             input_clip=market.input_clip,
-            volume=market.volume,
+            volume=market.volume if rules.volume_cap > 0 else None,
+            further=observed_columns(market),
             device=device,
             account=account,
         )
@@ -138,7 +150,11 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     @cached_property
     def _features(self) -> NDArray[np.float32]:
         """The observed features of all days, computed once something is observed."""
-        return observed_features(self._data_array, self._stats, self._input_clip)[..., :NUM_FEATURES]
+        nine = observed_features(self._data_array, self._stats, self._input_clip)[..., :NUM_FEATURES]
+        if not self._further:
+            return nine
+        further = [own.of(values, self._data_array[..., CLOSE])[..., None] for own, values in self._further.items()]
+        return np.concatenate((nine, *further), axis=2).clip(-self._input_clip, self._input_clip)
 
     def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:
         given = (start_idx, trading_end_idx, end_idx)

@@ -53,6 +53,6 @@ register("seasons", "each stock's drift swings with a period of 60 sessions", SE
 if __name__ == "__main__":
     config = SyntheticConfig(kind="seasons", days=2000, stocks=20)
     market = synthetic_market(config, seed=1)
-    rule, oracle = rule_scores(config, market.close, HOLDING_DAYS), oracle_scores(config, market.drift, HOLDING_DAYS)
+    rule, oracle = rule_scores(config, market.bars, HOLDING_DAYS), oracle_scores(config, market.drift, HOLDING_DAYS)
     agreement = np.corrcoef(rule[1000:].ravel(), oracle[1000:].ravel())[0, 1]
     print(f"correlation of the rule's scores with the oracle's after 1,000 sessions: {agreement:.2f}")

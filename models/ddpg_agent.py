@@ -19,12 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from data.features.inputs import FeatureInputs
 from data.market import Market
 from models import ddpg, risk
 from models.ddpg import LOSSES
 from models.evidence import Evidence
-from models.inputs import INPUTS, SHARED, Float32Array, InputRows, TradeInputs
-from models.networks import ActorCritic, AdamW, Networks, Perceptrons
+from models.inputs import INPUTS, Float32Array, InputRows, TradeInputs
+from models.networks import AdamW, Networks, Perceptrons
 from models.policy import Decision, Forecasts
 from models.replay_buffer import Batch
 from models.responses import Responses
@@ -36,6 +37,8 @@ from utils.memory.living import counted
 from utils.spaces import SESSIONS_HELD, SIZE, TARGET_PERCENTS, TRADING_LEFT
 
 HISTORY = 1000
+_ARRAYS, _WORDS = ("mean", "std", "deviations"), ("rules", "features")
+"""Of the saved state: arrays of the inputs, and parts that are JSON."""
 
 
 def loss_histories() -> dict[str, deque[float]]:
@@ -185,8 +188,9 @@ class DDPGAgent:
             rows = x
         else:
             days = slice(*days.indices(len(has_bar))[:2])
-            rows = InputRows(days, has_bar, INPUTS, SHARED)
-            rows.fill(days, self.inputs.blocks(market, days) if x is None else iter([(slice(x.shape[1]), x)]))
+            rows = self.inputs.rows_of(market, days) if x is None else self.inputs.rows(market, days)
+            if x is not None:
+                rows.fill(days, iter([(slice(x.shape[1]), x)]))
             rows = rows.to(self.device)
         gain = torch.full((1, *tradable.shape), -torch.inf, device=self.device)
         time = torch.zeros_like(gain)
@@ -195,7 +199,8 @@ class DDPGAgent:
             seen = rows.x(some)
             # Padded: the last bits of a product depend on its rows, whose number would tell of bars on later days.
             spare = 0 if rows is x else tradable[some].numel() - len(seen)
-            told = self._mean_outputs(self.networks.targets, functional.pad(seen, (0, 0, 0, spare)))[:, : len(seen)]
+            seen_by = self.inputs.for_networks(functional.pad(seen, (0, 0, 0, spare)))
+            told = self.mean_outputs(seen_by)[:, : len(seen)]
             own = rows.spread(told, some, -torch.inf)
             gain[0, some], time[0, some] = own[0], own[1].clamp(min=0.0)
             if penalty is not None and self.risk is not None:
@@ -203,14 +208,28 @@ class DDPGAgent:
                 penalty[0, some] = rows.spread(risk.penalties(known, self.risk.float()), some)
         return Forecasts(gain, time, penalty)
 
-    def _mean_outputs(self, networks: ActorCritic, x: Tensor) -> Tensor:
-        """Return the gains and times of the actors of all members and folds in the mean, (2, rows)."""
-        seen, members, folds = self.inputs.for_networks(x), len(self.rates), self.networks.folds
-        total = torch.zeros(2, len(x), device=x.device)
+    def mean_outputs(self, seen: Tensor) -> Tensor:
+        """Return the gains and times of the played actors of all members and folds in the mean, (2, rows), by what
+        networks see, (rows, inputs)."""
+        members, folds = len(self.rates), self.networks.folds
+        total = torch.zeros(2, len(seen), device=seen.device)
         for member in range(members):
             for fold in range(folds):
-                total += networks.score(member, fold, seen) / (members * folds)
+                total += self.networks.targets.score(member, fold, seen) / (members * folds)
         return total
+
+    def contributions(self, market: Market, day: int, stock: int) -> dict[str, float]:
+        """Return what moves its forecast for a stock on a day, percent, the largest first: the gain less that with an
+        input's values at their means of the training days, by names of inputs."""
+        rows = self.inputs.rows_of(market, slice(day, day + 1)).to(self.device)
+        seen = self.inputs.for_networks(rows.x(rows.days)[rows.stock == stock])
+        named = self.inputs.named_places()
+        without = seen.repeat(1 + len(named), 1)
+        for row, places in enumerate(named.values(), start=1):
+            without[row, places] = 0.0
+        gain = self.mean_outputs(without)[0]
+        moved = dict(zip(named, (gain[0] - gain[1:]).tolist(), strict=True))
+        return dict(sorted(moved.items(), key=lambda one: -abs(one[1])))
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
@@ -249,13 +268,14 @@ class DDPGAgent:
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
-        own = {name: getattr(self.inputs, name) for name in ("mean", "std", "deviations")}
+        own = {name: getattr(self.inputs, name) for name in _ARRAYS}
         numbers = {**vars(self.evidence), "share": self.share}
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**own, **arrays}.items()},
             "members": {"rates": self.rates, "targets": self.targets},
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
+            "features": self.inputs.features.state(),
             **({} if self.risk is None else {"risk": {"weights": self.risk}}),
             "networks": self.networks.tensors,
         }
@@ -269,14 +289,14 @@ class DDPGAgent:
 
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
-        own = {name: arrays[name] for name in ("mean", "std", "deviations")}
+        own = {name: arrays[name] for name in _ARRAYS}
         shapes = own["mean"].shape, own["std"].shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         numbers = {name: float(value) for name, value in state["numbers"].items()}
         share = numbers.pop("share")
         return cls(
-            TradeInputs(**own, responses=responses),
+            TradeInputs(**own, responses=responses, features=FeatureInputs.from_state(state["features"])),
             Networks(held("networks")),
             held("members")["rates"],
             held("members")["targets"],
@@ -289,9 +309,9 @@ class DDPGAgent:
     def save(self, path: Path | str) -> None:
         """Write it to one safetensors file."""
         state = self.state_dict()
-        rules = json.dumps(state.pop("rules"))
+        words = {name: json.dumps(state.pop(name)) for name in _WORDS}
         tensors = {f"{part}/{name}": value.contiguous() for part, held in state.items() for name, value in held.items()}
-        save_file(tensors, path, metadata={"rules": rules})
+        save_file(tensors, path, metadata=words)
 
     @classmethod
     def load(cls, path: Path | str, *, device: torch.device | str = "cpu") -> Self:
@@ -302,7 +322,7 @@ class DDPGAgent:
         """
         try:
             with safe_open(path, framework="pt") as file:
-                state: dict[str, Any] = {"rules": json.loads(file.metadata()["rules"])}
+                state: dict[str, Any] = {name: json.loads(file.metadata()[name]) for name in _WORDS}
             for name, value in load_file(path).items():
                 part, key = name.split("/")
                 state.setdefault(part, {})[key] = value

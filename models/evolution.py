@@ -7,7 +7,6 @@ gene lies within bounds; the sale target is one of a few.
 import torch
 from torch import Tensor
 
-from models.inputs import GROUPS
 from utils.config.trader import EvolutionConfig
 from utils.spaces import TARGET_PERCENTS
 
@@ -28,9 +27,9 @@ def random_genes(agents: int, generator: torch.Generator) -> Tensor:
     return within_bounds(low + drawn * (high - low))
 
 
-def random_feature_groups(agents: int, generator: torch.Generator) -> Tensor:
+def random_feature_groups(agents: int, groups: int, generator: torch.Generator) -> Tensor:
     """Draw the feature groups of networks: (agents, groups) bool."""
-    return torch.rand(agents, len(GROUPS), generator=generator) < _SEEN
+    return torch.rand(agents, groups, generator=generator) < _SEEN
 
 
 def ranked(fitness: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Inputs of forecasts for a stock at a close: the multi-scale bank and the responses' forecasts, standardised; and the
-rows in which they are kept, one for each stock that has a bar on a day."""
+"""Inputs of forecasts for a stock at a close: the multi-scale bank, the responses' forecasts and the features of the
+data, standardised; and the rows in which they are kept, one for each stock that has a bar on a day."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Self
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from data.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
 from data.features import CLOSE
+from data.features.inputs import FeatureInputs
 from data.market import Market
 from models.impulses.deviations import fit_deviations
 from models.responses import FORECASTS, Responses, up_to_the_last
@@ -46,15 +47,13 @@ _SIZES = {
     "deviations": 1,
 }
 """Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
-GROUPS = (*_SIZES,)[1:]
-"""Groups of inputs that share a penalty; the constant is not penalised."""
-GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
-"""(inputs,) place among the groups; -1 for the constant."""
-INPUTS = len(GROUP_OF_INPUT)
+_GROUP_OF_INPUT = [name for name, size in _SIZES.items() for _ in range(size)][1:]
+INPUTS = sum(_SIZES.values())
+"""Inputs that closes tell, the constant included; those of features follow."""
 BANK = 2 * _SCALES + 2
 """Inputs before the forecasts of responses: the constant and the bank."""
 SHARED = (0, *range(1 + _SCALES, 1 + 2 * _SCALES))
-"""Places of the inputs that all stocks of a day share: the constant, and the market's past returns."""
+"""Places of those that all stocks of a day share: the constant, and the market's past returns."""
 BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
 _NETWORK_CLIP = 10.0
@@ -67,10 +66,34 @@ class TradeInputs:
 
     mean: Float32Array
     std: Float32Array
-    """(inputs - 1,) of stocks with a bar on training days."""
+    """(INPUTS - 1,) of stocks with a bar on training days."""
     responses: Responses
     deviations: Float64Array
     """(n, BANK) weights of each stock's own regression."""
+    features: FeatureInputs = field(default_factory=FeatureInputs)
+
+    @property
+    def size(self) -> int:
+        """Number of inputs, the constant included."""
+        return INPUTS + len(self.features)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups of inputs, which networks see together or not."""
+        return (*(*_SIZES,)[1:], *self.features.groups)
+
+    @property
+    def group_of_input(self) -> list[int]:
+        """Place among the groups of each input but the constant."""
+        names = [*_GROUP_OF_INPUT, *(own.group for own in self.features.inputs)]
+        return [self.groups.index(name) for name in names]
+
+    def named_places(self) -> dict[str, list[int]]:
+        """Return the places of what networks see, by group of what closes tell and by feature."""
+        names, places = [*_GROUP_OF_INPUT, *(own.name for own in self.features.inputs)], dict[str, list[int]]()
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        return places
 
     @property
     def volatility_scale(self) -> float:
@@ -84,7 +107,8 @@ class TradeInputs:
         is_used = learned[days, None] & np.isfinite(market.close[days])
         bank, stocks = bank_of(market, days), blocks_of(market)
         scale = standardisation(in_order(lambda block: moments_of(bank(block)[is_used[:, block]]), stocks))
-        inputs = cls(*scale, _responses(market, learned), np.zeros((market.close.shape[1], BANK)))
+        deviations = np.zeros((market.close.shape[1], BANK))
+        inputs = cls(*scale, _responses(market, learned), deviations, FeatureInputs.fit(market, is_used))
         inputs = replace(inputs, deviations=inputs._deviations(market, learned))
         told = inputs._forecaster(market, days)
 
@@ -96,11 +120,25 @@ class TradeInputs:
         return replace(inputs, mean=mean, std=std)
 
     def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
-        """Return the (days, n, inputs) of some days of a market; row t depends on closes up to t only."""
-        return np.concatenate([x for _, x in self.blocks(market, days)], axis=1)
+        """Return the (days, n, inputs) of some days of a market; row t depends on bars up to t only."""
+        x = np.concatenate([x for _, x in self.blocks(market, days)], axis=1)
+        return np.concatenate((x, self.features.of(market, days)), axis=2) if len(self.features) else x
+
+    def rows(self, market: Market, days: slice) -> InputRows:
+        """Return the rows of some days, still empty."""
+        # In the order of days: the last bits of sums depend on the layout.
+        has_bar = np.ascontiguousarray(np.isfinite(market.close))
+        return InputRows(days, has_bar, self.size, (*SHARED, *(INPUTS + place for place in self.features.shared)))
+
+    def rows_of(self, market: Market, days: slice) -> InputRows:
+        """Return the inputs of the stocks that have a bar on some days."""
+        rows = self.rows(market, days)
+        rows.fill(days, self.blocks(market, days))
+        rows.fill_features(self.features, market, INPUTS)
+        return rows
 
     def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
-        """Return blocks of stocks and their inputs on some days, one block after the other."""
+        """Return blocks of stocks and their first `INPUTS` on some days, one block after the other."""
         bank, told = bank_of(market, days), self._forecaster(market, days)
 
         def inputs_of(block: slice) -> Float32Array:
@@ -115,7 +153,7 @@ class TradeInputs:
         return blocks(market, lambda block: self._with_constant(bank(block)))
 
     def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
-        """Return the other inputs alone, fitted to other (days,) learned days, block by block."""
+        """Return the inputs after them up to `INPUTS`, fitted to other (days,) learned days, block by block."""
         others = replace(self, responses=_responses(market, learned), deviations=self._deviations(market, learned))
         bank, told = bank_of(market, days), others._forecaster(market, days)
 
@@ -272,6 +310,11 @@ class InputRows:
             begin = self._is_shared[:first].sum()
             shared[here, begin : begin + is_shared.sum()] = x[:, 0, is_shared]
             row = row + is_known.sum(axis=1, keepdims=True)
+
+    def fill_features(self, features: FeatureInputs, market: Market, first: int) -> None:
+        """Write the inputs that are features, from the `first` on, one by one: all of a large market are large."""
+        for place, values in features.columns(market, self.days):
+            self.fill(self.days, iter([(slice(values.shape[1]), values[..., None])]), first + place)
 
     def to(self, device: torch.device | str) -> InputRows:
         """Return the same rows on a device."""

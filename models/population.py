@@ -20,7 +20,7 @@ from models.evolution import (
     random_genes,
     ranked,
 )
-from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.inputs import TradeInputs
 from models.networks import Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
@@ -59,9 +59,9 @@ class Population:
         self.noise_scale = learning.exploration_noise
         self.genes = random_genes(size, generators["evolution"])
         """(P, genes)"""
-        self.feature_groups = random_feature_groups(size, generators["networks"])
+        self.feature_groups = random_feature_groups(size, len(inputs.groups), generators["networks"])
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
-        parts = input_mask_of(self.feature_groups), learning.hidden, folds, learning.learning_rate
+        parts = self.input_mask, learning.hidden, folds, learning.learning_rate
         drawn = Networks.initialize(*parts, generators["networks"], unit)
         self.networks = drawn.map(lambda part: part.to(device))
         self.reward_rate = torch.zeros((), device=device)
@@ -116,6 +116,11 @@ class Population:
     def rates(self) -> Tensor:
         """(P,) float32 price of capital where all is invested: a gene times what the replayed accounts earn a day."""
         return (2.0 ** self.genes[:, RATE]).float().to(self.device) * self.reward_rate
+
+    @property
+    def input_mask(self) -> Tensor:
+        """(P, inputs) bool: the inputs that each agent's networks see."""
+        return self.feature_groups[:, self.inputs.group_of_input]
 
     @property
     def target_places(self) -> Tensor:
@@ -176,7 +181,7 @@ class Population:
         self.feature_groups = mutate_feature_groups(self.feature_groups[parents], is_child, generators["sight"])
         rows = parents.to(self.device)
         self.networks.assign({name: part[rows] for name, part in self.networks.tensors.items()})
-        self.networks.input_mask.copy_(input_mask_of(self.feature_groups))
+        self.networks.input_mask.copy_(self.input_mask)
         actor, target = self.networks.tensors["actor"], self.networks.tensors["actor_target"]
         scale = self.evolution.mutation_strength * is_child.to(self.device) * actor.flatten(1).square().mean(1).sqrt()
         noise = torch.randn(actor.shape, generator=generators["networks"]).to(self.device) * scale[:, None, None]
@@ -198,9 +203,3 @@ class Population:
         self.networks.assign(state["networks"])
         for agent, losses in zip(self._views, state["losses"], strict=True):
             agent.losses = {name: deque(own, maxlen=HISTORY) for name, own in losses.items()}
-
-
-def input_mask_of(feature_groups: Tensor) -> Tensor:
-    """Return the (P, inputs) mask of (P, groups) feature groups."""
-    groups: Sequence[int] = GROUP_OF_INPUT[1:].tolist()
-    return feature_groups[:, groups]

@@ -161,7 +161,7 @@ def tiny_agent(
         members: of its committee.
     """
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
-    mask = torch.ones(members, INPUTS - 1, dtype=torch.bool)
+    mask = torch.ones(members, inputs.size - 1, dtype=torch.bool)
     networks = shake(Networks.initialize(mask, 4, folds, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
     rates, targets = torch.full((members,), rate), torch.full((members,), target)
     return DDPGAgent(inputs, networks, rates, targets, rules, SURE)
@@ -178,13 +178,15 @@ def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
     return networks
 
 
-def random_batch(folds: int = 2, *, days: int = 4, stocks: int = 3, targets: int = 1, seed: int = 0) -> Batch:
+def random_batch(
+    folds: int = 2, *, days: int = 4, stocks: int = 3, targets: int = 1, seed: int = 0, inputs: int = INPUTS
+) -> Batch:
     """Transitions of a few stocks, a quarter of which are terminated."""
     draws, shape = seeded(seed), (folds, days, stocks)
     invested, following = torch.rand(2, folds, days, generator=draws)
     return Batch(
-        x=torch.randn(*shape, INPUTS - 1, generator=draws),
-        next_x=torch.randn(*shape, INPUTS - 1, generator=draws),
+        x=torch.randn(*shape, inputs - 1, generator=draws),
+        next_x=torch.randn(*shape, inputs - 1, generator=draws),
         reward=torch.randn(*shape, targets, generator=draws),
         sessions=torch.randint(1, 4, shape, generator=draws).float(),
         terminated=torch.rand(shape, generator=draws) < 0.25,

@@ -32,7 +32,7 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
-from models.inputs import INPUTS, TradeInputs
+from models.inputs import TradeInputs
 from models.networks import Networks
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
 from training.evaluation.play import EvaluationSetup, play_agent
@@ -161,9 +161,9 @@ def untrained_agent(market: Market, config: Config) -> DDPGAgent:
     """Return an agent that has learned nothing: random weights on the inputs, of which training days know."""
     generator = named_generator(config.seed, UNTRAINED)
     inputs = TradeInputs.fit(market, np.arange(len(market.dates)) <= market.splits.train.last)
-    mask = torch.ones(1, INPUTS - 1, dtype=torch.bool)
+    mask = torch.ones(1, inputs.size - 1, dtype=torch.bool)
     networks = Networks.initialize(mask, 1, 1, 0.0, generator)
-    networks.start_from(torch.randn(1, 1, INPUTS, 2, generator=generator))
+    networks.start_from(torch.randn(1, 1, inputs.size, 2, generator=generator))
     target = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)]
     return DDPGAgent(inputs, networks, torch.zeros(1), target, config.env, Evidence(selection=0.0, timing=0.0))
 

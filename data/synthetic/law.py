@@ -17,11 +17,44 @@ from utils.config.trader import SyntheticConfig
 
 Float64Array = npt.NDArray[np.float64]
 
+OVERNIGHT_SHARE = 0.1
+"""Share of the noise variance that falls between close and open."""
 FAIR_SESSIONS = 20
 """Holding a stock this long from a random day on earns nothing on average, before costs."""
 LatentDrift = Callable[[SyntheticConfig, Float64Array, np.random.Generator], Float64Array]
 Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
 """Scores (days, columns) from what is known of the market, and the sessions for which a trade is held."""
+
+
+Bars = Mapping[str, Float64Array]
+"""open, high, low, close, volume and further columns, (days, columns) each."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What a market is made of besides drifts, (days, columns) each."""
+
+    overnight: Float64Array
+    session: Float64Array
+    """Noise of a log return from close to open and from open to close."""
+    up: Float64Array
+    down: Float64Array
+    """Exponential variables that decide how far high and low are from open and close."""
+    volume: Float64Array
+    further: Float64Array
+    """Standard normal variables that decide volume and further columns."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A drift that is told by something other than past closes."""
+
+    drift: Callable[[SyntheticConfig, Draws], Float64Array]
+    """(days, columns), known at the day's close."""
+    rule: Callable[[SyntheticConfig, Bars, int], Float64Array]
+    """Scores (days, columns) from bars, for a number of sessions."""
+    columns: Callable[[Draws], Bars] = lambda draws: {}
+    """Further columns of the data."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +87,8 @@ class PlantedKind:
     """From returns as the rule's, shares of the largest size that orders of rule and oracle have; None: all."""
     mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
     """Correlates the (..., columns) own noises of `stocks` and leaves their variances."""
+    signal: Signal | None = None
+    """A further drift."""
     structure: str = ""
     """What is planted, for the help."""
     trading_rules: Mapping[str, float] = field(default_factory=dict)
@@ -110,6 +145,25 @@ def autoregressive_variance(log_phi: float, sessions: int) -> float:
     # The covariance of two days is phi^lag, and `sessions - lag` pairs lie a lag apart.
     lag = np.arange(1, sessions)
     return sessions + 2.0 * float(np.sum((sessions - lag) * np.exp(log_phi * lag)))
+
+
+def fading_state(log_phi: float, shocks: Float64Array) -> Float64Array:
+    """Return what standard normal (days, columns) shocks leave, fading by themselves, in the long run of variance 1."""
+    return math.sqrt(-math.expm1(2.0 * log_phi)) * autoregression(math.exp(log_phi), shocks[0], shocks)
+
+
+VOLUME_LOG_PHI, VOLUME_STD = log_persistence(2.0), 0.5
+"""Of the logarithm of volume around its level."""
+
+
+def volume_level(columns: int) -> Float64Array:
+    """Return the (columns,) mean logarithm of the shares traded in each stock."""
+    return np.linspace(13.0, 16.0, columns)
+
+
+def busyness(draws: Draws) -> Float64Array:
+    """Return how busy the trade in each stock is, of variance 1."""
+    return fading_state(VOLUME_LOG_PHI, draws.volume)
 
 
 def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:

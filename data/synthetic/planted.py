@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 
 from data.synthetic import kinds
-from data.synthetic.law import KINDS, Float64Array, PlantedKind
+from data.synthetic.law import KINDS, Bars, Float64Array, PlantedKind
 from utils.config.settings import hint
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
@@ -25,9 +25,11 @@ def planted_kind(name: str) -> PlantedKind:
     return PLANTED_KINDS[name]
 
 
-def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
-    """Return the scores of the best simple rule, which knows the kind of market and its (days, columns) closes."""
-    return planted_kind(config.kind).rule(config, _returns(config, close), holding_days)
+def rule_scores(config: SyntheticConfig, bars: Bars, holding_days: int) -> Float64Array:
+    """Return the scores of the best simple rule, which knows the kind of market and its bars."""
+    kind = planted_kind(config.kind)
+    scores = kind.rule(config, _returns(config, bars["close"]), holding_days)
+    return scores if kind.signal is None else scores + kind.signal.rule(config, bars, holding_days)
 
 
 def rule_sizes(config: SyntheticConfig, close: Float64Array) -> Float64Array | None:

@@ -73,7 +73,7 @@ def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(
     own = returns - returns.mean(axis=1, keepdims=True)
     known, following = slice(WARM_UP, -1), own[WARM_UP + 1 :].ravel()
     predictable = float(market.drift[known].var() / following.var())
-    by_rule = explained([rule_scores(config, market.close, 1)[known]], following)
+    by_rule = explained([rule_scores(config, market.bars, 1)[known]], following)
     by_line = explained(list(trends_of(own, LAWS[kind].own_std(config))[:, known]), following)
     assert by_rule == pytest.approx(predictable, rel=0.25)
     assert by_line < line * predictable

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.bank import multi_scale_bank
-from data.features import CLOSE
+from data.features import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from models import inputs as module
-from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
+from models.inputs import INPUTS, TradeInputs
 from models.responses import FORECASTS, Responses
 from tests.small_market import small_market
 from utils.errors import DataError
@@ -25,9 +25,9 @@ def market_of(seed: int = 0) -> Market:
 
 
 def with_closes(market: Market, factor: np.ndarray) -> Market:
-    """The market with closes multiplied by so much, broadcast to (days, columns)."""
+    """The market with all in units of price multiplied by so much, broadcast to (days, columns)."""
     data = market.data_array.copy()
-    data[:, :, CLOSE] *= factor.astype(np.float32)
+    data[:, :, [*PRICES, MACD, MACD_SIGNAL]] *= factor.astype(np.float32)[..., None]
     return replace(market, data_array=data)
 
 
@@ -39,11 +39,12 @@ def with_another_future(market: Market, day: int, seed: int) -> Market:
 
 def test_every_input_but_the_constant_is_in_one_group() -> None:
     market = market_of()
-    x = TradeInputs.fit(market, LEARNED).of(market)
-    assert x.shape == (DAYS, len(INVESTABLE), len(GROUP_OF_INPUT)) and x.dtype == np.float32
-    assert GROUP_OF_INPUT[0] == -1 and (x[..., 0] == 1).all()
-    assert GROUP_OF_INPUT[1:].tolist() == sorted(GROUP_OF_INPUT[1:])
-    assert set(GROUP_OF_INPUT[1:]) == set(range(len(GROUPS))) and len(set(GROUPS)) == len(GROUPS)
+    inputs = TradeInputs.fit(market, LEARNED)
+    x, groups = inputs.of(market), inputs.group_of_input
+    assert x.shape == (DAYS, len(INVESTABLE), inputs.size) and x.dtype == np.float32
+    assert (x[..., 0] == 1).all() and inputs.size > INPUTS
+    assert len(groups) == inputs.size - 1 and groups == sorted(groups)
+    assert set(groups) == set(range(len(inputs.groups))) and len(set(inputs.groups)) == len(inputs.groups)
 
 
 def test_inputs_are_bank_and_forecasts_in_units_of_the_learned_days() -> None:

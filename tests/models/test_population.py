@@ -10,9 +10,9 @@ from torch import Tensor
 from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
 from models.evolution import RATE, TARGET, random_genes, ranked
-from models.population import ORIGINS, Population, input_mask_of
+from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
-from tests.tiny import INPUTS, random_batch, seeded, shake, tiny_agent, tiny_trainer
+from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer
 from utils.config.trader import EvolutionConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
@@ -52,7 +52,7 @@ def tensors_of(population: Population) -> dict[str, Tensor]:
 def test_an_update_of_an_agent_changes_only_its_row() -> None:
     population = population_of()
     before = tensors_of(population)
-    losses = population[1].update(random_batch(), accumulate=2)
+    losses = population[1].update(random_batch(inputs=population.inputs.size), accumulate=2)
     after = tensors_of(population)
     differs = torch.stack([(part != after[name]).flatten(1).any(1) for name, part in before.items()]).any(0)
     assert differs.tolist() == [False, True, False, False]
@@ -75,7 +75,7 @@ def test_an_agent_is_a_view_of_its_row() -> None:
 def test_a_clone_shares_nothing() -> None:
     population = population_of()
     agent = population[1]
-    agent.update(random_batch())
+    agent.update(random_batch(inputs=population.inputs.size))
     clone = agent.clone()
     for name, part in clone.networks.tensors.items():
         assert torch.equal(part, agent.networks.tensors[name]), name
@@ -98,7 +98,7 @@ def test_children_take_the_networks_of_their_parent_and_who_is_its_own_parent_st
     assert {name: part.data_ptr() for name, part in population.networks.tensors.items()} == places
     elites, children = [0, 1, 5], [2, 3, 4]
     assert torch.equal(population.feature_groups[elites], feature_groups[elites])
-    assert torch.equal(after["input_mask"], input_mask_of(population.feature_groups))
+    assert torch.equal(after["input_mask"], population.feature_groups[:, population.inputs.group_of_input])
     for name, part in after.items():
         assert torch.equal(part[elites], before[name][elites]), name
     mask = after["input_mask"]
@@ -106,7 +106,7 @@ def test_children_take_the_networks_of_their_parent_and_who_is_its_own_parent_st
         parent, both = parents[child], mask[child] & before["input_mask"][parents[child]]
         for kind in ("", "_target"):
             own, theirs = after[f"critic{kind}"], before[f"critic{kind}"]
-            shape = INPUTS - 1, LEARNING.hidden
+            shape = population.inputs.size - 1, LEARNING.hidden
             first, other = (flat[..., : math.prod(shape)].unflatten(-1, shape) for flat in (own[child], theirs[parent]))
             assert torch.equal(first[:, both], other[:, both]) and not bool(first[:, ~mask[child]].any())
 
@@ -161,7 +161,7 @@ def test_losses_are_floats_of_the_last_thousand_updates() -> None:
 
 def test_all_comes_back_from_its_state() -> None:
     population, other = population_of(seed=1), population_of(seed=2)
-    population[0].update(random_batch())
+    population[0].update(random_batch(inputs=population.inputs.size))
     other.load_state_dict(population.state_dict())
     assert torch.equal(other.genes, population.genes) and torch.equal(other.rates, population.rates)
     for name, part in population.networks.tensors.items():

@@ -105,6 +105,7 @@ def test_a_past_that_was_adjusted_again_is_known(seed: int, column: int, ratio: 
     traded = np.flatnonzero(np.isfinite(before.data_array[: last + 1, column, 0]))
     assume(len(traded) > 20)
     changed, decimals = bars.copy(), data.draw(st.sampled_from([2, 4, 9]))
+    assume(decimals > 2 or ratio != 0.9999)  # less than the vendor's rounding
     first_new = data.draw(st.integers(last + 1, DAYS))
     changed[:first_new, column] = np.round(changed[:first_new, column].astype(float) * ratio, decimals)
     found = past_ratios(market(changed), record)
@@ -139,7 +140,7 @@ def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
     later[last + 3 :] *= 2
     pin_market(traded(later, DAYS, slice(1, -1)), record)
     earlier[last, 2] *= 2
-    with pytest.raises(DataError, match=r"expected the prices and volumes up to .*1 of 5 tickers \(T02\)"):
+    with pytest.raises(DataError, match=r"expected the prices, volume up to .*1 of 5 tickers \(T02\)"):
         pin_market(traded(earlier, DAYS, slice(1, -1)), record)
 
 

@@ -16,7 +16,6 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.evidence import SIGNIFICANCE_LEVEL, Evidence
-from models.inputs import INPUTS
 from models.networks import Networks
 from models.policy import Forecasts
 from models.round_robin import RoundRobinPolicy
@@ -115,7 +114,8 @@ def test_closed_forms_that_found_noise_are_no_evidence() -> None:
     for seed in range(16):
         market, account = market_and_account(seed)
         days = TrainingDays.of(market, account)
-        networks = Networks.initialize(torch.ones(1, INPUTS - 1, dtype=torch.bool), 2, days.folds, 0.0, seeded(seed))
+        mask = torch.ones(1, days.inputs.size - 1, dtype=torch.bool)
+        networks = Networks.initialize(mask, 2, days.folds, 0.0, seeded(seed))
         networks.start_from(days.closed_form()[None, :, :, -1])
         found.append(days.evidence(days.forecasts(networks.targets, [0]), 0.05, 1).smallest)
     assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 4

@@ -117,12 +117,16 @@ def with_future(
     Days and tickers of which nothing is left keep their places.
     """
     prices, volume = market.data_array[..., list(PRICES)], None if market.volume is None else market.volume.copy()
+    further = {name: values.copy() for name, values in market.columns.items()}
     if day is not None and draws is not None:
         future(prices[day + 1 :], None if volume is None else volume[day + 1 :], draws)
+        for values in further.values():
+            values[day + 1 :] = np.nan if future is cut else draws.standard_normal(values[day + 1 :].shape)
     row, column = np.nonzero(~np.isnan(prices).all(axis=2))
     bars = {name: prices[row, column, place] for place, name in enumerate(_NAMES)}
     if volume is not None:
         bars[VOLUME] = volume[row, column]
+    bars |= {name: values[row, column] for name, values in further.items()}
     ticker = pd.Categorical.from_codes(column, market.tickers)
     frame = pd.DataFrame({"date": market.dates[row].astype("datetime64[s]"), "ticker": ticker, **bars})
     config = DataConfig(max_bad_row_share=0.999)
@@ -136,9 +140,12 @@ def with_future(
     if volume is not None and loader.volume is not None:
         volume[:] = np.nan
         volume[cells] = loader.volume
+    for name, values in further.items():
+        values[:] = np.nan
+        values[cells] = loader.columns[name]
     loader.data_array, loader.dates = data_array, market.dates
     stats = loader.compute_normalization_stats(market.splits.train.last)
-    return dataclasses.replace(market, data_array=data_array, stats=stats, volume=volume)
+    return dataclasses.replace(market, data_array=data_array, stats=stats, volume=volume, columns=further)
 
 
 def known_on_day(

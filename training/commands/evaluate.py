@@ -17,6 +17,7 @@ from training.evaluation.holdout import Look, add_look, champions_looked_at, loc
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import EvaluationSetup, PlayedPolicies, play_all
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
+from training.features.importance import importance
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.settings import changed_flags
@@ -56,18 +57,20 @@ def evaluate(
     arguments: EvaluateArguments,
 ) -> Evaluation:
     """Play a run's champion and the baselines on the days of a split, and judge them."""
+    played = play_run(run, getattr(run.market.splits, split), env, judging, "evaluation")
     return Evaluation(
         run.name,
         split,
         run.config,
         run.market,
-        play_run(run, getattr(run.market.splits, split), env, judging, "evaluation"),
+        played,
         trials_beside(run.path) if split == "validation" else 1,
         shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
         shares=[run.champion.share],
+        importance=importance(run.champion, run.market, int(played.days.min()), played.results),
         extends=run.extends,
     )
 

@@ -36,8 +36,22 @@ class PrepareArguments:
     benchmark: str | None = None
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
     append: bool = False
-    """Append to the bars of TARGET, which stay as they are, but for dividends and splits; a file that would change one is
-    refused."""
+    """Append to the bars of TARGET, which stay as they are but for dividends and splits; other changes are refused."""
+
+
+@checked_dataclass
+class FeaturesArguments:
+    """Show what each feature of the data, and of --features, tells of future returns on training days.
+
+    Settings of data, features, splits and trading rules are those of a training run.
+    """
+
+    settings: Config = field(default_factory=Config)
+    config: kinds.SettingsFile = None
+    page: kinds.OutputFile = None
+    """HTML file to write: all of it, with charts."""
+    json: kinds.OutputFile = None
+    """JSON file to write everything to."""
 
 
 @checked_dataclass
@@ -319,6 +333,7 @@ def help_lists() -> Mapping[str, Mapping[str, str]]:
 COMMANDS = {
     "train": Command(TrainArguments, "training.commands.train:run_train", run_defaults),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
+    "features": Command(FeaturesArguments, "training.features.command:run_features", run_defaults),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
     "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
     "audit": Command(AuditArguments, "training.commands.audit:run_audit"),

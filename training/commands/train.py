@@ -80,7 +80,7 @@ def run_training(
             return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
         logger.info("%s", opening_line(config, session.device, session.run.path))
         keep_freed_memory()
-        market, scores = load_market(config)
+        market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = remember_market(session.run.path, market, splits)
         logger.info("%s", market_lines(config, market))
         if config.evaluation.benchmark is not None:

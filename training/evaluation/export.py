@@ -41,6 +41,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
             name: {label: one and dataclasses.asdict(one) for label, one in zip(("plain", "rank"), found, strict=True)}
             for name, found in evaluation.coefficients.items()
         },
+        "importance": dict(evaluation.importance),
         "policies": {
             name: {key: estimate._asdict() for key, estimate in found.items()}
             for name, found in evaluation.policies.items()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -44,6 +44,8 @@ _TRADE_COLUMNS = [
     *("exit_date", "exit_price", "reason", "profit", "costs"),
 ]
 _LAST_DAYS = 10
+_DECIDING, _NOTHING = 6, 0.0005
+"""Inputs that are named as those that decide, and what none of them may be worth."""
 TOO_GOOD = 0.25
 """Share of the variance of the next session's moves above which forecasts have probably seen them: more than twice what
 they explain on built-in markets, and less than where closes are dated a day early."""
@@ -120,6 +122,8 @@ class Evaluation:
     """Of each champion, from its training days."""
     shares: Sequence[float] = ()
     """In each champion."""
+    importance: Mapping[str, float] = field(default_factory=dict)
+    """What each input is worth to the champion on these days, by name, see `training.features.importance`."""
 
     @cached_property
     def policies(self) -> dict[str, dict[str, Estimate]]:
@@ -185,6 +189,12 @@ class Evaluation:
             plain, ranked = information_coefficients(scores, self.played.results)
             found[name] = (summed_up(plain, holding), summed_up(ranked, holding))
         return found
+
+    @property
+    def importance_sentence(self) -> str:
+        """Name the inputs that decide, with the rank correlation that is lost without their values; empty for none."""
+        worth = [f"{name} {lost:.3f}" for name, lost in [*self.importance.items()][:_DECIDING] if lost > _NOTHING]
+        return f"by rank correlation lost when shuffled: {', '.join(worth)}" if worth else ""
 
     @cached_property
     def explained(self) -> float:

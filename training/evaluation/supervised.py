@@ -1,4 +1,5 @@
-"""Supervised baselines: ridge regression and LightGBM (Ke et al. 2017) on past returns, which rank the stocks.
+"""Supervised baselines: ridge regression and LightGBM (Ke et al. 2017), which rank the stocks by past returns and the
+features that the agents read.
 
 They learn the counterfactual outcomes of all orders of the training days (`training/forecasts/hindsight.py`). Whatever
 is tuned, from the penalty to the size of an order, is tuned out of fold on the training days.
@@ -16,6 +17,7 @@ from scipy.special import stdtr
 
 from data.bank import VOLATILITY, box_sums
 from data.features import CLOSE
+from data.features.inputs import FeatureInputs
 from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
@@ -32,6 +34,8 @@ Model = Callable[[Float32Array], Float32Array]
 """From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
 RIDGE, LIGHTGBM = "ridge", "LightGBM"
 TUNING_WINDOWS = 32
+_BANK = 2 + VOLATILITY
+"""Inputs before the features: the constant and the bank."""
 _BOX_DAYS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_CONTEXT_TERMS = 8
 _SIGNIFICANCE = 0.05
@@ -65,34 +69,43 @@ class ContextTerm(NamedTuple):
 
 @dataclass(frozen=True)
 class BankInputs:
-    """The inputs of a stock at a close: a constant, the bank and context terms, standardised."""
+    """The inputs of a stock at a close: a constant, the bank, features and context terms, standardised."""
 
     mean: Float32Array
     std: Float32Array
     """(17,) of the bank of stocks with a bar on training days."""
     box_std: Float32Array
     """(context columns, boxes) of the sums of the context columns' last returns on training days."""
+    features: FeatureInputs
     terms: tuple[ContextTerm, ...] = ()
 
     @classmethod
     def fit(cls, market: Market) -> Self:
-        """Standardise the bank, without context terms, on a market's training days."""
+        """Standardise bank and features, without context terms, on a market's training days."""
         days = slice(market.splits.train.first, market.splits.train.last + 1)
         has_bar, bank = np.isfinite(market.close[days]), bank_of(market, days)
         moments = in_order(lambda block: moments_of(bank(block)[has_bar[:, block]]), blocks_of(market))
         box_std = _context_boxes(market)[days].std(axis=0, dtype=np.float64)
-        return cls(*standardisation(moments), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
+        learned = np.isfinite(market.close[: days.stop])
+        learned[: days.start] = False
+        features = FeatureInputs.fit(market, learned)
+        return cls(*standardisation(moments), np.where(box_std > 0, box_std, 1.0).astype(np.float32), features)
 
     def of(self, market: Market, has_bar: BoolArray) -> InputRows:
         """Return the inputs of a market's stocks that have a bar, (days, n)."""
-        rows, bank_of_block = InputRows(slice(0, len(has_bar)), has_bar, 2 + VOLATILITY, SHARED), bank_of(market)
+        rows, bank_of_block = self._rows(has_bar, terms=0), bank_of(market)
 
         def inputs_of(block: slice) -> Float32Array:
             bank = np.clip((bank_of_block(block) - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
             return np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
 
         rows.fill(rows.days, blocks(market, inputs_of))
+        rows.fill_features(self.features, market, _BANK)
         return self.with_terms(rows, self.boxes(market)) if self.terms else rows
+
+    def _rows(self, has_bar: BoolArray, terms: int) -> InputRows:
+        shared = (*SHARED, *(_BANK + place for place in self.features.shared))
+        return InputRows(slice(0, len(has_bar)), has_bar, _BANK + len(self.features) + terms, shared)
 
     def boxes(self, market: Market) -> Float32Array:
         """Return the (days, context columns, boxes) standardised sums of returns."""
@@ -100,9 +113,8 @@ class BankInputs:
         return boxes
 
     def with_terms(self, rows: InputRows, boxes: Float32Array) -> InputRows:
-        """Append the context terms to the constant and bank."""
-        inputs = rows.inputs + len(self.terms)
-        wider = InputRows(rows.days, rows.has_bar.numpy(), inputs, SHARED)
+        """Append the context terms to the other inputs."""
+        wider = self._rows(rows.has_bar.numpy(), len(self.terms))
         for days in rows.blocks():
             x = rows.dense(days)
             volatility = x[..., 1 + VOLATILITY]

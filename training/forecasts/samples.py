@@ -20,8 +20,8 @@ Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 
 _FOLDS = 5
-_ROWS_PER_INPUT = 15
-"""Fewest rows per input that a regression may be fitted to."""
+_LEAST_RESULTS = 400
+"""Fewest that a regression may be fitted to."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,10 @@ class Samples:
     def require_enough(self) -> None:
         """Raise DataError where too few results lie outside a fold."""
         fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
-        least = _ROWS_PER_INPUT * self.x.inputs
-        if fewest < least:
+        if fewest < _LEAST_RESULTS:
             raise DataError(
-                f"expected the results of {least} orders outside each fifth of the training days, got {fewest}; "
-                "give more training days"
+                f"expected the results of {_LEAST_RESULTS} orders outside each fifth of the training days, got "
+                f"{fewest}; give more training days"
             )
 
 

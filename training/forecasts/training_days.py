@@ -13,7 +13,7 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models import risk
 from models.evidence import Evidence
-from models.inputs import BANK, INPUTS, SHARED, InputRows, TradeInputs
+from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import TIME_UNIT, ActorCritic
 from models.policy import Forecasts, score_of
 from training.forecasts.samples import BoolArray, Float64Array, Samples
@@ -52,18 +52,17 @@ class TrainingDays:
         Raises:
             DataError: there are too few results to fit to.
         """
-        train, bars = market.splits.train, env.bars.tradable.cpu().numpy()
+        train = market.splits.train
         learned = np.arange(len(market.dates)) <= train.last
         with Progress("prepare", "fit") as shown:
             inputs = TradeInputs.fit(market, learned)
-            training, validation = (
-                InputRows(slice(span.first, span.last + 1), bars, INPUTS, SHARED)
-                for span in (train, market.splits.validation)
-            )
-            validation.fill(validation.days, inputs.blocks(market, validation.days))
+            training = inputs.rows(market, slice(train.first, train.last + 1))
+            later = market.splits.validation
+            validation = inputs.rows_of(market, slice(later.first, later.last + 1))
             samples = Samples.of(training, env, train, train.last)
             samples.require_enough()
             training.fill(training.days, inputs.banks(market, training.days))
+            training.fill_features(inputs.features, market, INPUTS)
             shown.update(total=1 + len(samples.folds))
             for _, held in samples.folds:
                 others = learned.copy()

@@ -11,18 +11,18 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.features import CLOSE, MACD, MACD_SIGNAL, PRICES
+from data.features import CLOSE, PRICES, indicators
 from data.market import Market
 from data.readjustment import Readjustment, readjustment
 from data.record import MarketRecord, history_of, past_ratios
 from training.paper.journal import Journal, Row
 
-_IN_PRICE_UNITS = (*PRICES, MACD, MACD_SIGNAL)
 _SAME, _NEAR = 1e-6, 1e-3
 """Relative differences up to which two ratios are one: exactly measured, and measured on few bars in decimals."""
 
@@ -59,15 +59,20 @@ def names(journal: Journal) -> dict[str, str]:
 def under_known_names(market: Market, renamed: Mapping[str, str]) -> Market:
     """Return data under an account's names; where a file has both names, the bars of the new one count."""
     columns, tickers = {ticker: column for column, ticker in enumerate(market.tickers)}, list(market.tickers)
-    array = market.data_array
     for known, new in renamed.items():
         if new in columns and known not in columns:
             tickers[columns[new]] = known
         elif new in columns:
-            array = array.copy()
-            has_bar = np.isfinite(array[:, columns[new], CLOSE])
-            array[has_bar, columns[known]] = array[has_bar, columns[new]]
-    return replace(market, data_array=array, tickers=tickers)
+            has_bar = np.isfinite(market.data_array[:, columns[new], CLOSE])
+            market = market.map_cells(partial(_merged, has_bar, columns[known], columns[new]))
+    return replace(market, tickers=tickers)
+
+
+def _merged(days: NDArray[np.bool_], column: int, other: int, cells: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return (days, columns, ...) cells with another column's on some days."""
+    cells = cells.copy()
+    cells[days, column] = cells[days, other]
+    return cells
 
 
 def packed(market: Market, day: int) -> str:
@@ -172,10 +177,15 @@ def _values(market: Market) -> NDArray[np.float32]:
 def _translated(market: Market, factors: Mapping[str, float], days: Sequence[int], bars: NDArray[np.float64]) -> Market:
     """Return data in the account's units, with the bars that it knew."""
     factor = np.array([factors.get(ticker, 1.0) for ticker in market.tickers], dtype=np.float64)
-    array, volume = market.data_array.copy(), market.volume
-    if others := np.flatnonzero(factor != 1).tolist():
-        array[np.ix_(range(len(array)), others, _IN_PRICE_UNITS)] /= factor[others, None]
-    array[np.ix_(days, range(len(factor)), PRICES)] = bars[..., : len(PRICES)]
+    array, volume, places = market.data_array.copy(), market.volume, range(len(factor))
+    array[..., list(PRICES)] /= factor[:, None].astype(np.float32)
+    array[np.ix_(days, places, PRICES)] = bars[..., : len(PRICES)]
+    is_same = np.equal(array, market.data_array) | np.isnan(array) & np.isnan(market.data_array)
+    for column in np.flatnonzero(~is_same.all(axis=(0, 2))):
+        close = array[:, column, CLOSE].astype(np.float64)
+        has_bar = np.isfinite(close)
+        array[:, column, len(PRICES) :] = np.nan
+        array[has_bar, column, len(PRICES) :] = indicators(close[has_bar])
     if volume is not None:
         volume = (volume * factor).astype(np.float32)
         volume[days] = bars[..., -1]

@@ -6,7 +6,6 @@ import numpy as np
 
 from data.market import Market
 from data.record import is_recorded_market
-from models.population import input_mask_of
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
 from utils.config.settings import LATEST, flatten, settings_hash, to_dict, with_settings
@@ -44,10 +43,15 @@ def bequeath(inherited: Checkpoint, trainer: ERLTrainer) -> None:
             f"expected a population of the size of that of {inherited.run_id}, {len(state['genes'])} agents, got "
             f"{len(population)}; leave --population-size out"
         )
+    if state["feature_groups"].shape != population.feature_groups.shape:
+        raise ConfigError(
+            f"expected data with the features of {inherited.run_id}, {state['feature_groups'].shape[1]} groups of "
+            f"inputs, got {population.feature_groups.shape[1]}; give data with the same columns, or train anew"
+        )
     for name in ("genes", "feature_groups", "elites", "examined", "updates", "reward_rate"):
         setattr(population, name, state[name])
     population.reward_rate = population.reward_rate.to(trainer.device)
-    population.networks.input_mask.copy_(input_mask_of(population.feature_groups))
+    population.networks.input_mask.copy_(population.input_mask)
     if trainer.learning.warm_start:
         population.start_from(trainer.days.closed_form())
     population.networks.mask()

@@ -1,10 +1,15 @@
 """The market of a run: loaded, recorded in the run's folder, and checked against the record."""
 
+import dataclasses
 import json
+import logging
 from pathlib import Path
 
+import numpy as np
+
+from data.features.own import audit_features, own_columns, read_features
 from data.loader import StockDataLoader
-from data.market import Market, build_market
+from data.market import Market, build_market, with_features
 from data.record import MARKET, MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_market
@@ -12,20 +17,43 @@ from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
 
+logger = logging.getLogger(__name__)
 
-def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
-    """Return the market of the data file, or the built-in one with the scores of its planted structure."""
+
+def load_market(config: Config, *, audits: bool = False) -> tuple[Market, PlantedScores | None]:
+    """Return the market of the data file, or the built-in one with the scores of its planted structure.
+
+    Args:
+        audits: prove that own features do not look ahead.
+    """
     if config.data is not None:
         loader = StockDataLoader(
             config.data, config=config.split, investable=config.investable, with_volume=config.env.volume_cap > 0
         )
         loader.load_and_prepare()
-        return build_market(loader, config.split, config.env), None
+        return with_own_features(build_market(loader, config.split, config.env), config.features, audits), None
     if config.investable is not None:
         raise DataError(
             "expected --data with --investable, got none; the built-in market says itself what may be bought"
         )
-    return built_in_market(config.synthetic, config.split, config.env)
+    market, scores = built_in_market(config.synthetic, config.split, config.env)
+    return with_own_features(market, config.features, audits), scores
+
+
+def with_own_features(market: Market, path: Path | None, audits: bool) -> Market:
+    """Return the market with the features of a file among its columns.
+
+    Raises:
+        DataError: the file is unusable, or a feature looks ahead.
+    """
+    if path is None:
+        return market
+    own, digest = read_features(path)
+    if audits:
+        logger.info("proving that %d own features of %s do not look ahead", len(own), path.name)
+        audit_features(own, market.wide(), np.random.default_rng(0))
+    columns = {**market.columns, **own_columns(own, market.wide())}
+    return with_features(dataclasses.replace(market, columns=columns, own_features=digest))
 
 
 def remember_market(path: Path, market: Market, splits: Splits | None = None) -> Market:

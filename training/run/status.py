@@ -86,6 +86,7 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
         f"{evaluation.dates[0]} to {evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the "
         "mean of single episodes that overlap, each from the initial capital.",
         "Verdict": evaluation.sentence,
+        **({"Decides": evaluation.importance_sentence} if evaluation.importance_sentence else {}),
         "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,

@@ -54,7 +54,7 @@ class Study(Generic[Plan]):
 
     def executor(self, jobs: int | None, cluster: str | None) -> AbstractContextManager[Executor]:
         """Open the executor of its runs; the nodes of a cluster must share its folder if no store keeps the runs."""
-        files = [file for file in (self.config.data, self.config.investable) if file is not None]
+        files = [file for file in (self.config.data, self.config.investable, self.config.features) if file is not None]
         shared = [] if self.store else self.path.glob("*.json")
         gpus = int(self.config.device != "cpu")
         return open_executor(jobs, cluster, logs=self.path / LOGS, files=[*files, *shared], gpus=gpus)

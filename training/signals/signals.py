@@ -19,6 +19,9 @@ from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, POSITION_FEATURES
 
+_REASONS = 3
+"""Inputs that are named with an order."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -39,6 +42,8 @@ class Order:
     target_price: float
     """Sale target if it were filled at the reference close."""
     latest_exit: str
+    moved_by: str | None = None
+    """The inputs that moved the forecast most, with what each added, percent; None where nobody forecasts."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,12 @@ def decide(
     return decided, sales
 
 
+def _moved_by(agent: DDPGAgent, market: Market, day: int, ticker: str) -> str:
+    stock = market.investable_columns.tolist().index(market.tickers.index(ticker))
+    found = [*agent.contributions(market, day, stock).items()][:_REASONS]
+    return ", ".join(f"{name} {percent:+.2f}" for name, percent in found)
+
+
 def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
     """Return the rest of the initial capital after buying these positions.
 
@@ -162,6 +173,8 @@ def make_signals(
     least = max(peak, rules.initial_capital, equity) * (1 - rules.drawdown_lock / 100)
     is_locked = rules.drawdown_lock > 0 and equity <= least
     orders, sales = decide(agent, market, day, rules, cash, holdings)
+    if agent.decides_on(day):
+        orders = [replace(order, moved_by=_moved_by(agent, market, day, order.ticker)) for order in orders]
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),

@@ -42,6 +42,8 @@ class DataConfig:
     """Share of the days after training that are for validation; the rest is the holdout."""
     input_clip: Annotated[float, Field(gt=0, le=10**6)] = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
+    inputs: Annotated[Literal["all", "past"], kinds.Mark.SHORT] = "all"
+    """What agents read: `all`: past returns and every feature of the data; `past`: past returns alone."""
     max_bad_row_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Largest share of rows with a non-positive or infinite price that a file may have."""
 
@@ -250,6 +252,8 @@ class Config(RunSettings):
     built-in market."""
     investable: kinds.InputFile = None
     """Text file, one ticker per line: the stocks that may be bought; default: all."""
+    features: kinds.InputFile = None
+    """Python file of own features of daily bars: each public function takes wide bars and returns one frame."""
     profile: Annotated[Profile, kinds.Mark.FREE, Field(description=_PROFILE_HELP)] = "quick"
     generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 25
     """Generation after which the run ends."""

@@ -120,7 +120,7 @@ MOMENTUM = register(
         _momentum_sum,
     ),
 )
-register(
+MARTINGALE = register(
     "martingale",
     "nothing",
     PlantedKind(

@@ -1,0 +1,191 @@
+"""The features that agents read besides past returns. A feature is a function of wide bars, registered by name.
+
+Row t of a feature depends on bars up to t only. Whether it becomes an input as it is, as a rank among the stocks of the
+day or against its own past is its form, see `data.features.inputs`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from data.features.nine import MACD, MACD_SIGNAL, PERCENT_TO_MA20, RSI, TRIX
+from data.features.wide import WideBars
+
+Form = Literal["level", "rank", "past"]
+_WEEK, _MONTH, _QUARTER = 5, 21, 63
+"""Sessions."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A number of every stock and day."""
+
+    name: str
+    group: str
+    """Features of a group are seen together, or not, by an agent's networks."""
+    unit: str
+    form: Form
+    of: Callable[[WideBars], pd.DataFrame]
+    """From bars of some stocks to (days, stocks); a stock's values depend on its own bars only."""
+    needs_volume: bool = False
+
+
+CATALOGUE: dict[str, Feature] = {}
+"""The built-in features by name."""
+
+
+def register(
+    group: str, unit: str, form: Form = "level", *, needs_volume: bool = False
+) -> Callable[[Callable[[WideBars], pd.DataFrame]], Callable[[WideBars], pd.DataFrame]]:
+    """Add a function to the catalogue under its own name."""
+
+    def add(of: Callable[[WideBars], pd.DataFrame]) -> Callable[[WideBars], pd.DataFrame]:
+        name = of.__name__
+        CATALOGUE[name] = Feature(name, group, unit, form, of, needs_volume)
+        return of
+
+    return add
+
+
+def column_feature(name: str, *, is_market_wide: bool) -> Feature:
+    """Return the feature that is a further column of the data."""
+    form: Form = "past" if is_market_wide else "rank"
+    group = "market-wide columns" if is_market_wide else "columns"
+    return Feature(name, group, "as in the data", form, partial(_column, name=name))
+
+
+def _column(bars: WideBars, name: str) -> pd.DataFrame:
+    return bars[name]
+
+
+def _recent(values: pd.DataFrame) -> pd.DataFrame:
+    """Return exponentially weighted means over the bars of each stock, with a half-life of a week."""
+    return values.ewm(halflife=_WEEK, ignore_na=True).mean().where(values.notna())
+
+
+@register("session", "share of the close before")
+def gap(bars: WideBars) -> pd.DataFrame:
+    """Return the overnight return, close to open."""
+    return bars.open / bars.previous_close - 1
+
+
+@register("session", "share of the close before")
+def recent_gap(bars: WideBars) -> pd.DataFrame:
+    """Return the mean overnight return of the last weeks."""
+    return _recent(gap(bars))
+
+
+@register("session", "share of the open")
+def intraday(bars: WideBars) -> pd.DataFrame:
+    """Return the return of the session, open to close."""
+    return bars.close / bars.open - 1
+
+
+@register("session", "share of the open")
+def recent_intraday(bars: WideBars) -> pd.DataFrame:
+    """Return the mean return of the last weeks' sessions."""
+    return _recent(intraday(bars))
+
+
+@register("session", "logarithm of a share of the close")
+def session_range(bars: WideBars) -> pd.DataFrame:
+    """Return the logarithm of the distance from low to high."""
+    return np.log((bars.high / bars.low - 1).clip(lower=1e-4))
+
+
+@register("session", "logarithm of a share of the close")
+def recent_range(bars: WideBars) -> pd.DataFrame:
+    """Return the mean range of the last weeks."""
+    return _recent(session_range(bars))
+
+
+@register("session", "share of the range")
+def place_in_range(bars: WideBars) -> pd.DataFrame:
+    """Return the place of the close between low, 0, and high, 1."""
+    low, width = bars.low, bars.high - bars.low
+    return ((bars.close - low) / width.where(width > 0)).fillna(0.5).where(low.notna())
+
+
+@register("session", "share of the range")
+def recent_place_in_range(bars: WideBars) -> pd.DataFrame:
+    """Return the mean place of the close in the range of the last weeks."""
+    return _recent(place_in_range(bars))
+
+
+@register("indicators", "0 to 100")
+def rsi(bars: WideBars) -> pd.DataFrame:
+    """Return the relative strength index over 14 bars."""
+    return bars.feature(RSI)
+
+
+@register("indicators", "share of the close")
+def macd(bars: WideBars) -> pd.DataFrame:
+    """Return the MACD line (12, 26)."""
+    return bars.feature(MACD) / bars.close
+
+
+@register("indicators", "share of the close")
+def macd_signal(bars: WideBars) -> pd.DataFrame:
+    """Return the signal line of the MACD, its mean over 9 bars."""
+    return bars.feature(MACD_SIGNAL) / bars.close
+
+
+@register("indicators", "percent a bar")
+def trix(bars: WideBars) -> pd.DataFrame:
+    """Return the change of a triple exponential mean over 15 bars."""
+    return bars.feature(TRIX)
+
+
+@register("indicators", "percent")
+def percent_to_ma20(bars: WideBars) -> pd.DataFrame:
+    """Return the distance to the mean close of 20 bars."""
+    return bars.feature(PERCENT_TO_MA20)
+
+
+@register("volume", "logarithm of a share", needs_volume=True)
+def turnover(bars: WideBars) -> pd.DataFrame:
+    """Return the money traded against its mean over a quarter."""
+    money = _money(bars)
+    return np.log(money / money.rolling(_QUARTER, min_periods=_MONTH).mean())
+
+
+@register("volume", "logarithm of a share", needs_volume=True)
+def recent_turnover(bars: WideBars) -> pd.DataFrame:
+    """Return the money traded in the last weeks against its mean over a quarter."""
+    return _recent(turnover(bars))
+
+
+@register("volume", "logarithm of return a unit of money", "rank", needs_volume=True)
+def illiquidity(bars: WideBars) -> pd.DataFrame:
+    """Return the mean absolute return by the money traded over a month (Amihud 2002, "Illiquidity and stock
+    returns")."""
+    moves = (bars.close / bars.previous_close - 1).abs() / _money(bars)
+    return np.log(moves.rolling(_MONTH, min_periods=_WEEK).mean().where(lambda mean: mean > 0))
+
+
+@register("quarter", "logarithm", "rank")
+def overnight_quarter(bars: WideBars) -> pd.DataFrame:
+    """Return the overnight returns of a quarter, summed up (Lou, Polk and Skouras 2019, "A tug of war")."""
+    return np.log(bars.open / bars.previous_close).rolling(_QUARTER, min_periods=_MONTH).sum()
+
+
+@register("quarter", "logarithm", "rank")
+def intraday_quarter(bars: WideBars) -> pd.DataFrame:
+    """Return the returns of a quarter's sessions, summed up."""
+    return np.log(bars.close / bars.open).rolling(_QUARTER, min_periods=_MONTH).sum()
+
+
+@register("quarter", "logarithm of bars", "rank")
+def age(bars: WideBars) -> pd.DataFrame:
+    """Return the number of bars since the stock was listed, or the data begin."""
+    return np.log1p(bars.close.notna().cumsum())
+
+
+def _money(bars: WideBars) -> pd.DataFrame:
+    """Return the money traded, NaN where nothing was."""
+    money = bars.close * bars.volume
+    return money.where(money > 0)

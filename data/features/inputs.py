@@ -1,0 +1,186 @@
+"""Features as inputs of networks and regressions: standardised, and 0 where a value is missing, which is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from data.bank import Float64Array, exponential_mean, has_return, log_returns, stock_blocks
+from data.features.catalogue import Form
+from data.market import Market
+from utils.config.settings import hint
+from utils.errors import DataError
+
+BoolArray = NDArray[np.bool_]
+Float32Array = NDArray[np.float32]
+_CLIP = 6.0
+"""Standard deviations to which inputs are clipped."""
+_YEAR, _LEAST = 252, 60
+"""Sessions of its own past to which a market-wide value is compared, and the fewest that are."""
+_TRENDS = (2, 8, 32)
+"""Half-lives in days of the trends by which market-wide values are multiplied."""
+_COMPLETE = 0.99
+"""Share of the learned rows with a value from which on a missing one needs no input of its own."""
+
+
+@dataclass(frozen=True)
+class FeatureInput:
+    """One input: a feature in its form, or whether it is known."""
+
+    name: str
+    group: str
+    form: Form | str
+    """`level`: as it is, standardised over all stocks and learned days; `rank`: among the stocks of the day; `past`:
+    against the year before; `trend`: that times a stock's own trend; `known`: whether there is a value."""
+    mean: float = 0.0
+    std: float = 1.0
+    half_life: int = 0
+    """Days, of a trend."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether all stocks of a day have the same value."""
+        return self.form == "past"
+
+    def of(self, values: Float32Array, close: Float32Array) -> Float32Array:
+        """Return the (days, n) input from a feature's values and closes since the first day of the data."""
+        known = np.isfinite(values)
+        if self.form == "known":
+            return known.astype(np.float32) - 1.0
+        if self.form == "rank":
+            frame = pd.DataFrame(np.where(known, values, np.nan))
+            count = known.sum(axis=1, keepdims=True)
+            scaled = (frame.rank(axis=1).to_numpy() - (count + 1) / 2) * np.sqrt(12.0) / np.maximum(count, 2)
+        elif self.form in ("past", "trend"):
+            of_day = _of_day(values)
+            past = of_day.rolling(_YEAR, min_periods=_LEAST)
+            against = ((of_day - past.mean()) / past.std().where(lambda std: std > 0)).ffill()
+            factor = _trend(close, self.half_life) / self.std if self.form == "trend" else np.ones(close.shape)
+            scaled = against.to_numpy()[:, None] * factor
+        else:
+            scaled = (values - self.mean) / self.std
+        inputs: Float32Array = np.clip(np.nan_to_num(scaled), -_CLIP, _CLIP).astype(np.float32)
+        return inputs
+
+
+@dataclass(frozen=True)
+class FeatureInputs:
+    """The features that agents read, in order."""
+
+    inputs: tuple[FeatureInput, ...] = ()
+
+    @classmethod
+    def fit(cls, market: Market, is_used: BoolArray) -> Self:
+        """Take the features of a market; standardise levels over the (days, n) cells that are learned from.
+
+        A feature that never varies there is left out; one that lacks values has an input that says so.
+        """
+        found = list[FeatureInput]()
+        for feature in market.features:
+            values = values_of(market, feature.name, slice(len(is_used)))[is_used]
+            known = values[np.isfinite(values)].astype(np.float64)
+            if not known.size or np.ptp(known) == 0:
+                continue
+            level = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
+            found.append(FeatureInput(feature.name, feature.group, feature.form, *level))
+            if feature.form == "past":  # alone it does not tell one stock from another
+                spreads = ((days, float(_trend(market.close[: len(is_used)], days)[is_used].std())) for days in _TRENDS)
+                found += [FeatureInput(feature.name, feature.group, "trend", 0.0, std, days) for days, std in spreads]
+            if known.size < _COMPLETE * values.size:
+                found.append(FeatureInput(feature.name, feature.group, "known"))
+        return cls(tuple(found))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Places of the inputs that all stocks of a day share."""
+        return tuple(place for place, own in enumerate(self.inputs) if own.is_shared)
+
+    def places(self, name: str, first: int = 0) -> list[int]:
+        """Return the places of the inputs that a feature gives, the first of all at `first`."""
+        return [first + place for place, own in enumerate(self.inputs) if own.name == name]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of inputs, each once."""
+        return tuple(dict.fromkeys(own.group for own in self.inputs))
+
+    def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
+        """Return the place and the (days, n) values of each input on some days, one after the other.
+
+        Raises:
+            DataError: the market lacks a feature.
+        """
+        name, values = "", np.empty((0, 0), dtype=np.float32)
+        for place, own in enumerate(self.inputs):
+            if own.name != name:
+                name, values = own.name, values_of(market, own.name, slice(days.stop))
+            yield place, own.of(values, market.close[: days.stop])[days]
+
+    def of(self, market: Market, days: slice) -> Float32Array:
+        """Return the (days, n, inputs) of some days."""
+        shape = len(range(*days.indices(len(market.dates)))), len(market.investable_columns), len(self.inputs)
+        x = np.empty(shape, dtype=np.float32)
+        for place, column in self.columns(market, days):
+            x[..., place] = column
+        return x
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return JSON values."""
+        return [vars(own) for own in self.inputs]
+
+    @classmethod
+    def from_state(cls, state: Sequence[dict[str, Any]]) -> Self:
+        """Restore what `state` gave."""
+        return cls(tuple(FeatureInput(**own) for own in state))
+
+
+def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
+    """Return volume and the further columns of a market, (days, columns) each, by the form in which they are observed:
+    none for agents of past returns."""
+    values = {**({} if market.volume is None else {"volume": market.volume}), **market.columns}
+    forms: dict[str, Form] = {one.name: one.form for one in market.features}
+    return {FeatureInput(name, "", forms.get(name, "rank")): own for name, own in values.items()} if forms else {}
+
+
+def values_of(market: Market, name: str, days: slice) -> Float32Array:
+    """Return the (days, n) values of a feature of the stocks that may be bought, NaN where there is none.
+
+    Raises:
+        DataError: the market does not have it.
+    """
+    feature = next((one for one in market.features if one.name == name), None)
+    if feature is None:
+        known = [one.name for one in market.features]
+        raise DataError(
+            f"expected data with {name!r}, which the agents read, got {', '.join(known) or 'no features'}"
+            f"{hint(name, known)}; give data that have it"
+        )
+    days = slice(*days.indices(len(market.dates)))
+    shape = days.stop - days.start, len(market.investable_columns)
+    values = np.empty(shape, dtype=np.float32)
+    for block in stock_blocks(days.stop, shape[1]):
+        with np.errstate(all="ignore"):
+            frame = feature.of(market.wide(market.investable_columns[block], days.stop))
+        values[:, block] = frame.to_numpy(np.float32)[days.start :]
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def _trend(close: Float32Array, half_life: int) -> Float64Array:
+    """Return the exponentially weighted means of (days, n) stocks' log returns, less those of all stocks."""
+    returns, is_move = log_returns(close), has_return(close)
+    market = returns.sum(axis=1, keepdims=True) / np.maximum(is_move.sum(axis=1, keepdims=True), 1)
+    return exponential_mean(np.where(is_move, returns - market, 0.0), half_life)
+
+
+def _of_day(values: Float32Array) -> pd.Series:
+    """Return the value that the stocks of a day share, (days,), NaN where none has it."""
+    return pd.DataFrame(values).astype(np.float64).bfill(axis=1).iloc[:, 0]

@@ -1,0 +1,158 @@
+"""Features of the user: a file of functions from wide bars to one frame each, with a proof that none looks ahead.
+
+    def volume_shock(bars):
+        return bars.volume / bars.volume.rolling(20).mean() - 1
+
+Whatever pandas can do is allowed, as long as the values of a day follow from bars up to that day.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from data.features.wide import WideBars
+from utils.errors import DataError, first_line
+
+Float32Array = NDArray[np.float32]
+OwnFeature = Callable[[WideBars], pd.DataFrame]
+_AUDITED_DAYS, _LEAST_DAYS = 6, 3
+_TOLERANCE = 1e-5
+"""Relative: sums over other rows may differ in their last bits."""
+_GAPS = 0.1
+"""Share of the bars that are taken out, so that values from after a gap would show."""
+
+
+def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
+    """Return the public functions of a file by name, and the hash of the file.
+
+    Raises:
+        DataError: it cannot be read or run, or defines no function.
+    """
+    try:
+        contents = path.read_bytes()
+        spec = importlib.util.spec_from_file_location("own_features", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise DataError(f"expected a Python file of features, got {path} ({_told(error)}); mend it") from error
+    own: dict[str, OwnFeature] = {
+        name: function
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == "own_features" and not name.startswith("_")
+    }
+    if not own:
+        raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
+    return own, hashlib.sha256(contents).hexdigest()
+
+
+def own_columns(own: Mapping[str, OwnFeature], bars: WideBars) -> dict[str, Float32Array]:
+    """Compute features: (days, tickers) by name, NaN where there is no value.
+
+    Raises:
+        DataError: a function fails, returns something else, or has the name of a column.
+    """
+    found = dict[str, Float32Array]()
+    for name, function in own.items():
+        if name in bars.columns:
+            raise DataError(f"expected features with names of their own, got {name!r}, a column of the data; rename it")
+        found[name] = _values(name, function, bars)
+    return found
+
+
+def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
+    shape = len(bars.dates), len(bars.tickers)
+    try:
+        with np.errstate(all="ignore"):
+            frame = function(bars)
+        values = np.asarray(frame, dtype=np.float64)
+    except Exception as error:
+        raise DataError(f"expected feature {name!r} to be computed, got {_told(error)}; mend the function") from error
+    is_aligned = not isinstance(frame, pd.DataFrame) or (
+        frame.index.equals(pd.DatetimeIndex(bars.dates)) and frame.columns.equals(pd.Index(bars.tickers))
+    )
+    if values.shape != shape or not is_aligned:
+        raise DataError(
+            f"expected a frame of days x tickers {shape} from feature {name!r}, got {type(frame).__name__} "
+            f"{values.shape}{'' if is_aligned else ' with another index'}; return one in the form of bars.close"
+        )
+    with np.errstate(over="ignore"):
+        single: Float32Array = values.astype(np.float32)
+    single[~np.isfinite(single)] = np.nan
+    return single
+
+
+def audit_features(own: Mapping[str, OwnFeature], bars: WideBars, draws: np.random.Generator) -> None:
+    """Prove on random days that no feature changes with later data: cut off, poisoned or scaled, also inside gaps.
+
+    Random bars are taken out first, for a backward fill reads the future only where there are gaps. Features are
+    compared on all days up to the one after which the data change.
+
+    Raises:
+        DataError: the first feature that changes, with day and ticker.
+    """
+    days = len(bars.dates)
+    if days < _LEAST_DAYS:
+        return
+    gappy = _with_gaps(bars, draws)
+    for as_is in (bars, gappy):
+        before = {name: _values(name, function, as_is) for name, function in own.items()}
+        for last in np.sort(draws.choice(days - 1, min(_AUDITED_DAYS, days - 1), replace=False)).tolist():
+            for future in ("cut off", "poisoned", "scaled"):
+                changed = _with_future(as_is, last, future, draws)
+                for name, function in own.items():
+                    _require_same(name, before[name][: last + 1], _values(name, function, changed), as_is, future)
+
+
+def _with_gaps(bars: WideBars, draws: np.random.Generator) -> WideBars:
+    gone = draws.random(bars.data_array.shape[:2]) < _GAPS
+    return _map(bars, lambda values: np.where(gone[..., None] if values.ndim == 3 else gone, np.nan, values))
+
+
+def _with_future(bars: WideBars, last: int, future: str, draws: np.random.Generator) -> WideBars:
+    """Return bars with other data after a day; cut off, the later days are gone."""
+    if future == "cut off":
+        return replace(_map(bars, lambda values: values[: last + 1]), dates=bars.dates[: last + 1])
+
+    def changed(values: Float32Array) -> Float32Array:
+        values = values.copy()
+        factor = np.exp(draws.normal(0.0, 1.0, values.shape if future == "poisoned" else (1, *values.shape[1:])))
+        values[last + 1 :] *= np.broadcast_to(factor, values.shape)[last + 1 :]
+        if future == "poisoned":
+            values[last + 1 :][draws.random(values[last + 1 :].shape) < _GAPS] = np.nan
+        return values
+
+    return _map(bars, changed)
+
+
+def _map(bars: WideBars, change: Callable[[Float32Array], Float32Array]) -> WideBars:
+    return replace(
+        bars,
+        data_array=change(bars.data_array),
+        shares=None if bars.shares is None else change(bars.shares),
+        columns={name: change(values) for name, values in bars.columns.items()},
+    )
+
+
+def _require_same(name: str, before: Float32Array, after: Float32Array, bars: WideBars, future: str) -> None:
+    after = after[: len(before)]
+    scale = np.nan_to_num(np.abs(before)).max(axis=0, initial=0.0)
+    differs = (np.isnan(before) != np.isnan(after)) | (np.abs(before - after) > _TOLERANCE * np.maximum(scale, 1e-12))
+    if differs.any():
+        day, ticker = np.argwhere(differs)[0]
+        raise DataError(
+            f"expected feature {name!r} to follow from bars up to its day, but of {bars.tickers[ticker]} on "
+            f"{bars.dates[day]} it was {before[day, ticker]:g} and became {after[day, ticker]:g} with all data after "
+            f"{bars.dates[len(before) - 1]} {future}: it looks ahead; mend the function"
+        )
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

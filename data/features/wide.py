@@ -1,0 +1,80 @@
+"""Daily bars as wide frames, days by tickers, as features are computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from data.features.nine import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN
+from utils.config.settings import hint
+from utils.errors import DataError
+
+
+@dataclass(frozen=True)
+class WideBars:
+    """Bars of some tickers as (days, tickers) frames: `close`, `volume`, and every further column by `bars["name"]`.
+
+    Values are NaN where there is none. Frames are made anew each time: changing one changes nothing else.
+    """
+
+    data_array: NDArray[np.float32]
+    """(days, tickers, 9)"""
+    dates: NDArray[np.datetime64]
+    tickers: Sequence[str]
+    shares: NDArray[np.float32] | None = None
+    """(days, tickers) traded; None where the data have no volume."""
+    columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """(days, tickers) further columns of the data by name."""
+
+    @property
+    def open(self) -> pd.DataFrame:
+        """First price of the session."""
+        return self.feature(OPEN)
+
+    @property
+    def high(self) -> pd.DataFrame:
+        """Highest price of the session."""
+        return self.feature(HIGH)
+
+    @property
+    def low(self) -> pd.DataFrame:
+        """Lowest price of the session."""
+        return self.feature(LOW)
+
+    @property
+    def close(self) -> pd.DataFrame:
+        """Last price of the session."""
+        return self.feature(CLOSE)
+
+    @property
+    def volume(self) -> pd.DataFrame:
+        """Shares traded. Raises DataError where the data have none."""
+        if self.shares is None:
+            raise DataError("expected data with a column 'volume', which a feature reads, got data without it")
+        return self._frame(self.shares)
+
+    @property
+    def previous_close(self) -> pd.DataFrame:
+        """Last close before the day."""
+        return self.close.ffill().shift()
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """Return a further column of the data. Raises DataError for an unknown one."""
+        if name in ("open", "high", "low", "close", "volume"):
+            return pd.DataFrame(getattr(self, name))
+        if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
+            raise DataError(f"expected a further column of the data ({known}), got {name!r}{hint(name, self.columns)}")
+        return self._frame(self.columns[name])
+
+    def feature(self, place: int) -> pd.DataFrame:
+        """Return one of the nine features by its place."""
+        assert 0 <= place < NUM_FEATURES
+        return self._frame(self.data_array[:, :, place])
+
+    def _frame(self, values: NDArray[np.float32]) -> pd.DataFrame:
+        return pd.DataFrame(values.astype(np.float64), index=pd.DatetimeIndex(self.dates), columns=list(self.tickers))

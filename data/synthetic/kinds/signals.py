@@ -1,0 +1,225 @@
+"""Drifts that past closes do not tell, but other features of the data do.
+
+`gap`, `range` and `volume`: overnight returns, the width of bars and volume foretell a drift that fades. `column` and
+`macro`: columns of the data do, one by stock, one for the whole market, which tells whether trends last or turn.
+`indicator`: prices rise where a relative strength index (RSI) is below a threshold, and fall where it is above another.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from data.synthetic.kinds.fading import MARTINGALE
+from data.synthetic.law import (
+    OVERNIGHT_SHARE,
+    VOLUME_LOG_PHI,
+    VOLUME_STD,
+    Bars,
+    Draws,
+    Float64Array,
+    PlantedKind,
+    Signal,
+    busyness,
+    fading_state,
+    fading_sum,
+    log_persistence,
+    register,
+    volume_level,
+)
+from utils.config.trader import SyntheticConfig
+
+DRIFT_STD = 0.0035
+"""Of the daily drift."""
+LOG_PHI = log_persistence(2.0)
+"""Logarithm of the share of a drift that is left a day later: so little that past closes hardly tell it."""
+MACRO_SWITCH_CHANCE = 1 / 60
+"""Chance a day that trends that last turn from then on, or the other way round."""
+RSI_BARS, OVERSOLD, OVERBOUGHT, RSI_DRIFT = 14, 35.0, 65.0, 0.006
+_SAMPLE = (4000, 64)
+"""Days and columns from which moments are taken."""
+State = Callable[[SyntheticConfig, Draws], Float64Array]
+Read = Callable[[SyntheticConfig, Bars], Float64Array]
+
+
+def signal_kind(
+    state: State,
+    read: Read,
+    columns: Callable[[Draws], Bars] = lambda draws: {},
+    log_phi: float = LOG_PHI,
+    size: float = DRIFT_STD,
+) -> PlantedKind:
+    """Return the law of a drift in proportion to a state of the market.
+
+    Args:
+        state: (days, columns) from the draws, of variance 1 or less.
+        read: the same from bars, as well as they tell it.
+        log_phi: logarithm of the share of the state that is left a day later.
+        size: daily drift of a state of 1.
+    """
+
+    @lru_cache
+    def summed_variance(config: SyntheticConfig, sessions: int) -> float:
+        draws = _sample(config)
+        drift = np.concatenate((np.zeros((1, _SAMPLE[1])), size * state(config, draws)[:-1]))
+        total = np.cumsum(_noise(draws) + drift, axis=0)
+        return 2.0 * math.log(np.exp(total[sessions:] - total[:-sessions]).mean())
+
+    return replace(
+        MARTINGALE,
+        summed_variance=lambda config, sessions: np.full(config.stocks, summed_variance(config, sessions)),
+        oracle=lambda config, drift, sessions: fading_sum(log_phi, sessions) * drift,
+        signal=Signal(
+            lambda config, draws: size * state(config, draws),
+            lambda config, bars, sessions: size * fading_sum(log_phi, sessions) * read(config, bars),
+            columns,
+        ),
+    )
+
+
+def _sample(config: SyntheticConfig) -> Draws:
+    rng, shares = np.random.default_rng(0), np.sqrt((OVERNIGHT_SHARE, 1.0 - OVERNIGHT_SHARE))
+    own = config.daily_noise * shares[:, None, None] * rng.standard_normal((2, *_SAMPLE))
+    return Draws(*own, *rng.standard_exponential((2, *_SAMPLE)), *rng.standard_normal((2, *_SAMPLE)))
+
+
+def _noise(draws: Draws) -> Float64Array:
+    return draws.overnight + draws.session
+
+
+def _log_returns(values: Float64Array, before: Float64Array) -> Float64Array:
+    """Return the log returns from one price to another, 0 on the first day, whose price before is not known."""
+    return np.concatenate((np.zeros((1, values.shape[1])), np.log(values[1:] / before[:-1])))
+
+
+def _tug_of_war(config: SyntheticConfig, overnight: Float64Array, session: Float64Array) -> Float64Array:
+    """Return what is left of overnight returns, less what sessions tell of them: returns of whole days tell nothing."""
+    night, day = math.sqrt(OVERNIGHT_SHARE), math.sqrt(1.0 - OVERNIGHT_SHARE)
+    return fading_state(LOG_PHI, (day / night * overnight - night / day * session) / config.daily_noise)
+
+
+register(
+    "gap",
+    "overnight returns that the session does not share foretell a drift that fades",
+    signal_kind(
+        lambda config, draws: _tug_of_war(config, draws.overnight, draws.session),
+        lambda config, bars: _tug_of_war(
+            config, _log_returns(bars["open"], bars["close"]), np.log(bars["close"] / bars["open"])
+        ),
+    ),
+)
+
+
+def _log_range(config: SyntheticConfig, draws: Draws) -> Float64Array:
+    """Return the logarithm of the distance from low to high that bars without drift have."""
+    half, variance = draws.session / 2.0, (1.0 - OVERNIGHT_SHARE) * config.daily_noise**2
+    return np.log(sum(np.sqrt(half**2 + variance * drawn / 2.0) for drawn in (draws.up, draws.down)))
+
+
+@lru_cache
+def _range_moments(config: SyntheticConfig) -> tuple[float, float]:
+    sample = _log_range(config, _sample(config))
+    return float(sample.mean()), float(sample.std())
+
+
+def _width(config: SyntheticConfig, log_range: Float64Array) -> Float64Array:
+    mean, std = _range_moments(config)
+    return fading_state(LOG_PHI, (log_range - mean) / std)
+
+
+register(
+    "range",
+    "stocks rise after wide bars and fall after narrow ones",
+    signal_kind(
+        lambda config, draws: _width(config, _log_range(config, draws)),
+        lambda config, bars: _width(config, np.log(np.log(bars["high"] / bars["low"]))),
+    ),
+)
+
+
+def _read_volume(config: SyntheticConfig, bars: Bars) -> Float64Array:
+    return (np.log(bars["volume"]) - volume_level(bars["volume"].shape[1])) / VOLUME_STD
+
+
+register(
+    "volume",
+    "stocks rise while their volume is above its level, and fall while it is below",
+    signal_kind(lambda config, draws: busyness(draws), _read_volume, log_phi=VOLUME_LOG_PHI),
+)
+
+
+def _column(draws: Draws) -> Float64Array:
+    return fading_state(LOG_PHI, draws.further)
+
+
+register(
+    "column",
+    "a column of the data, sentiment, tells the drift of each stock",
+    signal_kind(
+        lambda config, draws: _column(draws),
+        lambda config, bars: bars["sentiment"],
+        lambda draws: {"sentiment": _column(draws)},
+    ),
+)
+
+
+def _macro(draws: Draws) -> Float64Array:
+    """Return 1 while trends last and -1 while they turn, the same for all columns."""
+    switches = np.cumsum(draws.further[:, :1] < NormalDist().inv_cdf(MACRO_SWITCH_CHANCE), axis=0)
+    return np.repeat(1.0 - 2.0 * (switches % 2), draws.further.shape[1], axis=1)
+
+
+def _read_macro(config: SyntheticConfig, bars: Bars) -> Float64Array:
+    """Return the state by the trends of the noise, which is what returns are without the drift of the state before."""
+    returns, state = _log_returns(bars["close"], bars["close"]), np.zeros(bars["close"].shape)
+    trend, kept = np.zeros(returns.shape[1]), math.exp(LOG_PHI)
+    for day, own in enumerate(returns):
+        trend = kept * trend + math.sqrt(1.0 - kept**2) * (own - DRIFT_STD * state[day - 1]) / config.daily_noise
+        state[day] = bars["macro"][day] * trend
+    return state
+
+
+register(
+    "macro",
+    "a column that all stocks share, macro, tells whether trends last or turn",
+    signal_kind(
+        lambda config, draws: _macro(draws) * fading_state(LOG_PHI, _noise(draws) / config.daily_noise),
+        _read_macro,
+        lambda draws: {"macro": _macro(draws)},
+        log_phi=LOG_PHI + math.log1p(-2.0 * MACRO_SWITCH_CHANCE),
+    ),
+)
+
+
+def _by_rsi(rsi: Float64Array) -> Float64Array:
+    """Return 1 below the lower threshold, -1 above the upper one."""
+    return (rsi < OVERSOLD).astype(np.float64) - (rsi > OVERBOUGHT)
+
+
+def _indicator(config: SyntheticConfig, draws: Draws) -> Float64Array:
+    """Return the state by the RSI, as Wilder smoothes it, of prices that the state's own drift moves."""
+    noise = _noise(draws)
+    state, (up, down) = np.zeros(noise.shape), np.full((2, noise.shape[1]), 0.4 * config.daily_noise)
+    for day, own in enumerate(noise):
+        move = np.expm1(own + RSI_DRIFT * state[day - 1])  # before the first day there is no drift
+        up += (np.maximum(move, 0.0) - up) / RSI_BARS
+        down += (np.maximum(-move, 0.0) - down) / RSI_BARS
+        state[day] = _by_rsi(100.0 * up / (up + down))
+    return state
+
+
+def _read_indicator(config: SyntheticConfig, bars: Bars) -> Float64Array:
+    import talib  # the help reads this file, too
+
+    by_column = [talib.RSI(np.ascontiguousarray(own / own[0]), RSI_BARS) for own in bars["close"].T]
+    return _by_rsi(np.nan_to_num(np.stack(by_column, axis=1), nan=50.0))
+
+
+register(
+    "indicator",
+    "stocks whose RSI is below 35 rise, and those whose RSI is above 65 fall",
+    signal_kind(_indicator, _read_indicator, log_phi=log_persistence(2.3), size=RSI_DRIFT),
+)

@@ -1,0 +1,161 @@
+"""Own features: a file of functions, and the audit that refuses those that look ahead and no others."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data.features.own import audit_features, own_columns, read_features
+from data.features.wide import WideBars
+from data.market import Market
+from tests.small_market import small_market
+from utils.errors import DataError
+
+Frame = pd.DataFrame
+Source = Callable[[WideBars], Frame]
+Change = Callable[[Frame], Frame]
+SOURCES: dict[str, Source] = {
+    "close": lambda bars: bars.close,
+    "returns": lambda bars: bars.close.pct_change(fill_method=None),
+    "range": lambda bars: bars.high / bars.low,
+    "volume": lambda bars: bars.volume,
+    "money": lambda bars: bars.close * bars.volume,
+    "sentiment": lambda bars: bars["sentiment"],
+    "gap": lambda bars: bars.open / bars.close.shift() - 1,
+}
+
+
+def weekly(values: Frame, label: str) -> Frame:
+    """Weeks merged back to days: a week's value is known at its end."""
+    week = values.resample("W-FRI", label=label).last()
+    return week.reindex(values.index, method="ffill")
+
+
+AHEAD: dict[str, Change] = {
+    "shifted": lambda values: values.shift(-1),
+    "five sessions later": lambda values: values.shift(-5),
+    "centred mean": lambda values: values.rolling(5, center=True).mean(),
+    "z-score of the whole sample": lambda values: (values - values.mean()) / values.std(),
+    "rank of the whole sample": lambda values: values.rank(),
+    "share of the largest ever": lambda values: values / values.max(),
+    "backward fill": lambda values: values.bfill(),
+    "interpolated": lambda values: values.interpolate(limit_area="inside"),
+    "from the end": lambda values: values[::-1].expanding().mean()[::-1],
+    "weeks by their first day": lambda values: weekly(values, "left"),
+    "month's mean": lambda values: values.groupby(values.index.to_period("M")).transform("mean"),
+    "largest of the next month": lambda values: values[::-1].rolling(21, min_periods=1).max()[::-1],
+    "less the mean of all": lambda values: values - np.nanmean(values.to_numpy()),
+    "smoothed both ways": lambda values: (values.ewm(5).mean() + values[::-1].ewm(5).mean()[::-1]) / 2,
+    "detrended": lambda values: values.sub(values.iloc[-1]),
+}
+CAUSAL: dict[str, Change] = {
+    "as it is": lambda values: values,
+    "shifted": lambda values: values.shift(3),
+    "mean": lambda values: values.rolling(20).mean(),
+    "sum with gaps": lambda values: values.rolling(20, min_periods=1).sum(),
+    "exponential mean": lambda values: values.ewm(halflife=10).mean(),
+    "deviation": lambda values: values.rolling(20).std(),
+    "z-score of the past": lambda values: (values - values.rolling(60).mean()) / values.rolling(60).std(),
+    "expanding rank": lambda values: values.expanding().rank(),
+    "rank of the day": lambda values: values.rank(axis=1),
+    "less the mean of the day": lambda values: values.sub(values.mean(axis=1), axis=0),
+    "forward fill": lambda values: values.ffill(),
+    "change": lambda values: values.pct_change(5, fill_method=None),
+    "against its largest so far": lambda values: values / values.cummax(),
+    "skewness": lambda values: values.rolling(30).skew(),
+    "above its mean": lambda values: (values > values.rolling(20).mean()).astype(float),
+}
+
+
+def bars() -> WideBars:
+    market = with_columns(small_market(1, 260))
+    return market.wide()
+
+
+def with_columns(market: Market) -> Market:
+    from dataclasses import replace
+
+    rng, shape = np.random.default_rng(7), market.data_array.shape[:2]
+    sentiment = rng.standard_normal(shape).astype(np.float32)
+    sentiment[rng.random(shape) < 0.2] = np.nan
+    volume = np.exp(rng.normal(10, 1, shape)).astype(np.float32)
+    return replace(market, volume=volume, columns={"sentiment": sentiment})
+
+
+def functions(changes: dict[str, Change]) -> Iterator[tuple[str, Callable[[WideBars], Frame]]]:
+    for (of, source), (how, change) in product(SOURCES.items(), changes.items()):
+        yield f"{of}, {how}", partial(lambda bars, source, change: change(source(bars)), source=source, change=change)
+
+
+def test_a_hundred_features_that_look_ahead_are_refused() -> None:
+    as_is, passed = bars(), []
+    for name, function in functions(AHEAD):
+        try:
+            audit_features({name: function}, as_is, np.random.default_rng(0))
+        except DataError as error:
+            assert "looks ahead" in str(error) and name in str(error)
+        else:
+            passed.append(name)
+    assert len([*functions(AHEAD)]) >= 100
+    assert not passed
+
+
+def test_a_hundred_features_that_do_not_are_taken() -> None:
+    own = dict(functions(CAUSAL))
+    assert len(own) >= 100
+    audit_features(own, bars(), np.random.default_rng(0))
+
+
+def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import numpy as np\nfrom math import sqrt\n\n\ndef _mean(values):\n    return values.rolling(20).mean()\n\n\n"
+        "def volume_shock(bars):\n    return bars.volume / _mean(bars.volume) - 1\n"
+    )
+    own, digest = read_features(path)
+    assert [*own] == ["volume_shock"]
+    as_is = bars()
+    found = own_columns(own, as_is)["volume_shock"]
+    volume = pd.DataFrame(as_is.volume)
+    assert found.dtype == np.float32 and found.shape == volume.shape
+    np.testing.assert_allclose(found[19:], (volume / volume.rolling(20).mean() - 1)[19:], rtol=1e-6)
+    assert np.isnan(found[:19]).all()
+    path.write_text(path.read_text() + "\n")
+    assert read_features(path)[1] != digest
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    {
+        "def broken(bars)": "SyntaxError",
+        "VALUE = 1": "got none without an underscore",
+        "def other(bars):\n    return bars['sentimentt']": "the nearest is 'sentiment'",
+        "def one(bars):\n    return bars.close.mean(axis=1)": "days x tickers",
+        "def fails(bars):\n    return 1 / 0": "ZeroDivisionError",
+        "def turned(bars):\n    return bars.close[::-1]": "another index",
+        "def sentiment(bars):\n    return bars.close": "rename it",
+    }.items(),
+)
+def test_what_cannot_be_used_is_refused_with_one_line(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(DataError, match=told) as caught:
+        own_columns(read_features(path)[0], bars())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_frame_that_a_feature_changes_changes_nothing_else() -> None:
+    as_is = bars()
+
+    def spoils(bars: WideBars) -> Frame:
+        close = bars.close
+        close[:] = 0.0
+        return close
+
+    before = as_is.close
+    own_columns({"spoils": spoils}, as_is)
+    pd.testing.assert_frame_equal(as_is.close, before)

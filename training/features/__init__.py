@@ -1,0 +1,1 @@
+"""The sheet of features: what each of them tells of future returns on training days."""

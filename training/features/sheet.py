@@ -1,0 +1,178 @@
+"""What each feature tells of future returns, on training days alone, as a sheet of factors does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data.features import OPEN
+from data.features.catalogue import Feature
+from data.features.inputs import values_of
+from data.market import Market
+from models.inputs import INPUTS
+from training.forecasts.samples import Float32Array, Float64Array, Moments
+from training.forecasts.skill import cross_fitted_mean_test, information_coefficients, overlapping_mean_test
+from training.forecasts.training_days import TrainingDays
+from utils.statistics import MeanTest
+
+HORIZONS = (1, 5, 20)
+"""Sessions from the next open on over which returns are looked at."""
+QUINTILE_SESSIONS = 5
+_QUINTILES = 5
+_PENALTY, _LEFT_OUT = 0.01, 1e9
+"""Of the ridge regression on all inputs, in multiples of its rows, and of inputs that are left out."""
+
+
+@dataclass(frozen=True)
+class FeatureRow:
+    """One feature; numbers that only differences between stocks give are NaN where all stocks share its value."""
+
+    feature: Feature
+    coverage: float
+    """Share of the bars with a value."""
+    ic: dict[int, float]
+    """Mean rank correlation over stocks with the return of so many sessions."""
+    t: dict[int, float]
+    """Mean over standard error, which allows for returns that overlap."""
+    daily_ic: Float64Array
+    """(days,) rank correlation with returns of five sessions."""
+    persistence: float
+    """Mean rank correlation over stocks with the value of the day before."""
+    turnover: float
+    """Mean share of the highest fifth that was not in it the day before."""
+    quintiles: Float64Array
+    """(5,) mean log return of five sessions by fifths of the stocks, less that of all, percent."""
+    nearest: str
+    """The other feature with the largest absolute rank correlation over stocks."""
+    correlation: float
+    lost: float
+    """Out-of-fold rank correlation with results of trades that a ridge regression on all inputs loses without it."""
+
+    def cells(self) -> dict[str, float | str]:
+        """Return its numbers by column title."""
+        fifths = {f"fifth {place}": float(value) for place, value in enumerate(self.quintiles, start=1)}
+        return {
+            "feature": self.feature.name,
+            "group": self.feature.group,
+            "coverage %": 100 * self.coverage,
+            **{f"IC {h}": self.ic[h] for h in HORIZONS},
+            **{f"t {h}": self.t[h] for h in HORIZONS},
+            "persistence": self.persistence,
+            "turnover %": 100 * self.turnover,
+            **fifths,
+            "nearest": self.nearest,
+            "correlation": self.correlation,
+            "lost IC": self.lost,
+        }
+
+
+@dataclass(frozen=True)
+class FeatureSheet:
+    """All features of a market, those with the clearest rank correlation over five sessions first."""
+
+    rows: list[FeatureRow]
+    dates: Any
+    """(days,) training days."""
+    ic: float
+    """Out-of-fold rank correlation of the ridge regression on all inputs with the results of trades, and its t."""
+    t: float
+
+
+def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
+    """Look at all features of a market on its training days; nothing later is read."""
+    train = market.splits.train
+    span = slice(train.first, train.last + 1)
+    open_ = market.data_array[: train.last + 1, market.investable_columns, OPEN].astype(np.float64)
+    ahead = {h: _returns_ahead(open_, h)[span] for h in HORIZONS}
+    bars = np.isfinite(market.close[span])
+    values = {one.name: values_of(market, one.name, span) for one in market.features}
+    ranks = {name: pd.DataFrame(own).rank(axis=1, pct=True).to_numpy() for name, own in values.items()}
+    loss, ic, t = _losses(days, [one.name for one in market.features])
+    rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
+    rows.sort(key=lambda row: -abs(np.nan_to_num(row.t[QUINTILE_SESSIONS])))
+    return FeatureSheet(rows, market.dates[span], ic, t)
+
+
+def _returns_ahead(open_: Float64Array, sessions: int) -> Float64Array:
+    """Return (days, n) log returns from the next open over some sessions, NaN where a bar is missing or later."""
+    found = np.full(open_.shape, np.nan)
+    found[: -1 - sessions] = np.log(open_[1 + sessions :] / open_[1:-sessions])
+    return found
+
+
+def _row(
+    feature: Feature,
+    values: Float32Array,
+    bars: Any,
+    ahead: dict[int, Float64Array],
+    ranks: dict[str, Float64Array],
+    lost: float,
+) -> FeatureRow:
+    wide = values.astype(np.float64)
+    daily = {h: information_coefficients(wide, returns)[1] for h, returns in ahead.items()}
+    tests = {h: _mean_and_t(overlapping_mean_test(values, h)) for h, values in daily.items()}
+    own = ranks[feature.name]
+    others = {name: _mean_correlation(own, other) for name, other in ranks.items() if name != feature.name}
+    nearest = max(others, key=lambda name: abs(np.nan_to_num(others[name])), default="")
+    top = own > 1 - 1 / _QUINTILES
+    entered, count = (top[1:] & ~top[:-1]).sum(axis=1), top[1:].sum(axis=1)
+    return FeatureRow(
+        feature,
+        float(np.isfinite(values)[bars].mean()),
+        {h: mean for h, (mean, _) in tests.items()},
+        {h: t for h, (_, t) in tests.items()},
+        daily[QUINTILE_SESSIONS],
+        _mean_correlation(own[1:], own[:-1]),
+        float(entered.sum() / max(count.sum(), 1)),
+        _by_quintile(own, ahead[QUINTILE_SESSIONS]),
+        nearest,
+        others.get(nearest, np.nan),
+        lost,
+    )
+
+
+def _mean_correlation(one: Float64Array, other: Float64Array) -> float:
+    daily = information_coefficients(one, other)[0]
+    known = daily[np.isfinite(daily)]
+    return float(known.mean()) if known.size else np.nan
+
+
+def _by_quintile(ranks: Float64Array, returns: Float64Array) -> Float64Array:
+    """Return the (5,) mean returns by fifths of the day's stocks, less that of all of them, percent."""
+    known = np.isfinite(ranks) & np.isfinite(returns)
+    mean = np.where(known, returns, 0.0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    fifth = np.clip(np.ceil(ranks * _QUINTILES) - 1, 0, _QUINTILES - 1)
+    chosen = [(returns - mean)[known & (fifth == place)] for place in range(_QUINTILES)]
+    return np.array([100 * own.mean() if own.size else np.nan for own in chosen])
+
+
+def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float], float, float]:
+    """Return what a ridge regression on all inputs loses of its out-of-fold rank correlation without each feature, and
+    that correlation with its t."""
+    samples = days.samples
+    moments = Moments.of(samples)
+    sums = [moments.over(fitted) for fitted, _ in samples.folds]
+
+    def daily(left_out: Sequence[int]) -> Float64Array:
+        penalty = np.full(samples.x.inputs, _PENALTY)
+        penalty[left_out] = _LEFT_OUT
+        found = []
+        for own, (_, held) in zip(sums, samples.folds, strict=True):
+            weights = own.solve(penalty)[:, -1]
+            score = samples.x.dense(held).astype(np.float64) @ weights
+            known = samples.is_known[held] & samples.train_days[held, None]
+            result = np.where(known, samples.results[-1, held].astype(np.float64), np.nan)
+            found.append(information_coefficients(score, result)[1])
+        return np.concatenate(found)
+
+    whole = daily([])
+    places = {name: days.inputs.features.places(name, INPUTS) for name in names}
+    lost = {name: float(np.nanmean(whole) - np.nanmean(daily(own))) for name, own in places.items()}
+    return lost, *_mean_and_t(cross_fitted_mean_test(whole, samples.longest, 1))
+
+
+def _mean_and_t(test: MeanTest) -> tuple[float, float]:
+    """Return the mean and its t, NaN where nothing varies."""
+    return (test.mean, test.mean / test.standard_error) if test.standard_error > 0 else (np.nan, np.nan)
