@@ -165,7 +165,7 @@ def _check_schema(
     columns: Sequence[str], schema: pa.Schema, rows: int, source: str, names: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Return the columns, with volume where there is one, and the names of the other columns of numbers, sorted."""
-    if VOLUME not in columns and names.count(VOLUME) == 1 and _is_number(schema.field(VOLUME).type):
+    if VOLUME not in columns and schema.names.count(VOLUME) == 1 and _is_number(schema.field(VOLUME).type):
         columns = (*columns, VOLUME)
     for name in columns:
         if names.count(name) != 1:
@@ -212,11 +212,13 @@ def _day_numbers(column: pa.Array) -> IntArray:
 
 def _encoded(column: pa.Array) -> tuple[list[str], IntArray]:
     """Return the distinct texts of a column, "" for a missing one, and each row's place among them."""
-    encoded = pc.fill_null(column.cast(pa.string()), "").dictionary_encode()
     try:
+        encoded = pc.fill_null(column.cast(pa.string()), "").dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
     except UnicodeDecodeError as error:
         raise DataError(f"expected tickers as text in UTF-8, got {error.object!r}; mend the file") from None
+    except pa.ArrowException as error:
+        raise DataError(f"expected tickers as text, got a damaged column ({first_line(error)})") from None
 
 
 def _numbers(column: pa.Array) -> Float64Array:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,7 +164,7 @@ class StockDataLoader:
         if self._frame is None and days.size and (days[0] < EARLIEST or days[-1] > latest_day()):
             raise DataError(
                 f"expected days from 1900 to tomorrow, got {self.dates[0]} to {self.dates[-1]}; mend the dates of "
-                f"{self.path}"
+                f"{self.path}, or the clock, which says {date.today()}"
             )
         require_memory(len(days), len(self.tickers))
         self.investable_columns = _investable_columns(self._investable, self.tickers)

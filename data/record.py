@@ -4,8 +4,9 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from data.bars import VOLUME
 from data.features import PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
+from data.readjustment import price_step
 from data.splits import Span, Splits
 from utils.errors import DataError
 
@@ -40,28 +42,37 @@ class MarketRecord:
     std: list[float]
     """Normalisation of the observed features."""
     fingerprints: dict[str, str]
-    """Hash of each ticker's prices, volume and further columns up to the last validation day."""
+    """Hash of each ticker's prices, volume and further columns up to the last validation day or `known_to`."""
     columns: list[str]
     """Further columns of the data, own features among them; "volume" first if there is one."""
     own_features: str
     """Hash of the file of own features; empty without one."""
     idle_days: list[str]
     """Dates of the data on which no ticker traded; a ticker added later may have."""
+    known_to: str = ""
+    sketches: dict[str, list[float]] = field(default_factory=dict)
+    """By ticker, what tells prices that were only multiplied by a constant from others, see `_sketch`."""
 
 
-def record_market(market: Market) -> MarketRecord:
-    """Record the parts of a market that must not change while a run is continued or used."""
-    dates = market.dates.astype(str)
+def record_market(market: Market, known_to: int | None = None) -> MarketRecord:
+    """Record the parts of a market that must not change while a run is continued or used.
+
+    Args:
+        known_to: last day whose prices are recorded; default: the last validation day.
+    """
+    dates, last = market.dates.astype(str), market.splits.validation.last if known_to is None else known_to
     return MarketRecord(
         tickers=market.tickers,
         investable=[market.tickers[column] for column in market.investable_columns],
         splits={name: [str(dates[span.first]), str(dates[span.last])] for name, span in vars(market.splits).items()},
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
-        fingerprints=dict(zip(market.tickers, _fingerprints(market, market.splits.validation.last), strict=True)),
+        fingerprints=dict(zip(market.tickers, _fingerprints(market, last), strict=True)),
         columns=_column_names(market),
         own_features=market.own_features,
         idle_days=dates[~_is_traded(market.data_array)].tolist(),
+        known_to=str(dates[last]),
+        sketches={name: _sketch(*_bars(market, column, last)) for column, name in enumerate(market.tickers)},
     )
 
 
@@ -89,25 +100,27 @@ def _seal(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def pin_market(market: Market, record: MarketRecord) -> Market:
+def pin_market(market: Market, record: MarketRecord, *, allow_changes: bool = False) -> Market:
     """Return the market of the run, with its tickers, splits and normalisation, on data that may be longer now.
 
-    Tickers unknown to the run are dropped with a warning, and so are days on which only those traded.
+    Tickers unknown to the run are dropped with a warning, and so are days on which only those traded. Prices that were
+    only adjusted again, for a dividend or a split, count as the same.
 
     Raises:
-        DataError: a ticker or day of the run is missing, or prices up to the last validation day differ.
+        DataError: a ticker or day of the run is missing, or recorded prices differ and may not.
     """
     market = _known_columns(market, record)
     splits = Splits(**{name: _span(market, *dates) for name, dates in record.splits.items()})
-    found = zip(record.tickers, _fingerprints(market, splits.validation.last), strict=True)
-    changed = [ticker for ticker, fingerprint in found if fingerprint != record.fingerprints[ticker]]
-    if changed:
+    ratios = {} if allow_changes else past_ratios(market, record)
+    if changed := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = ", ".join(["prices", *record.columns])
         raise DataError(
-            f"expected the {known} up to {record.splits['validation'][1]} that the run was trained on, got others for "
-            f"{len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}); give the old file with days added, "
-            "or train anew (prices that were adjusted again count as others)"
+            f"expected the {known} up to {record.known_to or record.splits['validation'][1]} that the run was trained "
+            f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}), not only "
+            "adjusted again; give the old file with days added, or train anew"
         )
+    if ratios:
+        logger.info("%d tickers were adjusted again since the run began: %s", len(ratios), _listed([*ratios]))
     column = {ticker: index for index, ticker in enumerate(record.tickers)}
     pinned = dataclasses.replace(
         market,
@@ -137,12 +150,71 @@ def data_fingerprint(market: Market) -> tuple[str, ...]:
 
 def is_recorded_market(market: Market, record: MarketRecord) -> bool:
     """Return whether a run's record is of these data: whether any ticker has the recorded prices."""
-    last = np.searchsorted(market.dates, np.datetime64(record.splits["validation"][1], "D"))
+    last = _known_day(market, record)
     if last >= len(market.dates):
         return False
     is_traded = np.asarray(np.isfinite(market.data_array[: last + 1, :, PRICES[0]]).any(axis=0))
-    known = {hash_ for hash_, traded in zip(_fingerprints(market, int(last)), is_traded, strict=True) if traded}
-    return not known.isdisjoint(record.fingerprints.values())
+    known = {hash_ for hash_, traded in zip(_fingerprints(market, last), is_traded, strict=True) if traded}
+    if not known.isdisjoint(record.fingerprints.values()):
+        return True
+    return not all(map(math.isnan, past_ratios(market, record).values()))
+
+
+def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
+    """Return the ratios of a market's prices to the recorded ones by ticker, those left out whose prices are the same.
+
+    NaN where there is no single ratio, or only volume or the days without any bar differ.
+    """
+    last, ratios = _known_day(market, record), {}
+    for column, (ticker, found) in enumerate(zip(market.tickers, _fingerprints(market, last), strict=True)):
+        if found != record.fingerprints.get(ticker, found):
+            ratios[ticker] = _ratio(*_bars(market, column, last), record.sketches.get(ticker, []))
+    return ratios
+
+
+def history_of(market: Market, ticker: str, record: MarketRecord) -> dict[str, Any]:
+    """Return what a record would say of a ticker's prices up to its last day."""
+    column, last = market.tickers.index(ticker), _known_day(market, record)
+    return {"fingerprint": _fingerprints(market, last)[column], "sketch": _sketch(*_bars(market, column, last))}
+
+
+def _known_day(market: Market, record: MarketRecord) -> int:
+    known_to = record.known_to or record.splits["validation"][1]
+    return int(np.searchsorted(market.dates, np.datetime64(known_to, "D")))
+
+
+def _bars(market: Market, column: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return days and (bars, 4) prices of a ticker's bars on days 0..`last`."""
+    prices = market.data_array[: last + 1, column, list(PRICES)]
+    has_bar = np.isfinite(prices).all(axis=1)
+    days = market.dates[: last + 1][has_bar].astype("datetime64[D]").astype(np.int64)
+    return days, prices[has_bar].astype(np.float64)
+
+
+def _weights(days: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (3, bars, 4) weights of the prices of some days, of which the first are 1."""
+    phase = days[:, None] + np.arange(4.0)
+    return np.stack((np.ones_like(phase), np.sin(1.7 * phase), np.sin(2.3 * phase**1.5)))
+
+
+def _sketch(days: NDArray[np.int64], prices: NDArray[np.float64]) -> list[float]:
+    """Return sums of the logarithms of prices under several weights.
+
+    A common factor moves each of them by its logarithm times the sum of the weights; nothing else does.
+    """
+    return list((_weights(days) * np.log(prices)).sum(axis=(1, 2)).tolist())
+
+
+def _ratio(days: NDArray[np.int64], prices: NDArray[np.float64], before: list[float]) -> float:
+    """Return the ratio of prices to those that a sketch is of; NaN where there is none, or they are the same."""
+    if not before or not len(days):
+        return math.nan
+    moved, weights = np.subtract(_sketch(days, prices), before), _weights(days).sum(axis=(1, 2))
+    logarithm = moved[0] / weights[0]
+    # Six deviations of the rounding of both versions, to single precision and to the vendor's decimals.
+    noise = 6 * math.sqrt(float((1e-14 + (price_step(prices) / prices) ** 2 / 6).sum()))
+    is_one = abs(moved[0]) > noise and (np.abs(moved - logarithm * weights) <= noise).all()
+    return math.exp(logarithm) if is_one else math.nan
 
 
 def split_market(market: Market, splits: Splits) -> Market:
@@ -161,7 +233,7 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
     if gone:
         raise DataError(
             f"expected the {len(record.tickers)} tickers that the run was trained on, got data without "
-            f"{_listed(gone)}; give the file that has them"
+            f"{_listed(gone)}; give the file that has them, or `paper rename` what an account knows by another name"
         )
     new = sorted(set(market.tickers) - set(record.tickers))
     logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))

@@ -91,8 +91,7 @@ class Portfolio:
     @classmethod
     def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
         """Trade the investable stocks of a market."""
-        volume = market.volume if rules.volume_cap > 0 else None
-        return cls(Bars.of(market.data_array, market.investable_columns, device, volume), rules)
+        return cls(Bars.of(market.data_array, market.investable_columns, device, market.volume), rules)
 
     def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:
         """Begin episodes with cash only.

@@ -135,7 +135,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             investable_columns=market.investable_columns,
             rules=rules,
             input_clip=market.input_clip,
-            volume=market.volume if rules.volume_cap > 0 else None,
+            volume=market.volume,
             further=observed_columns(market),
             device=device,
             account=account,

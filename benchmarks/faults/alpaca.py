@@ -16,8 +16,10 @@ class FakeAlpaca:
     def __init__(self, cash: float) -> None:
         self.cash, self.orders, self.held = cash, list[dict[str, Any]](), dict[str, float]()
         self.faults: list[str] = []
-        """Of the next orders, one each: `lost before`, `lost`, `late`, `doubled`, `503`, or `fine`; `silent` answers
-        nothing at all while it is there."""
+        """Of the next orders, one each: `lost before`, `lost`, `late`, `doubled`, `503`, a status with which it is
+        rejected, or `fine`; `silent` answers nothing at all while it is there."""
+        self.refused = dict[str, int]()
+        """Status with which questions are answered, by the end of their path."""
         self.asked = 0
 
     def fill(self, date: str, prices: dict[str, float]) -> None:
@@ -43,13 +45,27 @@ class FakeAlpaca:
         self.orders.append({**body, **known, "filled_at": None, "submitted_at": f"{len(self.orders):09d}"})
         return 200, self.orders[-1]
 
+    def by_hand(self, date: str, symbol: str, shares: float, price: float) -> None:
+        """Buy or sell as a person does at the venue's page."""
+        side = "buy" if shares > 0 else "sell"
+        self.post(
+            {"client_order_id": f"hand-{len(self.orders)}", "symbol": symbol, "qty": str(abs(shares)), "side": side}
+        )
+        self.orders[-1]["type"] = "market"
+        others, self.orders = self.orders[:-1], self.orders[-1:]
+        self.fill(date, {symbol: price})
+        self.orders = [*others, *self.orders]
+
     def get(self, path: str, query: dict[str, list[str]]) -> Any:
         """Answer a question."""
         if path.endswith("/account"):
             return {"cash": str(self.cash)}
         if path.endswith("/positions"):
             return [{"symbol": symbol, "qty": str(qty)} for symbol, qty in self.held.items()]
-        return [order for order in self.orders if query["status"] != ["open"] or order["status"] == "new"]
+        after = query.get("after", [""])[0]
+        after = after if after.isdigit() else ""  # a time stamp of the past
+        asked = [order for order in self.orders if query["status"] != ["open"] or order["status"] == "new"]
+        return [order for order in asked if order["submitted_at"] > after][: int(query["limit"][0])]
 
 
 @contextmanager
@@ -65,6 +81,9 @@ def served(account: FakeAlpaca, seconds_late: float) -> Iterator[str]:
             if "silent" in account.faults:
                 return self.close()
             split = urlsplit(self.path)
+            for path, status in account.refused.items():
+                if split.path.endswith(path):
+                    return self.answer(status, {"message": f"no {path}"})
             return self.answer(200, account.get(split.path, parse_qs(split.query)))
 
         def do_POST(self) -> None:
@@ -72,8 +91,8 @@ def served(account: FakeAlpaca, seconds_late: float) -> Iterator[str]:
             fault = account.faults.pop(0) if account.faults and account.faults[0] != "silent" else "fine"
             if "silent" in account.faults or fault == "lost before":
                 return self.close()
-            if fault == "503":
-                return self.answer(503, {"message": "busy"})
+            if fault.isdigit():
+                return self.answer(int(fault), {"code": int(fault) * 10**5 + 10000, "message": f"no, by {fault}"})
             code, found = account.post(body)
             if fault == "doubled":  # on the way, by the network
                 account.post(body)

@@ -5,15 +5,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
 from data.raw.layout import PRICES, VALUES
 from data.raw.text import date_of
+from data.readjustment import ROUNDING, readjustment
 from utils.errors import DataError
-
-_ROUNDING = 1e-6
-"""Relative difference of two downloads of one price, as single precision leaves it."""
 
 
 def benchmark_file(target: Path) -> Path:
@@ -43,24 +42,50 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).astype({"day": np.int32})
 
 
-def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> pd.DataFrame:
-    """Return `rows`, of old bars and new ones, with the old ones exactly as they were.
+def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Return `rows`, of old bars and new ones, with the old ones as they were, and notes about those that are not.
 
-    Raises `DataError` where a row on a day up to a ticker's last old one differs by more than the rounding of a float.
+    Where a ticker's old bars up to the last one were multiplied by a constant, for a dividend or a split, so are those
+    before them that `rows` repeats from the file. Raises `DataError` where a row on a day up to a ticker's last old one
+    differs otherwise, by more than the rounding of a float.
     """
     last = rows["ticker"].astype(object).map(old.groupby("ticker")["day"].max())
     is_old = rows["day"] <= last  # NaN for a new ticker, which has no old bar
     both = rows[is_old].astype({"ticker": object})
     both = both.merge(old, on=["ticker", "day"], how="left", suffixes=("", " before"))
     now, before = both[VALUES].to_numpy(), both[[f"{name} before" for name in VALUES]].to_numpy()
-    changed = np.argwhere(~np.isclose(now, before, rtol=_ROUNDING, atol=0.0, equal_nan=True))
-    if not len(changed):
+    differs, notes = ~np.isclose(now, before, rtol=ROUNDING, atol=0.0, equal_nan=True), list[str]()
+    for ticker in both["ticker"][differs.any(axis=1)].unique():
+        own = np.flatnonzero(both["ticker"] == ticker)
+        first = own[np.flatnonzero(differs[own].any(axis=1))[0]]
+        since = own[own >= first]
+        factors = _readjusted(before[since], now[since])
+        if factors is not None:
+            earlier = own[own < first]
+            before[earlier] *= factors
+            before[since], differs[own] = now[since], False
+            notes.append(f"{ticker}: prices of the past times {factors[0]:.6g}, for a dividend or a split")
+    if not differs.any():
         rows.loc[is_old, VALUES] = before
-        return rows
-    row, column = changed[0]
+        return rows, notes
+    row, column = np.argwhere(differs)[0]
     was = "no bar, though it has later ones" if np.isnan(both["close before"][row]) else float(before[row, column])
     raise DataError(
         f"expected the bars of {source} to stay as they are, got {both['ticker'][row]} on {date_of(both['day'][row])} "
-        f"with {VALUES[column]} {float(now[row, column])}, where the file has {was}; leave such rows out, or, where "
-        "prices were adjusted again, prepare all files anew without --append"
+        f"with {VALUES[column]} {float(now[row, column])}, where the file has {was}; leave such rows out, or prepare "
+        "all files anew without --append"
     )
+
+
+def _readjusted(before: NDArray[np.float64], now: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return what all of a ticker's values were multiplied by, None where it is no single factor.
+
+    A few prices that are equal do not tell: a close alone is revised in the same way.
+    """
+    prices = VALUES.index(VOLUME)
+    found = readjustment(before[:, :prices], now[:, :prices])
+    if found.revised.any() or found.bars < len(before) or len(np.unique(before[:, :prices])) < 3:
+        return None
+    volume = np.array([1.0, 1 / found.ratio])
+    fits = [np.allclose(now[:, prices], before[:, prices] * one, rtol=1e-5, atol=1.0, equal_nan=True) for one in volume]
+    return np.append(np.full(prices, found.ratio), volume[fits][0]) if any(fits) else None

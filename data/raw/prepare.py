@@ -110,7 +110,8 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     is_index = rows["ticker"].isin([benchmark])
     rows.loc[is_index, VALUES] = rows.loc[is_index, ["close"] * 4].assign(volume=np.nan).to_numpy()
     if old is not None:
-        rows = with_old_bars(old, rows, target)
+        rows, notes = with_old_bars(old, rows, target)
+        summary.notes += notes
         summary.appended = len(rows) - len(old)
     stocks = rows[~is_index].assign(ticker=lambda own: own["ticker"].cat.remove_unused_categories())
     names = stocks["ticker"].cat.categories

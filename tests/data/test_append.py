@@ -58,6 +58,52 @@ def filled(bars: Frame) -> Frame:
     return pd.concat([bars, bars[bars["ticker"] == "AAPL"].assign(ticker="T")]).drop_duplicates(["date", "ticker"])
 
 
+def test_one_close_that_is_another_is_no_dividend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of closes, of which only the last old one is given again."""
+    bars, target = truth(closes_only=True), tmp_path / "bars.parquet"
+    days = bars["date"].unique()
+    prepare(written(bars[bars["date"] < days[-1]], tmp_path / "old.csv"), target)
+    is_other = (bars["ticker"] == "BRK-B") & (bars["date"] == days[-2])
+    close = bars["close"].mask(is_other, 1.01 * bars["close"])
+    again = bars.assign(open=close, high=close, low=close, close=close)[bars["date"] >= days[-2]]
+    assert main(["prepare", str(written(again, tmp_path / "new.csv")), str(target), "--append"]) == 2
+    assert "to stay as they are, got BRK-B" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factor", [0.995, 0.5, 25.0])
+@pytest.mark.parametrize("repeated", [21, 5, 1])
+def test_a_past_that_was_adjusted_again_is_taken(
+    factor: float, repeated: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a vendor of adjusted prices gives it after a dividend or a split: the file is what all files would make."""
+    bars, target = truth(), tmp_path / "bars.parquet"
+    days, prices = bars["date"].unique(), ["open", "high", "low", "close"]
+    prepare(written(bars[bars["date"] < days[-1]], tmp_path / "old.csv"), target)
+    is_past = (bars["ticker"] == "AAPL") & (bars["date"] < days[-1])
+    bars.loc[is_past, prices] *= factor
+    bars["volume"] = bars["volume"].astype(float).mask(is_past, bars["volume"] / factor)
+    new = written(bars[bars["date"].isin(days[-1 - repeated :])], tmp_path / "new.csv")
+    assert main(["prepare", str(new), str(target), "--append"]) == 0
+    assert f"AAPL: prices of the past times {factor:g}, for a dividend or a split" in capsys.readouterr().err
+    prepare(written(bars, tmp_path / "all.csv"), tmp_path / "all.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(target), pd.read_parquet(tmp_path / "all.parquet"), rtol=1e-6)
+
+
+def test_a_split_among_the_events_of_the_new_day_is_applied_once(tmp_path: Path) -> None:
+    bars, target = truth(), tmp_path / "bars.parquet"
+    last, prices = bars["date"].max(), ["open", "high", "low", "close"]
+    prepare(written(bars[bars["date"] < last], tmp_path / "old.csv"), target)
+    is_new = bars["date"] == last
+    bars.loc[is_new, prices] /= 50
+    new = written(bars.assign(split=np.where(is_new, 50.0, 1.0))[is_new], tmp_path / "new.csv")
+    for _ in range(2):
+        prepare(new, target, append=True)
+        found = pd.read_parquet(target)
+        past = (bars["ticker"] == "AAPL") & ~is_new
+        expected = bars.loc[past, prices].to_numpy() / 50
+        np.testing.assert_allclose(found[found["ticker"] == "AAPL"][prices].to_numpy()[:-1], expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -67,9 +113,8 @@ def filled(bars: Frame) -> Frame:
         ),
         (changed("volume", 2.0), "got BRK-B on 2020-10-12 with volume 17344.0, where the file has 8672.0"),
         (filled, "got T on .* with open .*, where the file has no bar, though it has later ones"),
-        (lambda bars: bars.assign(split=np.where(bars["date"] == bars["date"].max(), 50.0, 1)), "got AAPL on "),
     ],
-    ids=["price", "volume", "bars inside a history", "split"],
+    ids=["price", "volume", "bars inside a history"],
 )
 def test_a_bar_that_would_change_is_refused_and_nothing_written(
     change: Callable[[Frame], Frame], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,10 +123,7 @@ def test_a_bar_that_would_change_is_refused_and_nothing_written(
     last = bars["date"].max()
     prepare(written(bars[bars["date"] < last], tmp_path / "old.csv"), target)
     before = target.read_bytes()
-    spoilt = change(bars)
-    for price in ("open", "high", "low", "close"):  # a split of the last day is in its prices
-        spoilt[price] = spoilt[price] / spoilt.get("split", 1.0)
-    written(spoilt, tmp_path / "new.csv")
+    written(change(bars), tmp_path / "new.csv")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert main(["prepare", "new.csv", "bars.parquet", "--append"]) == 2

@@ -71,7 +71,7 @@ def correlation_of(one: Tensor, two: Tensor) -> float:
 
 def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     """Networks of one fold begin with ones, the others with nothing: forecasts differ from zero there alone."""
-    inputs = INPUTS - 1
+    inputs = days.inputs.size - 1
     networks = Networks.initialize(torch.ones(1, inputs, dtype=torch.bool), 3, days.folds, 0.01, seeded(0))
     weights = torch.zeros(1, days.folds, 1 + inputs, 2)
     weights[:, FOLD, 0] = 1.0

@@ -67,7 +67,7 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ex
     rules = replace(rules, exits=exits)
     env, starts = environment_of(market, rules=rules), [20, 47, 90]
     trades = 0
-    for seed in range(2):
+    for seed in range(3):
         agent = tiny_agent(market, rules=rules, seed=seed, target=12.5, members=2)
         trading = TradingEnvironment.on(market, rules)
         portfolio = trading.account

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from data.market import Market
+from data.record import MarketRecord, record_market
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from tests.small_market import TINY_RULES, small_market
@@ -12,6 +13,7 @@ from tests.tiny import tiny_agent
 from training.paper.account import Account
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
+from training.paper.known import known_market
 from training.paper.sessions import Sessions
 from training.paper.venue import Venue
 from utils.config.trader import Config, EnvironmentConfig
@@ -49,6 +51,8 @@ class Walk:
     market: Market = MARKET
     broker: Venue | None = None
     calendar: Sessions = Sessions("none")  # noqa: RUF009 - it is frozen
+    record: MarketRecord | None = None
+    """Of the market at the opening."""
 
     def __post_init__(self) -> None:
         opening = {
@@ -61,6 +65,7 @@ class Walk:
             "start": str(self.market.dates[START].astype("datetime64[D]")),
             "certificate": TERMS,
         }
+        self.record = self.record or record_market(self.market, START)
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / JOURNAL).exists():
             Journal.create(self.folder / JOURNAL, opening)
@@ -72,7 +77,9 @@ class Walk:
     def account(self, journal: Journal, day: int) -> Account:
         """The account after a session."""
         config = dataclasses.replace(Config(), env=self.rules)
-        whole = Account(self.folder, journal, config, self.agent, self.market, self.calendar, self.broker)
+        assert self.record is not None
+        market, changes = known_market(self.market, self.record, journal)
+        whole = Account(self.folder, journal, config, self.agent, market, self.calendar, self.broker, changes)
         return whole.on(day)
 
     def step(self, day: int, **options: Any) -> bool:
@@ -83,6 +90,6 @@ class Walk:
     def rows(self) -> list[tuple[str, str, Any, str]]:
         """All rows, in their order."""
         with self.journal() as journal:
-            kinds = ("open", "session", "intent", "answer", "unknown", "hold", "doubt", "stop", "go", "missed")
+            kinds = ("open", "session", "intent", "answer", "unknown", "hold", "doubt", "stop", "go", "missed", "event")
             rows = [row for kind in kinds for row in journal.of(kind).values()]
             return [(row.kind, row.key, row.body, row.hash) for row in sorted(rows, key=lambda row: row.number)]

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.learning.certificate import MEDIAN_SESSIONS, median_sessions, null_careers
+from benchmarks.learning.certificate import CRASHES, MEDIAN_SESSIONS, crash_careers, median_sessions, null_careers
 from tests.paper.cases import MARKET
 from training.paper.certificate import (
     BETS,
+    BOUND,
     LINE,
+    RUIN,
+    TERMS,
     Stake,
     bounded_result,
     capital_curves,
@@ -39,7 +42,7 @@ def test_a_stock_drawn_at_random_has_no_result_on_average() -> None:
     candidates = np.isfinite(MARKET.close[DAY - 1])
     for is_entry in (False, True):
         drawn = [bounded_result(MARKET, DAY, [Stake(s, 0.1, is_entry, candidates)]) for s in np.flatnonzero(candidates)]
-        inside = [result for result in drawn if abs(result) < 1]
+        inside = [result for result in drawn if result < BOUND / RUIN]
         assert len(inside) < len(drawn) or np.mean(drawn) == pytest.approx(0.0, abs=1e-9)
         assert any(drawn)
 
@@ -61,6 +64,31 @@ def test_false_alarms_are_rare_and_the_table_holds() -> None:
     assert null_careers(60, 3, np.random.default_rng(1)) <= 1 / LINE
     for ratio in (6.0, 4.0):
         assert median_sessions(ratio, 300, np.random.default_rng(2)) == pytest.approx(MEDIAN_SESSIONS[ratio], rel=0.15)
+
+
+@pytest.mark.parametrize(("crashes", "deviations"), CRASHES)
+def test_crashes_are_no_skill(crashes: float, deviations: float) -> None:
+    """Selections that gain a little on most days and lose it all at times, with a true mean of zero, or below it."""
+    for yearly in (0.0, -0.5):
+        draws = np.random.default_rng(4)
+        crossed = crash_careers(200, 10, draws, crashes=crashes, deviations=deviations, yearly=yearly)
+        assert crossed <= 1 / LINE
+
+
+def test_gains_are_cut_and_losses_are_not() -> None:
+    """A stock that loses all takes no more than the capital of a bet; one that gains as much is cut."""
+    first = int(np.flatnonzero(np.isfinite(MARKET.close[DAY]))[0])
+    stake, found = Stake(first, 0.3, False, np.ones(MARKET.close.shape[1], bool)), dict[float, float]()
+    for factor in (1e-6, 0.5, 10.0, 100.0):
+        bars, column = MARKET.data_array.copy(), MARKET.investable_columns[first]
+        bars[DAY, column] = bars[DAY - 1, column] * factor
+        found[factor] = bounded_result(dataclasses.replace(MARKET, data_array=bars), DAY, [stake])
+    assert found[10.0] == found[100.0] <= BOUND / RUIN
+    assert -1.0 <= found[1e-6] < 1.5 * found[0.5] < 0
+    ruin = capital_curves(np.array([[-1.0, 0.5], [-30.0, 0.5]]))
+    assert ruin[0, 0] == pytest.approx(1 - np.mean(BETS)) and ruin[1].tolist() == [0.0, 0.0]
+    assert "nobody can tell" in finding([-30.0] * 30, ["2020-01-01"] * 30)
+    assert "other terms" in finding([], [], {**TERMS, "bound": 3.0})
 
 
 def test_the_words_are_honest() -> None:

@@ -3,16 +3,19 @@
 import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from data.features import CLOSE, NUM_FEATURES
+from data.features import CLOSE, NUM_FEATURES, PRICES
 from data.market import Market
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
-from training.paper.account import Held
+from tests.small_market import small_market
+from training.paper.account import Account, Held
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
+from training.paper.venue import NoAnswer
 from utils.errors import DataError
 
 DATES = MARKET.dates.astype("datetime64[D]")
@@ -66,7 +69,7 @@ def test_the_clock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert walk.rows() == rows
 
 
-def test_a_split_and_changed_bars_are_held_until_accepted(tmp_path: Path) -> None:
+def test_a_split_is_held_until_accepted(tmp_path: Path) -> None:
     walk = Walk(tmp_path, AGENT)
     day = START
     while True:
@@ -83,11 +86,60 @@ def test_a_split_and_changed_bars_are_held_until_accepted(tmp_path: Path) -> Non
     split = changed(walk, day + 1, steady[0], factor)
     with pytest.raises(Held, match=f"{steady[0]}, got what looks like a split by 2"):
         split.step(day + 1)
-    with pytest.raises(Held, match="as the account knew them"):
-        changed(walk, START, steady[0], 1.25).step(day + 1)
     with walk.journal() as journal:
         journal.append("go", "1", {})
     assert split.step(day + 1)
+
+
+def test_stale_data_send_nothing(tmp_path: Path) -> None:
+    """The step of the next morning takes the session in; its close is missed once the next bars are there."""
+    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
+    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
+    assert [row[0] for row in walk.rows()] == ["open", "session"]
+    walk.step(START + 1, now=datetime(2010, 2, 2, 23, 30, tzinfo=UTC))
+    assert [row[:2] for row in walk.rows()][2:4] == [("missed", "2010-02-01"), ("session", "2010-02-02")]
+    assert walk.rows()[4][0] == "intent" and walk.rows()[4][2]["orders"]
+
+
+def test_an_order_that_was_not_sent_in_time_lapses(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
+    with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
+        walk.step(START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
+    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
+    assert {row[2]["status"] for row in walk.rows() if row[0] == "answer"} == {"lapsed"}
+
+
+def test_a_clock_behind_the_newest_bars_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected a clock after 2010-02-01, the newest bars, got 2010-01-29; set it"):
+        Walk(tmp_path, AGENT).step(START, now=datetime(2010, 1, 29, tzinfo=UTC))
+
+
+def test_bars_of_yesterday_under_the_date_of_today_are_held(tmp_path: Path) -> None:
+    walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
+    walk.step(START)
+    bars[START + 1] = bars[START]
+    with pytest.raises(Held, match="got those of the day before for"):
+        dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars)).step(START + 1)
+    assert walk.step(START + 1)
+
+
+@pytest.mark.parametrize("ratio", [1 / 25, 1 / 150, 0.8, 1.2, 1.5, 4.0])
+def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ratio: float) -> None:
+    """Reverse splits and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`."""
+    market = small_market(3)
+    market.data_array[START + 3 :, 0, list(PRICES)] = market.data_array[START + 2, 0, CLOSE] * ratio
+    walk = Walk(tmp_path, AGENT)
+    for day in range(START, START + 3):
+        walk.step(day)
+    for column in range(len(market.tickers)):  # whatever it holds
+        market.data_array[START + 3 :, column, list(PRICES)] = market.data_array[START + 2, column, CLOSE, None] * ratio
+    market.data_array[START + 3 :, :, CLOSE] *= 1.01
+    split = dataclasses.replace(walk, market=market)
+    kind = "reverse split" if ratio > 1 else "split"
+    with pytest.raises(Held, match=f"got what looks like a {kind} by"):
+        split.step(START + 3)
+    with walk.journal() as journal:
+        journal.append("go", "1", {})
 
 
 def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None:
@@ -103,6 +155,31 @@ def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None
         gone.step(day)
     sold = [fill for row in gone.rows() if row[0] == "session" for fill in row[2]["fills"] if fill["side"] == "sell"]
     assert "no_bar" in {fill["reason"] for fill in sold if fill["ticker"] == ticker}
+
+
+def test_a_stock_that_was_sold_for_want_of_bars_counts_its_loss_when_it_trades_again(tmp_path: Path) -> None:
+    """The account got its last price; the certificate gets what the stock is worth."""
+    for seed in range(12):
+        agent = agent_of(seed)
+        walk = Walk(tmp_path / str(seed), agent)
+        for day in range(START, START + 3):
+            walk.step(day)
+        with walk.journal() as journal:
+            held = [one for one in walk.account(journal, START + 2).book.positions(START + 2) if one.order.is_own]
+        if not held:
+            continue
+        bars, column = MARKET.data_array.copy(), held[0].holding.column
+        last = MARKET.data_array[START + 2, column].copy()
+        bars[START + 3 : START + 8, column] = np.nan
+        bars[START + 8 :, column] = last * np.float32(0.4)
+        gone = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
+        for day in range(START + 3, START + 9):
+            gone.step(day)
+        sessions = [row[2] for row in gone.rows() if row[0] == "session"]
+        assert held[0].holding.ticker not in sessions[-2]["positions"]
+        assert sessions[-1]["result"] < -0.01
+        return
+    raise AssertionError("no agent bought")
 
 
 def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:

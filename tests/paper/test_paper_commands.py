@@ -1,7 +1,11 @@
 """The commands of a paper account, from its opening to its page, on one tiny run."""
 
+import re
+import signal
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +15,8 @@ from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import Keeper
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
-from training.paper.journal import JOURNAL, Journal
+from training.paper.account import Account
+from training.paper.journal import JOURNAL, STOP, Journal
 from utils.runs.run_log import REPORT
 
 LEARNED, DAYS = 300, 320
@@ -137,3 +142,111 @@ def test_a_broker_is_not_asked_to_hold_a_basket(
     assert paper(home, "open", "broken", "--run", "one", "--data", str(data), "--venue", "alpaca") == 2
     assert "got one, 0% of whose capital does; open it with --venue paper" in capsys.readouterr().err
     assert not (home / "runs" / "broken").exists()
+
+
+def test_a_folder_stop_is_refused_before_anything_is_written(
+    home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paper(home, "open", "folder", "--run", "one") == paper(home, "stop", "folder") == 0
+    (home / "runs" / "folder" / STOP).mkdir()
+    assert paper(home, "go", "folder") == 2 and "remove it" in capsys.readouterr().err
+    assert kinds(home, "folder") == ["stop"]
+    (home / "runs" / "folder" / STOP).rmdir()
+    (home / "runs" / "folder" / STOP).symlink_to("nothing")
+    assert paper(home, "go", "folder") == 0 and kinds(home, "folder") == ["stop", "go"]
+    assert "no new orders" not in capsys.readouterr().err
+
+
+def hashes(home: Path, name: str) -> list[str]:
+    with Journal(home / "runs" / name / JOURNAL) as journal:
+        return sorted(journal.hashes)
+
+
+def test_a_head_that_was_shown_must_be_in_the_journal(
+    home: Path, data: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows that are cut off, or a chain that is written anew, are noticed by who kept what `status` showed."""
+    assert paper(home, "open", "head", "--run", "one", "--data", str(data)) == paper(home, "step", "head") == 0
+    path = home / "runs" / "head"
+    kept = (path / JOURNAL).read_bytes()
+    write(data, LEARNED + 1)
+    assert paper(home, "step", "head") == paper(home, "status", "head") == 0
+    found = re.findall(r"head of the journal: ([0-9a-f]{64}), row", capsys.readouterr().err)
+    assert found[-1] in (path / REPORT).read_text() and found[-1] in hashes(home, "head")
+    write(data, LEARNED + 2)
+    assert paper(home, "step", "head", "--head", found[-1]) == 0
+    for file in path.glob(f"{JOURNAL}*"):
+        file.unlink()
+    (path / JOURNAL).write_bytes(kept)
+    assert paper(home, "status", "head") == 0  # a valid chain by itself
+    for command in ("status", "step", "report", "go"):
+        assert paper(home, command, "head", "--head", found[-1]) == 2
+        assert "rows were cut off" in capsys.readouterr().err
+
+
+def test_the_page_follows_the_journal_after_a_kill_between_them(home: Path, data: Path, restore_process: None) -> None:
+    assert paper(home, "open", "page", "--run", "one", "--data", str(data)) == paper(home, "step", "page") == 0
+    page = home / "runs" / "page" / REPORT
+    before = page.read_text()
+    write(data, LEARNED + 1)
+    with mock.patch("training.commands.paper.write_report", side_effect=OSError("disk full")):
+        assert paper(home, "step", "page") == 1
+    assert page.read_text() == before
+    assert paper(home, "step", "page") == 0  # nothing else is new
+    assert page.read_text() != before and DATES[LEARNED] in page.read_text()
+
+
+def test_sigterm_ends_a_step_with_a_word(
+    home: Path, data: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 143, what is saved, and how it goes on; the next step ends as an undisturbed one."""
+    for name in ("plain", "killed"):
+        assert paper(home, "open", name, "--run", "one", "--data", str(data)) == 0
+    earlier, real = signal.getsignal(signal.SIGTERM), Account._decide
+
+    def ask(self: Account, day: int) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        real(self, day)
+
+    with mock.patch.object(Account, "_decide", ask):
+        assert paper(home, "step", "killed") == 143
+    shown = capsys.readouterr().err
+    assert "stopped by SIGTERM; what it did until now is saved in its journal: continue with" in shown
+    assert "paper step killed" in shown and "Traceback" not in shown
+    assert signal.getsignal(signal.SIGTERM) is earlier and kinds(home, "killed") == ["session"]
+    assert paper(home, "step", "killed") == paper(home, "step", "plain") == 0
+    assert kinds(home, "killed") == kinds(home, "plain")
+
+
+def test_dividends_splits_and_new_names_from_the_command_line(
+    home: Path, data: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No question about the first two, in two commands; the third is asked about, and told by `paper rename`."""
+    assert paper(home, "open", "names", "--run", "one", "--data", str(data)) == paper(home, "step", "names") == 0
+    file, prices = FRAME[FRAME["date"].astype(str) <= DATES[LEARNED]].copy(), ["open", "high", "low", "close"]
+    is_past = file["date"].astype(str) < DATES[LEARNED]
+    for ticker, ratio in (("T0", 0.995), ("T1", 0.25)):
+        file.loc[is_past & (file["ticker"] == ticker), prices] *= ratio
+        file.to_parquet(data)
+    assert paper(home, "step", "names") == 0
+    shown = capsys.readouterr().err
+    assert "dividend of T0" in shown and "split of T1" in shown
+    assert main(["signals", "--run", "one", "--data", str(data), "--runs-dir", str(home / "runs")]) == 0
+    renamed = file.assign(ticker=file["ticker"].replace("T2", "NEW"))
+    renamed.to_parquet(data)
+    assert paper(home, "step", "names") == 2
+    assert "without T2" in (shown := capsys.readouterr().err) and "paper rename" in shown
+    for old, new in (("T9", "NEW"), ("T2", "T3")):
+        assert paper(home, "rename", "names", old, new) == 2
+    assert paper(home, "rename", "names", "T2", "NEW") == paper(home, "step", "names") == 0
+    assert paper(home, "report", "names") == 0
+    page = (home / "runs" / "names" / REPORT).read_text()
+    assert "equal to the cent" in page and "T2 is NEW now" in page
+
+
+def test_bars_of_the_future_may_be_the_clock(home: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper(home, "open", "clock", "--run", "one", "--data", str(data)) == 0
+    with mock.patch("data.bars.date", wraps=date) as clock, mock.patch("data.loader.date", clock):
+        clock.today.return_value = date(1990, 1, 1)
+        assert paper(home, "step", "clock") == 2
+    assert "or the clock, which says 1990-01-01" in capsys.readouterr().err

@@ -58,6 +58,22 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     assert (look["run"], look["extends"]) == ("two", "one")
 
 
+def test_prices_that_were_adjusted_again_are_the_same_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ticker has paid a dividend, or was split, since the run was trained."""
+    later, prices = frame(DAYS + 60, 5), ["open", "high", "low", "close"]
+    ratio = later["ticker"].map(
+        {ticker: (0.995, 0.5)[place % 2] for place, ticker in enumerate(later["ticker"].unique())}
+    )
+    is_past = later["date"] < later["date"].unique()[DAYS + 10]
+    later.loc[is_past, prices] = later.loc[is_past, prices].mul(ratio[is_past], axis=0)
+    later.to_parquet(folder / "adjusted.parquet")
+    data = ("--data", str(folder / "adjusted.parquet"))
+    trainer = begin(folder, monkeypatch, "adjusted", *data)
+    assert len(trainer.market.dates) == DAYS + 60
+    for words in (("signals",), ("evaluate", "--random-pickers", "20", "--rivals", "none"), ("audit", "--days", "1")):
+        assert main([*words, "--runs-dir", str(folder / "runs"), "--run", "one", *data]) == 0
+
+
 class Begun(Exception):
     """A trainer that is about to run its first generation."""
 
@@ -134,7 +150,7 @@ def test_mistakes_are_said_in_one_line(
     folder: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = frame(DAYS + 60, 5)
-    other[["open", "high", "low", "close"]] *= 2
+    other[["open", "high", "low", "close"]] **= 1.01
     other.to_parquet(folder / "other.parquet")
     words = [str(folder / word) if word.endswith(".parquet") else word for word in flags]
     assert extend(folder, *words) == 2

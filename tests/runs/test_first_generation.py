@@ -20,7 +20,7 @@ def judge_nothing() -> Iterator[None]:
         yield
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import pin_market, read_record, record_market, sealed
+from data.record import past_ratios, pin_market, read_record, record_market, sealed
 from main import main
 from models.evolution import TARGET
 from tests.market_cases import FloatArray, random_panel
@@ -87,6 +87,35 @@ def test_a_changed_past_is_refused_by_name(seed: int, column: int, data: st.Data
     assert pin_market(market(later), record).splits == before.splits
 
 
+@settings(max_examples=15)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, COLUMNS - 1),
+    st.sampled_from([0.995, 0.9999, 0.5, 2 / 3, 25.0]),
+    st.data(),
+)
+def test_a_past_that_was_adjusted_again_is_known(seed: int, column: int, ratio: float, data: st.DataObject) -> None:
+    """All prices of a ticker times a constant, even in a vendor's decimals; one bar more is a revision."""
+    bars = panel(seed)[:DAYS, :COLUMNS]
+    before = market(bars)
+    record, last = (
+        read_record(json.loads(json.dumps(sealed(record_market(before)))), "here"),
+        before.splits.validation.last,
+    )
+    traded = np.flatnonzero(np.isfinite(before.data_array[: last + 1, column, 0]))
+    assume(len(traded) > 20)
+    changed, decimals = bars.copy(), data.draw(st.sampled_from([2, 4, 9]))
+    assume(decimals > 2 or ratio != 0.9999)  # less than the vendor's rounding
+    first_new = data.draw(st.integers(last + 1, DAYS))
+    changed[:first_new, column] = np.round(changed[:first_new, column].astype(float) * ratio, decimals)
+    found = past_ratios(market(changed), record)
+    assert list(found) == [f"T{column:02d}"] and found[f"T{column:02d}"] == pytest.approx(ratio, rel=1e-3)
+    assert pin_market(market(changed), record).splits == before.splits
+    changed[data.draw(st.sampled_from(traded.tolist())), column] *= 1.01 if decimals > 2 else 1.5
+    with pytest.raises(DataError, match=rf"1 of {COLUMNS} tickers \(T0{column}\), not only adjusted again"):
+        pin_market(market(changed), record)
+
+
 def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
     """New tickers before and after those of the run, a new day, and a day on which only a new ticker trades."""
     rng = np.random.default_rng(4)
@@ -111,7 +140,7 @@ def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
     later[last + 3 :] *= 2
     pin_market(traded(later, DAYS, slice(1, -1)), record)
     earlier[last, 2] *= 2
-    with pytest.raises(DataError, match=r"expected the prices and volumes up to .*1 of 5 tickers \(T02\)"):
+    with pytest.raises(DataError, match=r"expected the prices, volume up to .*1 of 5 tickers \(T02\)"):
         pin_market(traded(earlier, DAYS, slice(1, -1)), record)
 
 
@@ -153,7 +182,7 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
     assert checkpoint is not None and saved.generation == checkpoint.generation == 2
     for which in ("champion", "best_agent"):
         for part, values in getattr(saved, which).state_dict().items():
-            for name, value in values.items():
+            for name, value in values.items() if isinstance(values, dict) else enumerate(values):
                 stored = checkpoint.state[which][part][name]
                 assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
     elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))

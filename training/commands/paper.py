@@ -1,24 +1,37 @@
 """The commands `paper ...`: accounts that go on day after day."""
 
 import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from training.commands.table import PaperArguments, PaperOpenArguments, PaperReplayArguments, PaperStepArguments
+from training.commands.table import (
+    PaperArguments,
+    PaperOpenArguments,
+    PaperRenameArguments,
+    PaperReplayArguments,
+    PaperStepArguments,
+)
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
 from training.paper.folder import load_account, open_account, opened
 from training.paper.journal import STOP, Journal
+from training.paper.known import names, units
 from training.paper.replay import replay
-from training.paper.report import parity_sentence, write_report
+from training.paper.report import is_current, parity_sentence, write_report
 from training.paper.venue import Venue
+from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
-from utils.errors import ConfigError
+from utils.config.settings import hint
+from utils.errors import ConfigError, Remains, StopRequested
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_threads
-from utils.runs.run_log import REPORT
 
 logger = logging.getLogger(__name__)
+_CENT = 0.01
 
 
 def run_open(arguments: PaperOpenArguments) -> None:
@@ -28,7 +41,12 @@ def run_open(arguments: PaperOpenArguments) -> None:
         ConfigError, DataError: the name is taken, or run, calendar, data or venue cannot be used.
     """
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
-    _broker(arguments.venue)
+    broker = _broker(arguments.venue)
+    if broker is not None and abs((cash := broker.cash()) - arguments.capital) > _CENT:
+        raise ConfigError(
+            f"expected --capital {cash:.2f}, the cash at the venue, got {arguments.capital:g}; give it, or reset the "
+            "venue's account"
+        )
     path = open_account(run, arguments)
     logger.info(
         "account %s opened with the champion of %s and a capital of %s; next: paper step %s after each close",
@@ -44,13 +62,13 @@ def run_step(arguments: PaperStepArguments) -> None:
         NoAnswer: the venue is silent; the next step goes on.
     """
     choose_threads(1)
-    with opened(arguments.path) as journal:
+    with _stoppable(), opened(arguments.path, arguments.head) as journal:
         setup_logging(journal.path.parent)
         account = load_account(journal, _broker(journal.opening["venue"]))
         if arguments.date is not None:
             account = account.on(session(arguments.date, account.market, "--date"))
         is_new = account.step(datetime.now(UTC) if arguments.date is None else None)
-        if is_new or not (account.path / REPORT).exists():
+        if not is_current(account):
             write_report(account, backtest(account))
         if not is_new:
             logger.info("%s is in the account already: nothing to do", account.book.date(-1))
@@ -59,14 +77,14 @@ def run_step(arguments: PaperStepArguments) -> None:
 
 def run_status(arguments: PaperArguments) -> None:
     """Show the account's last session, orders, positions and certificate, by its journal alone."""
-    with opened(arguments.path) as journal:
+    with opened(arguments.path, arguments.head) as journal:
         _show(journal)
 
 
 def run_report(arguments: PaperArguments) -> None:
     """Write the page anew."""
     choose_threads(1)
-    with opened(arguments.path) as journal:
+    with opened(arguments.path, arguments.head) as journal:
         account = load_account(journal)
         if not journal.of("session"):
             raise ConfigError(f"expected an account with a session, got {account.name} before its first `paper step`")
@@ -77,17 +95,40 @@ def run_report(arguments: PaperArguments) -> None:
 
 def run_stop(arguments: PaperArguments) -> None:
     """Stop new orders."""
-    with opened(arguments.path) as journal:
+    with opened(arguments.path, arguments.head) as journal:
         journal.append("stop", str(journal.last.number), {"text": f"`paper stop {arguments.name}`"})
         logger.info("no new orders until `paper go %s`; positions are sold by the rules", arguments.name)
 
 
 def run_go(arguments: PaperArguments) -> None:
     """Accept what was held or doubted, and let orders be given again."""
-    with opened(arguments.path) as journal:
+    with opened(arguments.path, arguments.head) as journal:
+        stop = journal.path.parent / STOP
+        if stop.is_dir() and not stop.is_symlink():
+            raise ConfigError(f"expected a file {stop}, got a folder; remove it")
+        stop.unlink(missing_ok=True)
         journal.append("go", str(journal.last.number), {})
-        (journal.path.parent / STOP).unlink(missing_ok=True)
         logger.info("%s takes orders", arguments.name)
+
+
+def run_rename(arguments: PaperRenameArguments) -> None:
+    """Read a ticker under its new name from now on.
+
+    Raises:
+        ConfigError: the account knows no ticker of the old name, or one of the new name already.
+    """
+    path = arguments.runs_dir / arguments.name
+    with opened(path) as journal:
+        renamed, first = names(journal), read_market_record(path).tickers
+        known = [renamed.get(ticker, ticker) for ticker in first]
+        if arguments.old not in known or arguments.new in known:
+            raise ConfigError(
+                f"expected a ticker of {arguments.name} and a new name, got {arguments.old!r} and {arguments.new!r}"
+                f"{hint(arguments.old, known)}; give the two names as in the data"
+            )
+        body = {"old": arguments.old, "new": arguments.new, "text": f"{arguments.old} is {arguments.new} now"}
+        journal.append("rename", str(journal.last.number), body)
+        logger.info("%s; its history must be in the data, under either name", body["text"])
 
 
 def run_replay(arguments: PaperReplayArguments) -> None:
@@ -97,26 +138,46 @@ def run_replay(arguments: PaperReplayArguments) -> None:
         ConfigError, DataError: there is no such account, or no such sessions.
     """
     choose_threads(1)
-    with opened(arguments.path) as journal:
+    with opened(arguments.path, arguments.head) as journal:
         logger.info("%s", replay(load_account(journal), arguments))
 
 
 def _show(journal: Journal) -> None:
     """Log where the account stands, by its journal alone."""
-    sessions, intents = journal.of("session"), journal.of("intent")
+    sessions, intents, certificate = journal.of("session"), journal.of("intent"), journal.opening["certificate"]
     if not sessions:
         logger.info("no session yet: `paper step` gives the first orders")
         return
     date, last = next(reversed(sessions.items()))
-    held = ", ".join(f"{ticker} {shares:g}" for ticker, shares in last.body["positions"].items())
-    orders = intents[date].body["orders"] if date in intents else ()
-    bought = ", ".join(f"{order['ticker']} for {order['value']:,.2f}" for order in orders if order["side"] == "buy")
+    factors, positions = units(journal), last.body["positions"].items()
+    held = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
+    orders = [order for order in intents[date].body["orders"] if order["side"] == "buy"] if date in intents else []
+    refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
+    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in orders if one["id"] not in refused)
     values = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
     logger.info("%s: equity %s; of the agents with all of the capital %s, of the basket %s; cash %s", date, *values)
+    logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, journal.opening["account"])
-    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions)))
+    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions), certificate))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM end a step: all rows of its journal are on disk, and the next step goes on."""
+
+    def stop(number: int, _: object) -> None:
+        raise StopRequested(number, time.monotonic())
+
+    earlier = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except StopRequested as stopped:
+        stopped.remains = Remains("what it did until now is saved in its journal", ())
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def _broker(venue: str) -> Venue | None:

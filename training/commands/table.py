@@ -36,7 +36,7 @@ class PrepareArguments:
     benchmark: str | None = None
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
     append: bool = False
-    """Append to the bars of TARGET, which stay as they are; a file that would change one is refused."""
+    """Append to the bars of TARGET, which stay as they are but for dividends and splits; other changes are refused."""
 
 
 @checked_dataclass
@@ -144,8 +144,8 @@ class ServeArguments:
 
 
 @checked_dataclass
-class PaperArguments:
-    """Show where a paper account stands."""
+class PaperNameArguments:
+    """Arguments of commands about a paper account."""
 
     name: kinds.AccountName
     runs_dir: kinds.RunsFolder = kinds.RUNS
@@ -157,7 +157,16 @@ class PaperArguments:
 
 
 @checked_dataclass
-class PaperOpenArguments(PaperArguments):
+class PaperArguments(PaperNameArguments):
+    """Show where a paper account stands."""
+
+    head: str | None = None
+    """Hash that the journal must contain: one that `paper status` or the page has shown. Without it rows that were cut
+    off its end are not noticed."""
+
+
+@checked_dataclass
+class PaperOpenArguments(PaperNameArguments):
     """Open a paper account: a run's champion goes on day after day, in a folder beside the runs."""
 
     run: kinds.SavedRunName = None
@@ -193,6 +202,18 @@ class PaperStopArguments(PaperArguments):
 @checked_dataclass
 class PaperGoArguments(PaperArguments):
     """Let a paper account go on: accept what was doubted or held, and end a stop."""
+
+
+@checked_dataclass
+class PaperRenameArguments:
+    """Tell a paper account that a ticker of its data has another name now."""
+
+    name: kinds.AccountName
+    old: Annotated[str, kinds.Mark.POSITIONAL]
+    """Name of the ticker until now."""
+    new: Annotated[str, kinds.Mark.POSITIONAL]
+    """Name that it has in the data now."""
+    runs_dir: kinds.RunsFolder = kinds.RUNS
 
 
 @checked_dataclass
@@ -329,6 +350,7 @@ COMMANDS = {
     "paper report": Command(PaperReportArguments, "training.commands.paper:run_report"),
     "paper stop": Command(PaperStopArguments, "training.commands.paper:run_stop"),
     "paper go": Command(PaperGoArguments, "training.commands.paper:run_go"),
+    "paper rename": Command(PaperRenameArguments, "training.commands.paper:run_rename"),
     "paper replay": Command(PaperReplayArguments, "training.commands.paper:run_replay"),
     "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
     "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),

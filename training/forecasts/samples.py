@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.splits import Span
 from environment.portfolio import Portfolio
-from models.inputs import InputRows
+from models.inputs import INPUTS, InputRows
 from training.forecasts.hindsight import order_results
 from utils.errors import DataError
 from utils.threads import in_threads
@@ -20,8 +20,8 @@ Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 
 _FOLDS = 5
-_LEAST_RESULTS = 400
-"""Fewest that a regression may be fitted to."""
+_ROWS_PER_INPUT = 15
+"""Fewest rows per input that closes tell, which a regression may be fitted to."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ class Samples:
     def require_enough(self) -> None:
         """Raise DataError where too few results lie outside a fold."""
         fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
-        if fewest < _LEAST_RESULTS:
+        least = _ROWS_PER_INPUT * min(self.x.inputs, INPUTS)
+        if fewest < least:
             raise DataError(
-                f"expected the results of {_LEAST_RESULTS} orders outside each fifth of the training days, got "
-                f"{fewest}; give more training days"
+                f"expected the results of {least} orders outside each fifth of the training days, got {fewest}; "
+                "give more training days"
             )
 
 

@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.features import CLOSE, OPEN
+from data.features import CLOSE, OPEN, PRICES
 from data.market import Market, span_of
 from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
 from training.paper.certificate import bounded_result
 from training.paper.journal import Journal
+from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
-from training.signals.broker_orders import alpaca_requests, broker_orders, order_id
+from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
 from training.signals.signals import decide
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import DataError
@@ -32,7 +33,12 @@ from utils.errors import DataError
 logger = logging.getLogger(__name__)
 _FEWEST_BARS = 0.5
 """Share of the bars of the session before below which a session's data count as incomplete."""
-_SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0)
+_LONGEST_PAUSE = np.timedelta64(5, "D")
+"""Days from one session to the next, without a calendar."""
+_SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
+"""Round ratios besides whole numbers."""
+_SURELY_SPLIT = 1.45
+"""Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
 
 
 class Held(DataError):
@@ -55,6 +61,8 @@ class Account:
     sessions: Sessions
     broker: Venue | None = None
     """None: the embedded venue."""
+    changes: Sequence[Change] = ()
+    """What the data bring besides new sessions."""
 
     @cached_property
     def book(self) -> Book:
@@ -78,35 +86,52 @@ class Account:
             NoAnswer: the venue was silent; the next step goes on where this one ended.
         """
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
-        if now is not None:
-            self._check_clock(now)
-        self._reconcile(newest)
+        is_late = now is not None and self._is_late(now)
+        self._note_changes()
+        self._reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
             self._check(day)
+            if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
+                self.journal.append("missed", book.date(day - 1))
+                logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day - 1))
             self._take_in(day)
-            if day < newest:
-                self.journal.append("missed", book.date(day))
-                logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day))
-        self._decide(newest)
-        self._send(newest)
+        if not is_late:
+            self._decide(newest)
+            self._send(newest)
         return self.journal.last.number > length
 
-    def _check_clock(self, now: datetime) -> None:
-        """Say what the calendar makes of the newest data; DataError where the clock is behind the account."""
-        book, today = self.book, np.datetime64(now.date())
-        newest, closed = self.market.dates[-1].astype("datetime64[D]"), self.sessions.last_closed(now)
-        if book.journal.of("session") and str(today) < book.date(book.last):
-            raise DataError(
-                f"expected a clock after {book.date(book.last)}, the last session of the account, got {today}; set it"
-            )
-        if closed is not None and closed > newest:
-            logger.warning("stale data: they end on %s, and %s has closed; append its bars", newest, closed)
+    def _is_late(self, now: datetime) -> bool:
+        """Tell whether it is too late for orders at the newest close; DataError where the clock is behind it."""
+        newest, today = self.market.dates[-1].astype("datetime64[D]"), np.datetime64(now.date())
+        if today < newest:
+            raise DataError(f"expected a clock after {newest}, the newest bars, got {today}; set it")
+        closed = self.sessions.last_closed(now)
+        if closed is None and self.broker is not None:
+            closed = today - _LONGEST_PAUSE
+        if is_late := closed is not None and closed > newest:
+            logger.warning("stale data: they end on %s, and %s has closed; no orders, append its bars", newest, closed)
         if not self.sessions.is_session(today):
             logger.info("%s is no session of %s", today, self.sessions.name)
+        return is_late
 
-    def _hold(self, reason: str, day: int, text: str) -> None:
+    def _note_changes(self) -> None:
+        """Write down dividends, splits and revised bars; raise Held for those that nobody has accepted yet."""
+        held = self.book.session(self.book.last)["positions"] if self.journal.of("session") else {}
+        for change in self.changes:
+            body, ticker = change.body, change.body["ticker"]
+            if change.kind == "event" and ticker in held:
+                shares = held[ticker] / units(self.journal).get(ticker, 1.0)
+                body["held"] = f"; {shares:.6g} shares are {shares / body['ratio']:.6g} now"
+            self.journal.append(change.kind, change.key, body)
+            if change.kind == "event":
+                logger.info("%s%s", body["text"], body.get("held", ""))
+        if revised := [change for change in self.changes if change.kind == "hold"]:
+            others = f" (and others of {len(revised) - 1} more tickers)" if len(revised) > 1 else ""
+            self._hold(revised[0].key, revised[0].body["text"] + others)
+
+    def _hold(self, key: str, text: str) -> None:
         """Raise Held, and write it down; unless `paper go` has come after it was written down."""
-        row = self.journal.append("hold", f"{self.book.date(day)} {reason}", {"text": text})
+        row = self.journal.append("hold", key, {"text": text})
         if not any(go.number > row.number for go in self.journal.of("go").values()):
             raise Held(f"expected {text}; mend the data and step again, or accept them with `paper go {self.name}`")
 
@@ -114,20 +139,27 @@ class Account:
         """Raise Held where a new session's data cannot be right."""
         dates, book = self.market.dates.astype("datetime64[D]"), self.book
         if not self.sessions.is_session(dates[day]):
-            self._hold("session", day, f"a session of {self.sessions.name}, got bars of {dates[day]}")
+            self._hold(f"{dates[day]} session", f"a session of {self.sessions.name}, got bars of {dates[day]}")
         if day == book.start:
             return
         if missing := self.sessions.between(dates[day - 1], dates[day]):
-            self._hold("missing", day, f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
+            self._hold(f"{dates[day]} missing", f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
         before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
         if bars < _FEWEST_BARS * before:
-            self._hold("bars", day, f"some {before} bars on {dates[day]} as on the session before, got {bars}")
-        for ticker in [*book.session(day - 1)["positions"], *(order.ticker for order in book.orders(day - 1))]:
+            self._hold(f"{dates[day]} bars", f"some {before} bars on {dates[day]} as on the session before, got {bars}")
+        yesterday, today = self.market.data_array[day - 1 : day + 1][..., list(PRICES)]
+        if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
+            self._hold(f"{dates[day]} repeated", f"new bars on {dates[day]}, got those of the day before for {again}")
+        held = [ticker for ticker in book.session(day - 1)["positions"] if ticker in book.stocks]
+        for ticker in [*held, *(order.ticker for order in book.orders(day - 1))]:
             ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
-            if split := next((by for by in _SPLITS if abs(max(ratio, 1 / ratio) / by - 1) < 0.03), None):
+            nights = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
+            move, shown = max(ratio, 1 / ratio), np.exp(np.nanmax(np.abs(nights), initial=0.0))
+            split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda by: abs(move / by - 1))
+            if abs(move / split - 1) < 0.03 and move > min(_SURELY_SPLIT, shown):
                 kind = "split" if ratio > 1 else "reverse split"
                 text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
-                self._hold(f"split {ticker}", day, text)
+                self._hold(f"{dates[day]} split {ticker}", text)
 
     def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
         """Return the prices of a stock up to a day, NaN without a bar."""
@@ -137,6 +169,13 @@ class Account:
         """Return the last known close of a stock up to a day."""
         prices = self._prices(ticker, day)
         return float(prices[np.isfinite(prices)][-1])
+
+    def _has_price(self, ticker: str, day: int) -> bool:
+        return bool(np.isfinite(self._prices(ticker, day)).any())
+
+    def _name(self, ticker: str) -> str:
+        """Return the name that a ticker has today."""
+        return names(self.journal).get(ticker, ticker)
 
     def _venue(self, day: int) -> Venue:
         """Return the venue as it is after the close of a day."""
@@ -153,14 +192,17 @@ class Account:
             statement = Statement([], capital, capital, {})
         else:
             statement = self._statement(day)
-            self._compare(day, statement)
+            if self.broker is not None:
+                self._compare(day, statement)
         result = bounded_result(self.market, day, book.stakes(day))
-        held = float(self.held_basket(day)[-1])
-        parts = {"basket": held, "whole": self.whole(statement.equity, held)}
-        self.journal.append("session", book.date(day), {**dataclasses.asdict(statement), "result": result, **parts})
+        basket = float(self.held_basket(day)[-1])
+        body = dataclasses.asdict(statement) | {"result": result, "bars": packed(self.market, day)}
+        body |= {"basket": basket, "whole": self.whole(statement.equity, basket)}
+        self.journal.append("session", book.date(day), body)
         for fill in statement.fills:
             logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
-        if silent := [ticker for ticker in statement.positions if np.isnan(self._prices(ticker, day)[-1])]:
+        held = [ticker for ticker in statement.positions if ticker in book.stocks]
+        if silent := [ticker for ticker in held if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
     def held_basket(self, day: int) -> NDArray[np.float64]:
@@ -183,19 +225,25 @@ class Account:
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         positions = venue.positions()
         if isinstance(venue, PaperVenue):
-            days = range(book.window(day - 1), min(day, book.last + 1))
-            changed = [book.date(known) for known in days if venue.equity_on(known) != book.equity(known)]
-            if changed:
-                self._hold("changed", day, f"the bars up to {changed[0]} as the account knew them, got others")
             return Statement(fills, cash, venue.equity_on(day), positions)
-        known = [ticker for ticker in positions if ticker in self.market.tickers]
+        intents, factors = self.journal.of("intent").values(), units(self.journal, book.date(day))
+        own = {order["id"]: order["ticker"] for intent in intents for order in intent.body["orders"]}
+        tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
+        fills = [dataclasses.replace(fill, ticker=own[fill.id]) for fill in fills if fill.id in own]
+        fills = [fill.in_units(1 / factors.get(fill.ticker, 1.0)) for fill in fills]
+        positions = {tickers.get(symbol, symbol): shares for symbol, shares in positions.items()}
+        positions = {ticker: shares * factors.get(ticker, 1.0) for ticker, shares in positions.items()}
+        known = [ticker for ticker in positions if ticker in book.stocks and self._has_price(ticker, day)]
         equity = sum((positions[ticker] * self._last_price(ticker, day) for ticker in known), start=cash)
         return Statement(fills, cash, equity, positions)
 
     def _compare(self, day: int, statement: Statement) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
         book = self.book
-        expected = dict(book.session(day - 1)["positions"])
+        before, expected = self.journal.of("session")[book.date(day - 1)], dict(book.session(day - 1)["positions"])
+        for event in self.journal.of("event").values():  # a dividend is paid in cash
+            if event.number > before.number and event.body["kind"] == "dividend" and event.body["ticker"] in expected:
+                expected[event.body["ticker"]] *= event.body["ratio"]
         for fill in statement.fills:
             sign = 1 if fill.side == "buy" else -1
             expected[fill.ticker] = expected.get(fill.ticker, 0.0) + sign * fill.shares
@@ -206,7 +254,7 @@ class Account:
             self.journal.append("doubt", f"positions {day}", {"text": text})
             logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
 
-    def _reconcile(self, newest: int) -> None:
+    def _reconcile(self, newest: int, *, is_late: bool) -> None:
         """Ask the venue about the orders without an answer; those that it does not know are sent if it is not too late.
 
         An order whose session has begun lapses.
@@ -216,7 +264,7 @@ class Account:
             known = venue.open_orders() | {fill.id for fill in venue.fills_since(np.datetime64(self.book.date(day)))}
             if order.id in known:
                 self.journal.append("answer", order.id, {"status": "accepted"})
-            elif day < newest:
+            elif day < newest or is_late:
                 self.journal.append("answer", order.id, {"status": "lapsed"})
                 logger.warning("%s did not reach the venue in time", order.id)
 
@@ -245,14 +293,18 @@ class Account:
         if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
             rules = dataclasses.replace(rules, max_holding_days=1)
         purchases, sales = ({order.ticker: order for order in orders if order.side == side} for side in ("buy", "sell"))
-        shares = {ticker: order.value / float(self._prices(ticker, day)[-1]) for ticker, order in purchases.items()}
-        known = {order.id: order for order in orders}
-        holdings = [position.holding for position in self.book.positions(day)]
+        factors, known = units(self.journal, self.book.date(day)), {order.id: order for order in orders}
+        shares = {
+            ticker: order.value / (float(self._prices(ticker, day)[-1]) * factors.get(ticker, 1.0))
+            for ticker, order in purchases.items()
+        }
+        held = [position.holding for position in self.book.positions(day)]
+        holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in held]
         forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, [*sales])
         return [
             dataclasses.replace(
                 known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False),
-                request=request,
+                request=request | {"symbol": alpaca_symbol(self._name(form.ticker))},
             )
             for form, request in zip(forms, alpaca_requests(forms), strict=True)
         ]
@@ -275,13 +327,20 @@ class Account:
         return purchases, sales
 
     def _send(self, day: int) -> None:
-        """Send the newest close's orders that have no answer."""
-        venue = self._venue(day)
+        """Send the newest close's orders that have no answer; under a stop its purchases are cancelled."""
+        venue, reason = self._venue(day), self.journal.stop_reason()
         for _, order in list(self.book.unanswered()):
+            if reason and order.side == "buy":
+                self.journal.append("answer", order.id, {"status": "cancelled"})
+                logger.warning(
+                    "the purchase of %s, which the venue does not have, is cancelled: %s", order.ticker, reason
+                )
+                continue
             try:
-                status = venue.submit(order)
+                answer = venue.submit(order)
             except NoAnswer:
                 self.journal.append("unknown", order.id)
                 raise
-            self.journal.append("answer", order.id, {"status": status})
-            logger.info("%s %s for the next session: %s", order.side, order.ticker, status)
+            self.journal.append("answer", order.id, {name: said for name, said in vars(answer).items() if said})
+            level, said = logging.WARNING if answer.reason else logging.INFO, (answer.status, answer.reason)
+            logger.log(level, "%s %s for the next session: %s %s", order.side, order.ticker, *said)

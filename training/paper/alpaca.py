@@ -1,7 +1,8 @@
 """Alpaca's paper account as a venue, by `alpaca-py` (requirements-alpaca.txt)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import requests
 
-from training.paper.venue import Fill, NoAnswer, Order, Status
+from training.paper.venue import Answer, Fill, NoAnswer, Order
 from utils.errors import ConfigError, DataError
 
 PAPER = "https://paper-api.alpaca.markets"
@@ -25,9 +26,11 @@ class AlpacaVenue:
 
     def __init__(self, key: str, secret: str, endpoint: str = PAPER) -> None:
         """Raises ConfigError where `alpaca-py` is missing, or the endpoint is not that of paper accounts."""
-        if urlsplit(endpoint).hostname not in _HOSTS:
+        split = urlsplit(endpoint)
+        if split.hostname not in _HOSTS or (split.scheme != "https" and split.hostname == _HOSTS[0]):
             raise ConfigError(
-                f"expected {PAPER} in {ENDPOINT}, got {endpoint!r}; this program trades on paper accounts only"
+                f"expected {PAPER} in {ENDPOINT}, got {endpoint!r}; this program trades on paper accounts only, and "
+                "encrypted"
             )
         try:
             from alpaca.trading.client import TradingClient
@@ -47,16 +50,16 @@ class AlpacaVenue:
             raise ConfigError(f"expected the keys of a paper account in {' and '.join(missing)}, got none")
         return cls(os.environ[KEY], os.environ[SECRET], os.environ.get(ENDPOINT, PAPER))
 
-    def submit(self, order: Order) -> Status:
+    def submit(self, order: Order) -> Answer:
         """Send an order; an id that Alpaca knows already counts as accepted."""
         from alpaca.common.exceptions import APIError
 
         try:
-            self._ask(lambda: self._client.post("/orders", order.request))
+            self._ask(lambda: self._client.post("/orders", order.request), is_order=True)
         except APIError as error:
             is_known = error.status_code == 422 and "client_order_id" in str(error)
-            return "accepted" if is_known else "rejected"
-        return "accepted"
+            return Answer("accepted") if is_known else Answer("rejected", f"{error.status_code}: {_one_line(error)}")
+        return Answer("accepted")
 
     def open_orders(self) -> set[str]:
         """Return the ids of the orders that Alpaca still works on."""
@@ -64,41 +67,70 @@ class AlpacaVenue:
 
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
-        return {one["symbol"]: float(one["qty"]) for one in self._ask(lambda: self._client.get("/positions"))}
+        with _understood():
+            return {one["symbol"]: float(one["qty"]) for one in self._ask(lambda: self._client.get("/positions"))}
 
     def cash(self) -> float:
         """Return the cash."""
-        return float(self._ask(lambda: self._client.get("/account"))["cash"])
+        with _understood():
+            return float(self._ask(lambda: self._client.get("/account"))["cash"])
 
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return what was executed after `day`, an order's parts as one fill."""
         fills = []
-        for order in self._orders("all", after=f"{day}T00:00:00Z"):
-            shares, side = float(order["filled_qty"] or 0), order["side"]
-            if shares > 0 and np.datetime64(order["filled_at"][:10]) > day:
-                price, reason = float(order["filled_avg_price"]), "" if side == "buy" else order["type"]
-                what = order["client_order_id"], order["symbol"], side, shares, price, shares * price, reason
-                fills.append(Fill(*what))
+        orders = self._orders("all", after=f"{day}T00:00:00Z")
+        with _understood():
+            for order in orders:
+                shares, side = float(order["filled_qty"] or 0), order["side"]
+                if shares > 0 and np.datetime64(order["filled_at"][:10]) > day:
+                    price, reason = float(order["filled_avg_price"]), "" if side == "buy" else order["type"]
+                    what = order["client_order_id"], order["symbol"], side, shares, price, shares * price, reason
+                    fills.append(Fill(*what))
         return sorted(fills, key=lambda fill: fill.id)
 
     def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:
-        asked = {"status": status, "limit": _MOST_ORDERS, **query}
-        found: list[dict[str, Any]] = self._ask(lambda: self._client.get("/orders", asked))
-        if len(found) == _MOST_ORDERS:
-            raise DataError(f"expected fewer than {_MOST_ORDERS} orders since the last step, got more; step each day")
-        return found
+        """Return all orders of a status, page by page in the order in which they were submitted."""
+        asked = {"status": status, "limit": _MOST_ORDERS, "direction": "asc", **query}
+        found = dict[str, dict[str, Any]]()
+        with _understood():
+            while True:
+                page, known = self._ask(lambda: self._client.get("/orders", asked)), len(found)
+                found |= {order["id"]: order for order in page}
+                if len(page) < _MOST_ORDERS or len(found) == known:
+                    return [*found.values()]
+                asked["after"] = page[-1]["submitted_at"]
 
-    def _ask(self, call: Callable[[], Any]) -> Any:
-        """Return the answer; raises NoAnswer for silence and for errors of the server, which tell nothing."""
+    def _ask(self, call: Callable[[], Any], *, is_order: bool = False) -> Any:
+        """Return the answer; raises NoAnswer for silence and for errors of the server, which tell nothing.
+
+        An order that is refused raises the library's error; 403 says so of it, and else of the keys.
+        """
         from alpaca.common.exceptions import APIError
 
         try:
             return call()
         except APIError as error:
-            if error.status_code in (401, 403):
+            if error.status_code == 401 or (error.status_code == 403 and not is_order):
                 raise ConfigError(f"expected valid keys in {KEY} and {SECRET}, got {error.status_code}") from None
             if error.status_code is None or error.status_code >= 500 or error.status_code in (408, 429):
                 raise NoAnswer(f"expected an answer of Alpaca, got status {error.status_code}; step again") from None
-            raise
+            if is_order:
+                raise
+            raise DataError(
+                f"expected an answer of Alpaca, got {error.status_code}: {_one_line(error)}; mend it and step again"
+            ) from None
         except (requests.RequestException, ValueError) as error:
             raise NoAnswer(f"expected an answer of Alpaca, got {type(error).__name__}; step again") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Convert the errors of an answer that lacks a field, or has another value in it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"expected an answer of Alpaca with its fields, got none for {error}; step again") from None

@@ -1,5 +1,6 @@
 """What the journal and the market say together: windows, orders, positions and results of an account."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.features import CLOSE
 from data.market import Market
-from training.paper.certificate import Stake
+from training.paper.certificate import WINDOW, Stake
 from training.paper.journal import Journal
 from training.paper.venue import Fill, Order
 from training.signals.holdings import Holding
@@ -101,8 +102,15 @@ class Book:
             yield from ((day, one) for one in self.intended(day) if one.id not in self.journal.of("answer"))
 
     def fills(self, day: int) -> list[Fill]:
-        """Return the fills on a session."""
-        return [Fill(**values) for values in self.session(day)["fills"]]
+        """Return the fills on a session, in the units of today where a dividend or split was noted too late."""
+        row, fills = self.journal.of("session")[self.date(day)], list[Fill]()
+        for fill in (Fill(**values) for values in row.body["fills"]):
+            late = (one for one in self.journal.of("event").values() if one.number > row.number)
+            ratio = math.prod(
+                one.body["ratio"] for one in late if one.body["ticker"] == fill.ticker and one.body["since"] <= row.key
+            )
+            fills.append(fill.in_units(1 / ratio))
+        return fills
 
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
@@ -110,7 +118,9 @@ class Book:
         for entry in range(max(self.start, day - longest), day + 1):
             for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
                 column = self.market.tickers.index(fill.ticker)
-                order = next(order for order in self.intended(entry - 1) if order.id == fill.id)
+                order = next((order for order in self.intended(entry - 1) if order.id == fill.id), None)
+                if order is None:  # bought by hand
+                    continue
                 bars = self.market.data_array[entry : day + 1, column]
                 holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, fill.shares, bars)
                 held[fill.ticker] = Position(holding, order, entry - 1)
@@ -125,7 +135,17 @@ class Book:
         equity, stakes = self.equity(day - 1), []
         # What was sold at the open has nothing at stake in the session.
         sold = {order.ticker for order in self.orders(day - 1) if order.is_own and order.side == "sell"}
-        own = (one for one in self.positions(day - 1) if one.order.is_own and one.holding.ticker not in sold)
+        # What was sold at its last price for want of bars is at stake until the stock trades again.
+        halted = [
+            position
+            for known in range(max(self.start + 1, day - WINDOW), day)
+            for lost in (fill.ticker for fill in self.fills(known) if fill.reason == "no_bar")
+            for position in self.positions(known - 1)
+            if position.holding.ticker == lost
+            and np.isnan(self.market.data_array[known:day, position.holding.column, CLOSE]).all()
+        ]
+        open_ = (one for one in self.positions(day - 1) if one.holding.ticker not in sold)
+        own = (one for one in (*open_, *halted) if one.order.is_own)
         for position in own:
             share = position.holding.shares * position.holding.last_price / equity
             stock = self.stocks[position.holding.ticker]
@@ -137,5 +157,6 @@ class Book:
     def _candidates(self, day: int) -> NDArray[np.bool_]:
         """Tell which stocks could be ordered at the close of a session."""
         candidates: NDArray[np.bool_] = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
-        candidates[[self.stocks[ticker] for ticker in self.session(day)["positions"]]] = False
+        held = [self.stocks[ticker] for ticker in self.session(day)["positions"] if ticker in self.stocks]
+        candidates[held] = False
         return candidates

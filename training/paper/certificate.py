@@ -6,14 +6,17 @@ result relative to random selections. If its conditional mean is at most 0 every
 supermartingale: it ever reaches 20 with a probability of at most 1/20 (Ville 1939), however often it is looked at.
 
 A day's result is that of the champion's own positions relative to what they would have earned on average in a candidate
-drawn at random on the day of their order: the same sizes, entries and sessions. It is measured in multiples of its
-standard deviation, which is forecast the day before, and bounded. The session in which a position is sold at its target
+drawn at random on the day of their order: the same sizes, entries and sessions. It is measured in multiples of a loss
+that is known the day before: that of the largest position as a whole, at least 40 forecast standard deviations. Gains
+are cut, which can only lower the mean; losses are not, and one of more than this ruins the largest bets. The bound thus
+holds for selections that never lose more than this in a session. The session in which a position is sold at its target
 counts to the close, so that sizes are known before each session and nothing of it decides them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,21 +26,25 @@ from data.market import Market
 
 Array = NDArray[np.float64]
 BOUND = 4.0
-"""Standard deviations at which a day's result is cut."""
-BETS = tuple(round(0.02 + 0.04 * place, 2) for place in range(25))
-"""Shares of the capital that a result at the bound wins or loses; the capital is the mean over these bets."""
+"""Standard deviations at which a day's gain is cut."""
+RUIN = 40.0
+"""Standard deviations of a day's loss that a result of -1 is at least."""
+BETS = tuple(round(0.04 + 0.04 * place, 2) for place in range(25))
+"""Shares of the capital that a result of -1 loses; the capital is the mean over these bets."""
 LINE = 20.0
 """Capital that counts as shown: evidence at the level of 5%."""
-_WINDOW = 63
+WINDOW = 63
 """Sessions of which the median dispersion of returns is the forecast of a session's."""
 _FEWEST, _LONGEST = 20, 50 * 252
 """Sessions of results below which nothing is said of the future, and sessions ahead beyond which nothing is."""
 TERMS = {
-    "null": "the conditional mean of each day's bounded result is at most 0",
-    "result": "own positions less the mean of all candidates of their order's day, over the forecast deviation",
+    "null": "the conditional mean of each day's result is at most 0",
+    "result": "own positions less the mean of all candidates of their order's day, over the largest position or "
+    f"{RUIN:g} forecast deviations, gains cut at {BOUND:g}",
     "bound": BOUND,
+    "ruin": RUIN,
     "bets": list(BETS),
-    "window": _WINDOW,
+    "window": WINDOW,
     "line": LINE,
 }
 """What is fixed at the start."""
@@ -57,10 +64,10 @@ class Stake:
 
 
 def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
-    """Return the result of a session, at least -1 and at most 1; 0 without stakes."""
+    """Return the result of a session, at most BOUND / RUIN; 0 without stakes."""
     if not stakes:
         return 0.0
-    first = max(0, day - _WINDOW - 1)
+    first = max(0, day - WINDOW - 1)
     bars = market.data_array[first : day + 1, market.investable_columns][..., [OPEN, CLOSE]].astype(np.float64)
     open_, close = bars[..., 0], bars[..., 1]
     last = close.copy()
@@ -75,14 +82,15 @@ def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
         squares += stake.share**2
     spread = [float(np.nanstd(row)) for row in change[:-1] if np.isfinite(row).sum() > 1]
     deviation = (float(np.median(spread)) if spread else 0.0) * math.sqrt(squares)
-    return float(np.clip(result / (BOUND * deviation), -1.0, 1.0)) if deviation > 0 else 0.0
+    worst = max(RUIN * deviation, *(stake.share for stake in stakes))
+    return min(result, BOUND * deviation) / worst if deviation > 0 else 0.0
 
 
 def capital_curves(results: Array) -> Array:
-    """Return the capital after each of (..., days) bounded results; it begins with 1, which is left out."""
+    """Return the capital after each of (..., days) results; it begins with 1, which is left out."""
     total = np.zeros(results.shape)
     for bet in BETS:
-        total += np.exp(np.cumsum(np.log1p(bet * results), axis=-1))
+        total += np.cumprod(np.maximum(1.0 + bet * results, 0.0), axis=-1)
     return total / len(BETS)
 
 
@@ -92,8 +100,14 @@ def sessions_to_line(results: Array) -> Array:
     return np.where(is_above.any(axis=-1), 1.0 + is_above.argmax(axis=-1), np.inf)
 
 
-def finding(results: Sequence[float], dates: Sequence[str]) -> str:
-    """Return what the bounded results of the sessions so far show, and else how long it would take, honestly."""
+def finding(results: Sequence[float], dates: Sequence[str], terms: Mapping[str, Any] = TERMS) -> str:
+    """Return what the results of the sessions so far show, and else how long it would take, honestly.
+
+    Args:
+        terms: those that were fixed when the account was opened.
+    """
+    if terms != TERMS:
+        return "Nothing is shown: the certificate of this account was opened on other terms; open another account."
     values = np.array(results, dtype=np.float64)
     capital = np.concatenate(([1.0], capital_curves(values)))
     if len(above := np.flatnonzero(capital >= LINE)):
@@ -102,8 +116,9 @@ def finding(results: Sequence[float], dates: Sequence[str]) -> str:
             f"selected no better than at random, this would happen to at most one account of {LINE:g}, at any time."
         )
     begin = f"Nothing is shown yet (capital {capital[-1]:.2f} of {LINE:g})"
-    growth = max(float(np.log1p(bet * values).sum()) for bet in BETS) / max(len(values), 1)
-    sessions = math.log(LINE / capital[-1]) / growth if growth > 0 else math.inf
+    with np.errstate(divide="ignore"):  # a bet that is ruined
+        growth = max(float(np.log(np.maximum(1 + bet * values, 0)).sum()) for bet in BETS) / max(len(values), 1)
+    sessions = math.log(LINE / capital[-1]) / growth if growth > 0 and capital[-1] > 0 else math.inf
     if len(values) < _FEWEST or sessions > _LONGEST:
         return f"{begin}, and from the results so far nobody can tell whether it ever will be."
     until = np.busday_offset(np.datetime64(dates[-1], "D"), math.ceil(sessions), roll="backward")

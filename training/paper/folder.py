@@ -2,28 +2,29 @@
 
 import dataclasses
 import hashlib
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from data.record import MARKET
+from data.record import MARKET, pin_market, record_market, sealed
 from models.ddpg_agent import DDPGAgent
 from training.commands.table import PaperOpenArguments
 from training.paper.account import Account
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
+from training.paper.known import known_market, names, under_known_names
 from training.paper.sessions import Sessions
 from training.paper.venue import Venue
-from training.run.market import load_market, pinned
+from training.run.market import load_market, read_market_record
 from training.run.saved import SavedRun
 from utils.config.settings import from_dict, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs.durable import fsync, new_directory
 from utils.runs.run_lock import RunLock
+from utils.runs.run_log import write_json
 
 CHAMPION = "champion.safetensors"
 
@@ -52,7 +53,7 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
     Sessions.of(arguments.calendar, last, last)
     with new_directory(path) as folder:
         run.champion.save(folder / CHAMPION)
-        shutil.copy2(run.path / MARKET, folder / MARKET)
+        write_json(folder / MARKET, sealed(record_market(run.market, len(run.market.dates) - 1)))
         opening = {
             "account": name,
             "run": run.name,
@@ -72,16 +73,21 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Journal]:
+def opened(path: Path, head: str | None = None) -> Iterator[Journal]:
     """Yield the verified journal of an account that no other process works on.
 
     Raises:
         ConfigError: another process does, or there is no account.
-        DataError: its journal is damaged.
+        DataError: its journal is damaged, or has no row with the hash `head`.
     """
     if not (path / JOURNAL).is_file():
         raise ConfigError(f"expected a paper account in {path}, got none; `paper open {path.name}` begins one")
     with RunLock(path), Journal(path / JOURNAL) as journal:
+        if head is not None and head not in journal.hashes:
+            raise DataError(
+                f"expected a row with the hash {head} in {journal.path}, got none: rows were cut off or written anew; "
+                "restore the file from a copy"
+            )
         yield journal
 
 
@@ -95,10 +101,12 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     if _digest(path / CHAMPION) != opening["champion"]:
         raise DataError(f"expected the champion that the account began with in {path / CHAMPION}, got another file")
     config = from_dict(opening["settings"], Config)
-    market = pinned(path, load_market(dataclasses.replace(config, investable=None))[0])
+    record, market = read_market_record(path), load_market(dataclasses.replace(config, investable=None))[0]
+    market = pin_market(under_known_names(market, names(journal)), record, allow_changes=True)
+    market, changes = known_market(market, record, journal)
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
     sessions = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
-    return Account(path, journal, config, DDPGAgent.load(path / CHAMPION), market, sessions, broker)
+    return Account(path, journal, config, DDPGAgent.load(path / CHAMPION), market, sessions, broker, changes)
 
 
 def _digest(path: Path) -> str:

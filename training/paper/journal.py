@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,13 +78,18 @@ class Journal:
         self._connection.close()
 
     @property
+    def hashes(self) -> set[str]:
+        """The hashes of all rows."""
+        return {row.hash for rows in self._of.values() for row in rows.values()}
+
+    @property
     def opening(self) -> dict[str, Any]:
         """The first row's contents."""
         return self.of("open")[""].body
 
     def stop_reason(self) -> str:
         """Return why the account gives no new order; empty where it does."""
-        if (self.path.parent / STOP).exists():
+        if os.path.lexists(self.path.parent / STOP):
             return f"there is a file {STOP} in {self.path.parent}"
         since = max((row.number for row in self.of("go").values()), default=0)
         rows = [row for kind in ("stop", "doubt") for row in self.of(kind).values() if row.number > since]

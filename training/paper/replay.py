@@ -45,9 +45,9 @@ def replay(account: Account, arguments: PaperReplayArguments) -> str:
         Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
     for day in progress(days, "replay", "session"):
         with Journal(folder / JOURNAL) as journal:
-            account.on(day, path=folder, journal=journal).step()
+            account.on(day, path=folder, journal=journal, changes=()).step()
     with Journal(folder / JOURNAL) as journal:
-        today = account.on(days[-1], path=folder, journal=journal)
+        today = account.on(days[-1], path=folder, journal=journal, changes=())
         played = backtest(today)
         write_report(today, played)
         return parity_sentence(today, played)

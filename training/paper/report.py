@@ -10,18 +10,26 @@ from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
 from training.paper.certificate import LINE, capital_curves, finding
+from training.paper.known import units
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 
 _SHOWN = 40
-_NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown")
+_NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
 
 
 def parity_sentence(account: Account, played: Backtest) -> str:
     """Say whether the account is its backtest, bit for bit, or where it first differs."""
     if difference := played.first_difference(account):
         return f"Account and backtest differ, first on {difference}."
-    return f"Account and backtest are equal bit for bit on {len(played.fills)} sessions: equity, orders and fills."
+    how = "to the cent, prices having been adjusted again," if account.journal.of("event") else "bit for bit"
+    return f"Account and backtest are equal {how} on {len(played.fills)} sessions: equity, orders and fills."
+
+
+def is_current(account: Account) -> bool:
+    """Tell whether the account's page shows its journal up to the last row."""
+    path = account.path / REPORT
+    return path.exists() and account.journal.last.hash in path.read_text(encoding="utf-8")
 
 
 def write_report(account: Account, played: Backtest) -> Path:
@@ -54,10 +62,11 @@ def _render(account: Account, played: Backtest) -> str:
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(equity[-1], 2),
             "follows the agents": f"{account.agent.share:.0%}",
+            "head of the journal": journal.last.hash,
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
-        words=finding(results, dates),
+        words=finding(results, dates, opening["certificate"]),
         equity=Chart("Profit of account and backtest, percent of the first capital", x, percent),
         certificate=Chart(
             "Capital of a bet on the champion, powers of ten",
@@ -76,16 +85,19 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     orders = []
     for order in book.intended(book.last):
         by = "champion" if order.is_own else "rules"
-        answer = answers[order.id].body["status"] if order.id in answers else "unknown"
+        said = answers[order.id].body if order.id in answers else {"status": "unknown"}
+        answer = f"{said['status']} {said.get('reason', '')}"
         orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})
     held = ("ticker", "shares", "entry_price", "last_price", "target_price", "sessions_held")
-    filled = ("side", "ticker", "shares", "price", "reason")
-    days = range(book.last, book.start - 1, -1)
+    filled, factors = ("side", "ticker", "shares", "price", "reason"), units(journal)
+    days, positions = range(book.last, book.start - 1, -1), book.positions(book.last)
     fills = [{"session": book.date(day)} | _cells(fill, *filled) for day in days for fill in book.fills(day)]
-    notes = sorted((row for kind in _NOTES for row in journal.of(kind).values()), key=lambda row: row.number)
+    noted = [row for kind in _NOTES for row in journal.of(kind).values()]
+    noted += [row for row in journal.of("event").values() if "held" in row.body]
+    notes = sorted(noted, key=lambda row: row.number)
     return {
         "Orders for the next session": orders,
-        "Positions": [_cells(position.holding, *held) for position in book.positions(book.last)],
+        "Positions": [_cells(one.holding.in_units(factors.get(one.holding.ticker, 1.0)), *held) for one in positions],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
             {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]

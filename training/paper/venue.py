@@ -1,7 +1,7 @@
 """What an account asks of the place where its orders are executed, and the embedded venue `paper`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -16,8 +16,6 @@ from training.signals.broker_orders import Side, order_id
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ProgramError
 from utils.spaces import MIN_TARGET_PERCENT
-
-Status = Literal["accepted", "rejected"]
 
 
 class NoAnswer(ProgramError):
@@ -49,6 +47,15 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a venue made of an order."""
+
+    status: Literal["accepted", "rejected"]
+    reason: str = ""
+    """Why it was rejected, in the venue's words."""
+
+
+@dataclass(frozen=True)
 class Fill:
     """A purchase or a sale that was executed."""
 
@@ -62,6 +69,10 @@ class Fill:
     """Amount paid or received, before costs."""
     reason: str
     """Why it was sold, see `environment.ledger.EXIT_REASONS`; empty for a purchase."""
+
+    def in_units(self, factor: float) -> "Fill":
+        """Return the fill in prices that are `factor` times these."""
+        return replace(self, shares=self.shares / factor, price=self.price * factor)
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Statement:
 class Venue(Protocol):
     """A place where orders are executed. Each method may raise `NoAnswer`: nothing follows from silence."""
 
-    def submit(self, order: Order) -> Status:
+    def submit(self, order: Order) -> Answer:
         """Send an order; one that the venue knows already is not executed twice."""
 
     def open_orders(self) -> set[str]:
@@ -134,9 +145,9 @@ class PaperVenue:
         """Return the equity at a close of the window."""
         return float(self.portfolio.equity_curve[day - self._start, 0])
 
-    def submit(self, order: Order) -> Status:
+    def submit(self, order: Order) -> Answer:
         """Accept every order: the journal that it is read from is the venue's memory."""
-        return "accepted"
+        return Answer("accepted")
 
     def open_orders(self) -> set[str]:
         """Return none: orders are filled or lapse at the next open."""

@@ -120,11 +120,16 @@ def ib_basket(orders: Sequence[BrokerOrder]) -> str:
     return text.getvalue()
 
 
+def alpaca_symbol(ticker: str) -> str:
+    """Return a ticker as Alpaca writes it: BRK.B."""
+    return _CLASS_SHARE.sub(r"\1.\2", ticker)
+
+
 def alpaca_requests(orders: Sequence[BrokerOrder]) -> list[dict[str, Any]]:
     """Return the bodies of requests to Alpaca's orders endpoint, numbers as text."""
     return [
         {
-            "symbol": _CLASS_SHARE.sub(r"\1.\2", order.ticker),
+            "symbol": alpaca_symbol(order.ticker),
             "qty": str(order.shares),
             "side": order.side,
             "type": "limit" if order.limit_price else "market",

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,11 @@ class Holding:
     def days_without_bar(self) -> int:
         """Last sessions up to the close that have no bar."""
         return int(np.isnan(self.bars[::-1, CLOSE]).cumprod().sum())
+
+    def in_units(self, factor: float) -> "Holding":
+        """Return the position in prices that are `factor` times these."""
+        bars = self.bars * np.float32(factor)
+        return replace(self, entry_price=self.entry_price * factor, shares=self.shares / factor, bars=bars)
 
     @property
     def target_day(self) -> int | None:

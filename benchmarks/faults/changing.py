@@ -1,0 +1,197 @@
+"""A paper account in a world that changes: dividends, splits, revised bars, halts, renames and late files.
+
+`python -m benchmarks.faults.changing [--worlds 100] [--seed 0]` walks 60 sessions of an account in each world, once on
+files as a vendor of adjusted prices would have given them day by day, once on files in which nothing ever changes.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.faults.harness import SMALL_RUN, Row, flags, folder, run_here
+from training.paper.journal import JOURNAL, Journal
+from utils.progress import progress
+
+LEARNED, SESSIONS, STOCKS = 300, 60, 6
+RATIOS = (0.995, 0.9875, 0.97, 0.999, 0.5, 0.25, 2 / 3, 0.8, 1.5, 10.0, 25.0)
+"""Dividends, splits, reverse splits: what earlier prices are multiplied by."""
+
+
+@dataclass
+class World:
+    """What happens on the sessions of an account, drawn at random; days are counted from the first bar of the file."""
+
+    bars: pd.DataFrame
+    """As a vendor would give them after all that happens; a halted stock has none."""
+    events: list[tuple[int, str, float]] = field(default_factory=list)
+    """(first day in new units, ticker, ratio)."""
+    revisions: dict[int, list[tuple[int, str, float, bool]]] = field(default_factory=dict)
+    """By the day on which the file shows it: day of the bar, ticker, factor of its close, and whether it remains."""
+    renames: dict[int, tuple[str, str]] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+    """Days on which a step finds the file of the day before first."""
+    missed: set[int] = field(default_factory=set)
+    """Days on which nobody steps, in either account."""
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator) -> "World":
+        """Draw a world with several of each kind."""
+        world, names = cls(random_bars(rng)), [f"T{stock}" for stock in range(STOCKS)]
+
+        def days(count: int) -> list[int]:
+            return sorted(rng.choice(np.arange(LEARNED + 1, LEARNED + SESSIONS), count, replace=False).tolist())
+
+        world.events = [(day, str(rng.choice(names)), float(rng.choice(RATIOS))) for day in days(12)]
+        for day in days(4):
+            known = int(rng.integers(LEARNED - 1, day))
+            change = (known, str(rng.choice(names)), float(rng.uniform(1.001, 1.1)), bool(rng.random() < 0.5))
+            world.revisions[day] = [change]
+        for day in days(3):
+            gone = (world.bars["ticker"] == str(rng.choice(names))) & (world.bars["day"] >= day)
+            world.bars = world.bars[~gone | (world.bars["day"] >= day + rng.integers(1, 5))]
+        first, second = days(2)
+        name = str(rng.choice(names))
+        world.renames = {first: (name, "NEW"), second: ("NEW", "NEWER")}
+        world.late, world.missed = set(days(4)), set(days(2)) - {LEARNED + SESSIONS - 1}
+        return world
+
+    def undisturbed(self, day: int) -> pd.DataFrame:
+        """Return the file of a day in which nothing ever changes."""
+        return self.bars[self.bars["day"] <= day]
+
+    def file(self, day: int) -> pd.DataFrame:
+        """Return the file of a day as the vendor gives it."""
+        rows = self.undisturbed(day).copy()
+        prices = ["open", "high", "low", "close"]
+        for since, ticker, ratio in self.events:
+            if since > day:
+                rows.loc[rows["ticker"] == ticker, prices] /= ratio
+        for shown, changes in self.revisions.items():
+            for known, ticker, factor, remains in changes:
+                if shown == day or (remains and shown < day):
+                    bar = (rows["ticker"] == ticker) & (rows["day"] == known)
+                    rows.loc[bar, ["high", "close"]] *= factor
+        for since, (old, new) in self.renames.items():
+            if since <= day:
+                rows["ticker"] = rows["ticker"].replace(old, new)
+        return rows
+
+
+def random_bars(rng: np.random.Generator) -> pd.DataFrame:
+    """Return daily bars of random walks with momentum, so that there is something to buy; all begin with the same."""
+    days, learned = LEARNED + SESSIONS, np.random.default_rng(0)
+    parts = learned.standard_normal((LEARNED, 2, STOCKS)), rng.standard_normal((SESSIONS, 2, STOCKS))
+    noise, overnight = np.concatenate(parts).swapaxes(0, 1)
+    steps = 0.02 * noise
+    for day in range(1, days):
+        steps[day] += 0.3 * steps[day - 1]
+    close = 50 * np.exp(np.cumsum(steps, axis=0))
+    open_ = close * np.exp(0.003 * overnight)
+    high, low = np.maximum(open_, close) * 1.004, np.minimum(open_, close) * 0.996
+    dates = np.busday_offset(np.datetime64("2015-01-05"), np.arange(days)).astype("datetime64[s]")
+    rows = {"date": np.repeat(dates, STOCKS), "ticker": [f"T{stock}" for stock in range(STOCKS)] * days}
+    prices = dict(
+        zip(("open", "high", "low", "close"), (one.ravel() for one in (open_, high, low, close)), strict=True)
+    )
+    return pd.DataFrame({**rows, **prices, "day": np.repeat(np.arange(days), STOCKS)})
+
+
+@contextmanager
+def trained() -> Iterator[Path]:
+    """Make a folder of runs with a champion in it."""
+    with folder() as runs:
+        write(World(random_bars(np.random.default_rng(0))).undisturbed(LEARNED - 1), runs / "learned.parquet")
+        words = ("--run", "one", "--generations", "1", "--data", str(runs / "learned.parquet"))
+        assert (
+            ended := run_here(
+                *flags(runs, SMALL_RUN.replace('[synthetic]\nkind = "momentum"\ndays = 300\nstocks = 6\n', "")), *words
+            )
+        ).code == 0, ended.shown
+        yield runs
+
+
+def write(rows: pd.DataFrame, path: Path) -> None:
+    """Write a file of bars."""
+    rows.drop(columns="day").to_parquet(path)
+
+
+def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dict[str, float]]:
+    """Walk all sessions; return cash, equity and number of fills of each."""
+    data, asked = runs / f"{name}.parquet", 0
+    file = world.file if is_disturbed else world.undisturbed
+
+    def paper(*words: str) -> int:
+        return run_here("paper", *words, "--runs-dir", str(runs)).code
+
+    def step(day: int) -> None:
+        nonlocal asked
+        write(file(day), data)
+        for _ in range(4):
+            if (code := paper("step", name)) == 0:
+                return
+            assert code == 2 and is_disturbed
+            for old, new in (change for since, change in world.renames.items() if since <= day):
+                paper("rename", name, old, new)
+            asked += 1
+            assert paper("go", name) == 0
+        raise AssertionError(f"{name}: the account never went on after session {day}")
+
+    write(file(LEARNED - 1), data)
+    assert paper("open", name, "--run", "one", "--data", str(data)) == 0
+    with mock.patch.multiple("training.commands.paper", write_report=mock.DEFAULT, backtest=mock.DEFAULT):
+        for day in range(LEARNED - 1, LEARNED + SESSIONS):
+            if day in world.missed:
+                continue
+            if is_disturbed and day in world.late and day > LEARNED and day - 1 not in world.missed:
+                step(day - 1)
+            step(day)
+    assert asked <= 2 * len(world.revisions) + len(world.renames)
+    with Journal(runs / name / JOURNAL) as journal:
+        bodies = [row.body for row in journal.of("session").values()]
+    return [{"cash": one["cash"], "equity": one["equity"], "fills": len(one["fills"])} for one in bodies]
+
+
+def difference(runs: Path, seed: int) -> tuple[float, int]:
+    """Return the largest difference of cash or equity of two accounts in one world, and how many fills there were."""
+    world = World.draw(np.random.default_rng(seed))
+    changed, plain = (walk(runs, f"w{seed}{int(one)}", world, is_disturbed=one) for one in (True, False))
+    assert [one["fills"] for one in changed] == [one["fills"] for one in plain]
+    gaps = [
+        abs(one[name] - other[name]) for one, other in zip(changed, plain, strict=True) for name in ("cash", "equity")
+    ]
+    return max(gaps), sum(int(one["fills"]) for one in plain)
+
+
+def row(count: int, seed: int = 0) -> Row:
+    """Compare accounts in many worlds."""
+    largest, fills = 0.0, 0
+    with trained() as runs:
+        for world in progress(range(seed, seed + count), "worlds", "world"):
+            gap, filled = difference(runs, world)
+            largest, fills = max(largest, gap), fills + filled
+    measured = f"{fills} fills: largest difference of cash or equity {largest:.4f}"
+    must_be = "cash and equity of an undisturbed account, to the cent"
+    return Row(
+        "paper: dividends, splits, revisions, halts, renames, late files", count, must_be, measured, largest < 0.01
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the row; the exit code is 1 if it does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worlds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    print(found := row(arguments.worlds, arguments.seed))
+    return 0 if found.is_ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

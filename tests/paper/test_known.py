@@ -1,0 +1,201 @@
+"""An account in a world that changes: dividends and splits change nothing, revised bars are asked about once."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.faults import changing
+from data.features import CLOSE, MACD, MACD_SIGNAL, PRICES
+from data.market import Market
+from data.readjustment import price_step, readjustment
+from data.record import record_market
+from tests.paper.cases import MARKET, START, Walk, keeper
+from training.paper.account import Held
+from training.paper.backtest import backtest
+from training.paper.known import under_known_names, units
+from training.paper.report import parity_sentence
+
+AGENT = keeper()
+LAST = START + 12
+
+
+def scaled(market: Market, ticker: str, until: int, ratio: float) -> Market:
+    """The file after a vendor has multiplied all of a ticker's prices before a day."""
+    array, column = market.data_array.copy(), market.tickers.index(ticker)
+    for feature in (*PRICES, MACD, MACD_SIGNAL):
+        array[:until, column, feature] *= np.float32(ratio)
+    return dataclasses.replace(market, data_array=array)
+
+
+def revised(market: Market, ticker: str, day: int, factor: float) -> Market:
+    array, column = market.data_array.copy(), market.tickers.index(ticker)
+    array[day, column, CLOSE] *= np.float32(factor)
+    return dataclasses.replace(market, data_array=array)
+
+
+def walked(folder: Path, file: Callable[[int], Market] = lambda _: MARKET) -> Walk:
+    """An account whose file of each day is what a vendor gives on that day."""
+    walk = Walk(folder, AGENT, market=file(START), record=record_market(file(START), START))
+    for day in range(START, LAST + 1):
+        walk = dataclasses.replace(walk, market=file(day))
+        walk.step(day)
+    return walk
+
+
+def equities(walk: Walk) -> list[float]:
+    return [row[2]["equity"] for row in walk.rows() if row[0] == "session"]
+
+
+def held_on(folder: Path, day: int) -> str:
+    """A ticker that an undisturbed account holds over the night before a day, with bars around it."""
+    rows = [row[2] for row in walked(folder).rows() if row[0] == "session"]
+    names = rows[day - START - 1]["positions"].keys() & rows[day - START]["positions"].keys()
+    return next(
+        one for one in names if np.isfinite(MARKET.data_array[day - 2 : day + 2, MARKET.tickers.index(one), 0]).all()
+    )
+
+
+@pytest.mark.parametrize("ratio", [0.995, 0.9, 0.5, 0.8, 2 / 3, 25.0])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_an_adjusted_history_changes_nothing(tmp_path: Path, ratio: float, is_held: bool) -> None:
+    """No question, and the equity of an account in the last units from the start, whether the ticker is held or not."""
+    day = START + 6
+    held = held_on(tmp_path / "plain", day)
+    ticker = held if is_held else next(one for one in MARKET.tickers if one != held)
+    # The vendor's last file is MARKET; those before the event are in the units before it.
+    before = scaled(MARKET, ticker, len(MARKET.dates), 1 / ratio)
+    walk = walked(tmp_path / "event", lambda today: MARKET if today >= day else before)
+    np.testing.assert_allclose(equities(walk), equities(walked(tmp_path / "again")), rtol=0, atol=0.005)
+    events = [row for row in walk.rows() if row[0] == "event"]
+    assert [row[1] for row in events] == [f"{ticker} {MARKET.dates[day].astype('M8[D]')} {events[0][2]['ratio']!r}"]
+    assert events[0][2]["ratio"] == pytest.approx(ratio, rel=1e-6)
+    assert events[0][2]["kind"] == ("dividend" if ratio > 0.9 and ratio < 1 else "split")
+    assert not any(row[0] in ("hold", "doubt") for row in walk.rows())
+    with walk.journal() as journal:
+        account = walk.account(journal, LAST)
+        assert "equal to the cent" in parity_sentence(account, backtest(account))
+        assert units(journal)[ticker] == pytest.approx(ratio, rel=1e-6)
+
+
+def test_shares_are_shown_in_todays_units(tmp_path: Path) -> None:
+    day = START + 6
+    ticker = held_on(tmp_path / "plain", day)
+    before = scaled(MARKET, ticker, len(MARKET.dates), 4.0)
+    walk = walked(tmp_path / "split", lambda today: MARKET if today >= day else before)
+    with walk.journal() as journal:
+        event = next(iter(journal.of("event").values())).body
+        book = walk.account(journal, day).book
+        holding = next(one.holding for one in book.positions(day) if one.holding.ticker == ticker)
+        today = holding.in_units(units(journal)[ticker])
+    column = MARKET.tickers.index(ticker)
+    assert f"split of {ticker}" in event["text"] and "shares are" in event["held"]
+    assert today.last_price == pytest.approx(MARKET.data_array[day, column, CLOSE], rel=1e-6)
+    assert today.shares == pytest.approx(4 * holding.shares)
+    assert today.value == pytest.approx(holding.value) and today.target_price == pytest.approx(holding.target_price / 4)
+
+
+def test_a_split_that_the_vendor_adjusts_late_is_made_good(tmp_path: Path) -> None:
+    """The raw bars of two days are accepted as news; when the history is adjusted the loss is none."""
+    day = START + 6
+    ticker = held_on(tmp_path / "plain", day)
+    raw, before = (scaled(MARKET, ticker, until, 1 / 0.5) for until in (day, len(MARKET.dates)))
+    walk = Walk(tmp_path / "late", AGENT, market=before, record=record_market(before, START))
+    for today in range(START, LAST + 1):
+        walk = dataclasses.replace(walk, market=before if today < day else raw if today < day + 2 else MARKET)
+        if today == day:
+            with pytest.raises(Held, match=f"{ticker}, got what looks like a split"):
+                walk.step(today)
+            with walk.journal() as journal:
+                journal.append("go", "1", {})
+        walk.step(today)
+    plain = equities(walked(tmp_path / "again"))
+    assert equities(walk)[-1] == pytest.approx(plain[-1], rel=2e-3)
+    assert equities(walk)[day - START] < plain[day - START] * 0.99
+    events = [row[2] for row in walk.rows() if row[0] == "event"]
+    assert [event["since"] for event in events] == [str(MARKET.dates[day].astype("M8[D]"))]
+
+
+@pytest.mark.parametrize("day", [START - 5, START, START + 2], ids=["before the opening", "at the opening", "after it"])
+def test_a_revised_bar_is_asked_about_once(tmp_path: Path, day: int) -> None:
+    """Of any ticker and day that the account knew; what it had done stays as it was."""
+    ticker = next(t for t in MARKET.tickers if np.isfinite(MARKET.data_array[day, MARKET.tickers.index(t), CLOSE]))
+    walk = walked(tmp_path)
+    before = equities(walk)
+    walk = dataclasses.replace(walk, market=revised(MARKET, ticker, day, 1.01))
+    for _ in range(2):
+        with pytest.raises(Held, match=f"the bars of {ticker} as the account knew them"):
+            walk.step(LAST + 1)
+    with walk.journal() as journal:
+        journal.append("go", "1", {})
+    for later in range(LAST + 1, LAST + 4):
+        assert walk.step(later)
+    assert [row[0] for row in walk.rows()].count("hold") == 1 and equities(walk)[: len(before)] == before
+    # The bar as it was is no question either, and another one is.
+    back = dataclasses.replace(walk, market=MARKET)
+    back.step(LAST + 4)
+    again = dataclasses.replace(walk, market=revised(walk.market, ticker, START + 8, 1.02))
+    if np.isfinite(MARKET.data_array[START + 8, MARKET.tickers.index(ticker), CLOSE]):
+        with pytest.raises(Held, match=ticker):
+            again.step(LAST + 5)
+
+
+def test_a_dividend_after_an_accepted_revision_is_no_question(tmp_path: Path) -> None:
+    ticker = held_on(tmp_path / "plain", START + 6)
+    other = revised(revised(MARKET, ticker, START - 5, 1.01), ticker, START + 6, 1.01)
+    walk = walked(tmp_path / "one")
+    with pytest.raises(Held):
+        dataclasses.replace(walk, market=other).step(LAST + 1)
+    with walk.journal() as journal:
+        journal.append("go", "1", {})
+    dataclasses.replace(walk, market=other).step(LAST + 1)
+    dataclasses.replace(walk, market=scaled(other, ticker, LAST + 2, 0.99)).step(LAST + 2)
+    events = [row[2]["ratio"] for row in walk.rows() if row[0] == "event"]
+    assert events == [pytest.approx(0.99, rel=1e-6)]
+
+
+def test_one_world_leaves_an_account_as_an_undisturbed_one() -> None:
+    """Sixty sessions; `python -m benchmarks.faults.changing` walks through many worlds."""
+    found = changing.row(1, seed=7)
+    assert found.is_ok, found
+
+
+def test_a_file_with_both_names_has_one_ticker() -> None:
+    """The old name with bars up to a day, the new one with those from then on."""
+    array, first = np.concatenate((MARKET.data_array, MARKET.data_array[:, :1]), axis=1), 30
+    array[first:, 0], array[:first, -1] = np.nan, np.nan
+    both = dataclasses.replace(MARKET, data_array=array, tickers=[*MARKET.tickers, "NEW"])
+    known = under_known_names(both, {MARKET.tickers[0]: "NEW"})
+    np.testing.assert_array_equal(known.data_array[:, 0], MARKET.data_array[:, 0])
+    alone = dataclasses.replace(MARKET, tickers=["NEW", *MARKET.tickers[1:]])
+    assert under_known_names(alone, {MARKET.tickers[0]: "NEW"}).tickers == MARKET.tickers
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 40),
+    st.sampled_from([0.5, 0.8, 0.95, 0.995, 0.9990, 3.0]),
+    st.sampled_from([None, 4, 2]),
+    st.data(),
+)
+def test_a_constant_ratio_up_to_a_day_is_told_from_a_revision(
+    seed: int, bars: int, ratio: float, decimals: int | None, data: st.DataObject
+) -> None:
+    prices = np.round(np.exp(np.random.default_rng(seed).normal(4, 0.5, (bars, 4))), 2)
+    until = data.draw(st.integers(1, bars))
+    now = prices.copy()
+    now[:until] *= ratio
+    now = now if decimals is None else np.round(now, decimals)
+    found = readjustment(prices, now)
+    assert (found.bars, found.revised.any()) == (until, False)
+    assert found.ratio == pytest.approx(ratio, rel=1e-3 if decimals == 2 else 1e-5)
+    if until > 5 and decimals != 2:
+        bar = data.draw(st.integers(0, until - 1))
+        now[bar, data.draw(st.integers(0, 3))] *= 1.05
+        assert np.flatnonzero(readjustment(prices, now).revised).tolist() == [bar]
+    assert price_step(prices) == 0.01 and price_step(np.array([[np.pi, np.e]])) == 0.0
