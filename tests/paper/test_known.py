@@ -64,7 +64,7 @@ def held_on(folder: Path, day: int) -> str:
 @pytest.mark.parametrize("is_held", [True, False])
 def test_an_adjusted_history_changes_nothing(tmp_path: Path, ratio: float, is_held: bool) -> None:
     """No question, and the equity of an account in the last units from the start, whether the ticker is held or not."""
-    day = START + 6
+    day = START + 4
     held = held_on(tmp_path / "plain", day)
     ticker = held if is_held else next(one for one in MARKET.tickers if one != held)
     # The vendor's last file is MARKET; those before the event are in the units before it.
@@ -83,7 +83,7 @@ def test_an_adjusted_history_changes_nothing(tmp_path: Path, ratio: float, is_he
 
 
 def test_shares_are_shown_in_todays_units(tmp_path: Path) -> None:
-    day = START + 6
+    day = START + 4
     ticker = held_on(tmp_path / "plain", day)
     before = scaled(MARKET, ticker, len(MARKET.dates), 4.0)
     walk = walked(tmp_path / "split", lambda today: MARKET if today >= day else before)
@@ -101,7 +101,7 @@ def test_shares_are_shown_in_todays_units(tmp_path: Path) -> None:
 
 def test_a_split_that_the_vendor_adjusts_late_is_made_good(tmp_path: Path) -> None:
     """The raw bars of two days are accepted as news; when the history is adjusted the loss is none."""
-    day = START + 6
+    day = START + 4
     ticker = held_on(tmp_path / "plain", day)
     raw, before = (scaled(MARKET, ticker, until, 1 / 0.5) for until in (day, len(MARKET.dates)))
     walk = Walk(tmp_path / "late", AGENT, market=before, record=record_market(before, START))
@@ -145,8 +145,8 @@ def test_a_revised_bar_is_asked_about_once(tmp_path: Path, day: int) -> None:
 
 
 def test_a_dividend_after_an_accepted_revision_is_no_question(tmp_path: Path) -> None:
-    ticker = held_on(tmp_path / "plain", START + 6)
-    other = revised(revised(MARKET, ticker, START - 5, 1.01), ticker, START + 6, 1.01)
+    ticker = held_on(tmp_path / "plain", START + 4)
+    other = revised(revised(MARKET, ticker, START - 5, 1.01), ticker, START + 4, 1.01)
     walk = walked(tmp_path / "one")
     with pytest.raises(Held):
         dataclasses.replace(walk, market=other).step(LAST + 1)
