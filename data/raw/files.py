@@ -1,103 +1,185 @@
-"""Rows of one CSV or parquet file: long, wide, or with two header rows."""
+"""Cells of one file of bars: CSV, parquet, feather or a spreadsheet, packed or not, with the layout that it has."""
 
+import bz2
 import codecs
 import csv
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnusableFileError, layout_of
-from data.raw.text import Float64Array, numbers, resolve_days
+from data.raw.choices import Choices
+from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
+from data.raw.text import are_days, are_numbers
 from utils.errors import first_line
 
-PARQUET_SUFFIXES = (".parquet", ".pq")
+_FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
+    ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
+    ".orc": pd.read_orc, ".xlsx": pd.read_excel, ".xls": pd.read_excel,
+}  # fmt: skip
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress,
+    ".zst": lambda packed: pa.CompressedInputStream(pa.py_buffer(packed), "zstd").read(),
+}  # fmt: skip
+SUFFIXES = (".csv", ".txt", ".tsv", *_FRAMES)
+PACKERS = (*_UNPACK,)
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
-"""Fields of text in memory at once."""
-_FEW_ROWS = 5
-"""Rows from which on columns are judged by their values."""
+"""Fields of text in memory at once, but for those of the columns that are used."""
+_NAME_THEM = "say which is which: --columns date=TITLE,open=TITLE,high=TITLE,low=TITLE,close=TITLE"
+NO_BAR, NO_PRICE = "line that is no bar", "no price"
+_ENCODINGS = ("cp1252", "cp1250", "cp1251", "gb18030", "cp932", "cp949")
+"""Encodings of files that are no Unicode; the first is taken in which the titles are known."""
 
 
-def read_file(path: Path, file_ticker: str, dropped: Counter[str], notes: list[str]) -> tuple[pd.DataFrame, bool]:
-    """Return a file's unchecked rows, and whether it has closes only.
+@dataclass
+class Table:
+    """Cells of one file in the notation of its vendor."""
 
-    Columns are `day` since 1970-01-01, `ticker` (`file_ticker` where the file has none), prices (the close where there
-    is no other), volume (NaN where unknown), and those of `adjusted`, `split` and `dividend` that the file has. Lines
-    that are no rows are counted in `dropped`, assumptions are added to `notes`. Raises `UnusableFileError` and OSError.
+    path: Any
+    """Its path, or its place in a zip file."""
+    layout: Layout
+    cells: pd.DataFrame
+    """A column per place of the layout: texts, or numbers and times of parquet."""
+    first_line: int = 1
+    """Of the rows in the file."""
+    orders: list[str] = field(default_factory=list)
+    """Possible orders of its dates."""
+    signs: dict[int, str] = field(default_factory=dict)
+    """Decimal signs by column, as `decimal_sign` finds them."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing of its notation is left open."""
+        return len(self.orders) == 1 and not any(sign.startswith("?") for sign in self.signs.values())
+
+    @property
+    def family(self) -> tuple[str, ...]:
+        """Files of one vendor have the same."""
+        return (*(() if self.layout.panel else self.layout.titles), self.layout.separator)
+
+    def texts(self, role: str) -> pd.Series:
+        """Return a column as text."""
+        return texts_of(self.cells[self.layout.fields[role]])
+
+
+def texts_of(column: pd.Series) -> pd.Series:
+    """Return a column as text without spaces around it, "" where it is empty."""
+    return column.astype("str").fillna("").str.strip()
+
+
+def kind_of(name: str) -> str:
+    """Return the suffix of a file's name in lower case, without that of a packer."""
+    *_, before, last = ("", "", *(suffix.lower() for suffix in PurePath(name).suffixes))
+    return before if last in PACKERS else last
+
+
+def read_table(path: Any, choices: Choices, dropped: Counter[str], needed: Sequence[str] = PRICES) -> Table:
+    """Return a file's cells; lines that are no rows are counted in `dropped`.
+
+    Raises `UnusableFileError` for a file without bars, and `UnclearFileError` where a person must say what is meant.
     """
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1" or path.suffix.lower() in PARQUET_SUFFIXES
-    blocks = _parquet_blocks(path) if is_parquet else _csv_blocks(path, dropped, notes)
-    parts = [(layout, _rows(layout, cells, file_ticker)) for layout, cells in blocks]
-    if not parts:
-        raise UnusableFileError("no rows")
-    layout, rows = parts[0][0], pd.concat([part for _, part in parts], ignore_index=True)
-    place, texts = pd.factorize(rows.pop("date"))
-    days, unsettled = resolve_days(texts.tolist())
-    rows["day"] = days[place]
-    if unsettled is not None:
-        notes.append(f"{path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it")
-    if layout.panel and layout.has_closes_only:
-        _refuse_what_is_no_close(rows)
-    return rows, layout.has_closes_only
-
-
-def _refuse_what_is_no_close(rows: pd.DataFrame) -> None:
-    """Raise `UnusableFileError` where columns that would be closes of tickers are the bars of one, or its volume."""
-    closes = rows.drop_duplicates(["day", "ticker"]).pivot(index="day", columns="ticker", values="close")
-    closes = closes.where(closes > 0)
-    is_whole = (closes.isna() | (closes == closes.round())).all()
-    is_volume = is_whole & (np.log(closes).diff().abs().median() > 0.1)  # a median day moves no price by as much
-    bars = closes.dropna()
-    top, bottom = bars.max(axis=1), bars.min(axis=1)
-    highest, lowest = bars.eq(top, axis=0).all(), bars.eq(bottom, axis=0).all()
-    is_bar = 4 <= bars.shape[1] <= 6 and highest.any() and lowest.any() and not (highest & lowest).any()
-    is_bar = is_bar and (top < 1.5 * bottom).mean() > 0.9  # prices of one bar are near one another
-    if len(closes) >= _FEW_ROWS and (is_bar or is_volume.any()):
-        names = ", ".join(closes.columns[is_volume] if is_volume.any() else closes.columns)
-        raise UnusableFileError(
-            f"columns {names} behave as volume or one ticker's bars do; name them open, high, low, close and volume, "
-            "or give one row per ticker and day"
-        )
-
-
-def _csv_blocks(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[tuple[Layout, pd.DataFrame]]:
-    """Yield the layout, and blocks of text with a column for each of its fields; count lines that cannot be a row."""
-    with path.open("rb") as binary:
-        head_bytes = binary.read(_HEAD_BYTES)
+    suffix = PurePath(path.name).suffix.lower()
     try:
-        encoding = "utf-16" if head_bytes[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-        codecs.getincrementaldecoder(encoding)().decode(head_bytes)
-    except UnicodeDecodeError:
-        encoding = "cp1252"
-    with path.open(encoding=encoding, errors="replace") as file:
+        with path.open("rb") as file:
+            content = io.BytesIO(_UNPACK[suffix](file.read())) if suffix in _UNPACK else file
+            is_parquet = content.read(4) == b"PAR1"
+            content.seek(0)
+            if read := pd.read_parquet if is_parquet else _FRAMES.get(kind_of(path.name)):
+                table = _frame_table(path, _frame(read, content), choices, needed)
+            else:
+                table = _csv_table(path, content, choices, dropped, needed)
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException, zipfile.BadZipFile) as error:
+        raise UnusableFileError(f"no readable file ({first_line(error)})") from None
+    if table.cells.empty:
+        raise UnusableFileError("no rows")
+    if (kept := choices.kept) and kept[0] in table.layout.titles:
+        column = texts_of(table.cells[table.layout.titles.index(kept[0])])
+        table.cells = table.cells[column == kept[1]]
+        if table.cells.empty:
+            raise UnusableFileError(f"no rows with {'='.join(kept)}")
+    _require_known_texts(table, choices)
+    return table
+
+
+def _require_known_texts(table: Table, choices: Choices) -> None:
+    """Raise `UnclearFileError` where a file without a column of tickers has texts that may be tickers."""
+    layout = table.layout
+    known = {*layout.fields.values(), *(place for _, place in choices.places(layout.titles))}
+    if layout.panel or "ticker" in layout.fields or not layout.headers:
+        return
+    for place in sorted({*range(len(layout.titles))} - known):
+        if pd.api.types.is_string_dtype(column := table.cells[place]):
+            texts = [text for text in texts_of(column).unique() if text.casefold() not in BLANKS]
+            plain, title = [text.rstrip("%KMB") for text in texts[:_HEAD_LINES]], layout.titles[place]
+            if len(texts) > 1 and not any(are_numbers(plain) + are_days(plain)) and ":" not in texts[0]:
+                raise UnclearFileError(
+                    f"no column of tickers, but {title!r} with {texts[0][:20]!r} and {texts[1][:20]!r}; say what it "
+                    f"is: --columns ticker={title}, or --columns ignore={title}"
+                )
+
+
+def _csv_table(path: Any, content: Any, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
+    """Read text in the first encoding in which its titles are known; count lines that cannot be a row."""
+    reason: Exception | None = None
+    for encoding in _encodings(content.read(_HEAD_BYTES)):
+        content.seek(0)
+        file = io.TextIOWrapper(content, encoding, errors="replace")
         lines = (line for line in file if line.strip())
         head = list(islice(lines, _HEAD_LINES))
-        before, layout = _find_layout(head)
-        dropped["line before the first bar"] += before
-        if not layout.headers:
-            notes.append(f"{path.name} has no header: columns taken by position")
-        rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
-        while block := list(islice(rows, max(1, _BLOCK_CELLS // layout.width))):
-            yield layout, pd.DataFrame(block, dtype=object)
+        try:
+            before, layout = _find_layout(head, choices, needed)
+            break
+        except (UnclearFileError, UnusableFileError) as error:
+            reason = reason or error
+            file.detach()
+    else:
+        raise reason or UnusableFileError("empty file")
+    dropped["line before the first bar"] += before
+    rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
+    size = max(1, _BLOCK_CELLS // len(layout.titles))
+    blocks = [pd.DataFrame(block, dtype="str") for block in iter(lambda: list(islice(rows, size)), [])]
+    cells = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame()
+    return Table(path, layout, cells, before + layout.headers + 1)
 
 
-def _find_layout(head: list[str]) -> tuple[int, Layout]:
+def _encodings(head: bytes) -> Sequence[str]:
+    """Return the encodings in which a file that begins with these bytes may be written, the likely ones first."""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return ["utf-16"]
+    try:
+        codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        return _ENCODINGS
+    return ["utf-8-sig"]
+
+
+def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tuple[int, Layout]:
     """Return the number of lines before the header, or before the first row where there is none, and `layout_of`."""
+    above: list[str] = []
     for before, line in enumerate(head):
-        separator = max("\t;|,", key=line.count)
-        rows = [[text.strip() for text in _split(line, separator)] for line in head[before : before + 2]]
-        if layout := layout_of(rows, separator):
+        separator = next((one for one in "\t;|" if one in line), ",")
+        rows = [[text.strip() for text in split_line(line, separator)] for line in head[before : before + 2]]
+        if layout := layout_of(rows, separator, choices, needed):
+            if not layout.headers and len(above) == len(rows[0]) and not any(are_numbers(above) + are_days(above)):
+                raise UnclearFileError(f"unknown titles {separator.join(above)[:80]!r}; {_NAME_THEM}")
             return before, layout
+        above = rows[0]
     raise UnusableFileError(f"no header and no bar in the first {_HEAD_LINES} lines" if head else "empty file")
 
 
-def _split(line: str, separator: str) -> list[str]:
+def split_line(line: str, separator: str) -> list[str]:
     """Return the fields of one line; a line is never joined with the next, so a stray quote spoils one row only."""
     if '"' not in line:
         return line.rstrip("\r\n").split(separator)
@@ -109,58 +191,37 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iterator[list[str]]:
     """Yield the fields of each row; volume and events may be missing at the end."""
-    width, optional = layout.width, {"volume", *EVENTS}
-    needed = 1 + max(place for role, place in layout.fields.items() if role not in optional)
+    width, optional = len(layout.titles), {"volume", *EVENTS}
+    places = {place for group in layout.panel.values() for place in group.values()} | {
+        place for role, place in layout.fields.items() if role not in optional
+    }
     for line in lines:
-        fields = _split(line, layout.separator)
-        if len(fields) < needed or any(text.strip() for text in fields[width:]):
-            dropped["too few or too many fields"] += 1
+        fields = split_line(line, layout.separator)
+        if len(fields) <= max(places) or any(text.strip() for text in fields[width:]):
+            has_digits = any(map(str.isdigit, line))
+            dropped["too few or too many fields" if has_digits else NO_BAR] += 1
         else:
             yield fields[:width] + [""] * (width - len(fields))
 
 
-def _parquet_blocks(path: Path) -> Iterator[tuple[Layout, pd.DataFrame]]:
-    """Yield the layout, and all cells with a column for each of its fields."""
+def _frame(read: Callable[[Any], pd.DataFrame], content: Any) -> pd.DataFrame:
+    """Return the columns of a parquet file, a feather file or a spreadsheet, the index among them."""
     try:
-        frame = pd.read_parquet(path)
-        if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
-            frame = frame.reset_index()
+        frame = read(content)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
         raise UnusableFileError(f"no readable parquet file ({first_line(error)})") from None
+    except ImportError as error:
+        raise UnusableFileError(f"{first_line(error)} Or save it as CSV") from None
+    if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
+        frame = frame.reset_index()
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
-    frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
+    return frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
+
+
+def _frame_table(path: Any, frame: pd.DataFrame, choices: Choices, needed: Sequence[str]) -> Table:
     titles = [frame.columns.get_level_values(level).map(str).tolist() for level in range(frame.columns.nlevels)]
-    layout = layout_of([*titles, *(list(map(str, row)) for row in frame[:1].itertuples(index=False))])
-    if layout is None:
+    rows = [*titles, *(list(map(str, row)) for row in frame[:1].itertuples(index=False))]
+    layout = layout_of(rows, ",", choices, needed) if titles[0] else None
+    if layout is None or not layout.headers:
         raise UnusableFileError(f"no columns of dates and prices among {', '.join(titles[0][:8])}")
-    if len(frame):
-        yield layout, frame.set_axis(range(frame.shape[1]), axis=1)
-
-
-def _rows(layout: Layout, cells: pd.DataFrame, file_ticker: str) -> pd.DataFrame:
-    """Return long rows, their dates still texts. In a panel, a ticker without a close has no row."""
-    parts, date = [], _texts(cells[layout.fields["date"]])
-    for ticker, group in (layout.panel or {file_ticker: layout.fields}).items():
-        values = {
-            role: _values(cells[place], role, layout.separator)
-            for role, place in group.items()
-            if role not in ("date", "ticker")
-        }
-        columns = {"date": date, "ticker": ticker, **dict.fromkeys(PRICES, values["close"]), "volume": np.nan}
-        rows = pd.DataFrame(columns | values)
-        if layout.panel:
-            rows = rows[~_texts(cells[group["close"]]).str.casefold().isin(BLANKS)]
-        elif "ticker" in group:
-            rows["ticker"] = _texts(cells[group["ticker"]])
-        parts.append(rows)
-    return pd.concat(parts)
-
-
-def _values(column: pd.Series, role: str, separator: str) -> Float64Array:
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return numbers(_texts(column).tolist(), separator, role == "volume")
-
-
-def _texts(column: pd.Series) -> pd.Series:
-    return column.astype(str).fillna("").str.strip()
+    return Table(path, layout, frame.set_axis(range(frame.shape[1]), axis=1).reset_index(drop=True))

@@ -1,12 +1,14 @@
 """Layout of a file of bars, recognised by column titles (`headers.toml`) and the first row, for every vendor."""
 
+import re
 import tomllib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data.raw.text import is_day, is_number
+from data.raw.choices import Choices
+from data.raw.text import are_days, are_numbers
 
 PRICES = ["open", "high", "low", "close"]
 VALUES = [*PRICES, "volume"]
@@ -16,19 +18,30 @@ _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "at
 
 
 def plain(title: str) -> str:
-    """Return a title in lower case, letters and digits only, without accents."""
+    """Return a title in lower case, letters and digits only, without accents and what is in brackets."""
+    title = re.sub(r"(?<=.)[(\[][^)\]]*[)\]]", "", title) if "adj" not in title.casefold() else title
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", title.casefold())))
 
 
 _TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
 _NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
-_ROLES = {name: role for role, names in reversed(_NAMES.items()) for name in names}
-_CLOSES = frozenset({*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"})
+_RANKS = {name: (role, rank) for role, names in reversed(_NAMES.items()) for rank, name in enumerate(names)}
+_AFFIX = "prices?|prc|px|kurs|preis|prix|precio|preço|prezzo|fiyat|cena|цена"
+_PRICED = re.compile(rf"(?:{_AFFIX})?(.+?)(?:{_AFFIX})?")
+_ADJUSTED = re.compile(
+    "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復権|justera|duzeltil|skoryg"
+)
+_CLOSES = {*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"}
 """Names that are no ticker; `last` and `price` may be one."""
+_TICKER = re.compile(r"[\^$.]?[A-Z0-9][A-Z0-9.&=^/_ -]{0,14}")
 
 
 class UnusableFileError(Exception):
-    """A file without usable rows; the message is the reason."""
+    """A file without usable rows, which is left out; the message is the reason."""
+
+
+class UnclearFileError(Exception):
+    """A file whose meaning is not settled; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +52,13 @@ class Layout:
     """Lines before the first row."""
     fields: dict[str, int]
     """Column by role; `date` alone in a panel."""
-    width: int
+    titles: tuple[str, ...]
     separator: str
     """Of a CSV file's fields."""
     panel: dict[str, dict[str, int]] = field(default_factory=dict)
     """Column by role by ticker, in a file with columns for each ticker."""
+    is_guess: bool = False
+    """Roles are those of the places, or of single letters."""
 
     @property
     def has_closes_only(self) -> bool:
@@ -51,14 +66,30 @@ class Layout:
         return not set().union(*self.panel.values(), self.fields) & {"open", "high", "low"}
 
 
-def layout_of(rows: Sequence[Sequence[str]], separator: str = ",") -> Layout | None:
+def role_of(title: str) -> tuple[str, int] | None:
+    """Return what a title names, and its place among the titles of the same meaning; None for an unknown one."""
+    name = plain(title)
+    if found := _RANKS.get(name):
+        return found
+    if _ADJUSTED.search(name) and any(len(one) > 3 and one in name for one in _NAMES["close"]):
+        return ("close" if re.search("forsplits(?!and)", name) else "adjusted", 99)
+    inner = _PRICED.fullmatch(name)
+    found = _RANKS.get(inner[1]) if inner else None
+    return (found[0], 100 + found[1]) if found and found[0] in VALUES else None
+
+
+def layout_of(
+    rows: Sequence[Sequence[str]], separator: str, choices: Choices, needed: Sequence[str] = PRICES
+) -> Layout | None:
     """Return the layout of a file that begins with these rows, None for others.
 
-    Raises `UnusableFileError` where the header lacks a price.
+    Raises `UnclearFileError` where the header lacks one of the `needed` prices.
     """
     first, second = [*rows, [""]][:2]
     return (
-        _panel_layout(first, second, separator) or _titled_layout(first, second, separator) or _bare(first, separator)
+        _panel_layout(first, second, separator)
+        or _titled_layout(first, second, separator, choices, needed)
+        or _bare(first, separator, choices)
     )
 
 
@@ -68,58 +99,125 @@ def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -
         names = [ticker.strip() for ticker in tickers[1:]]
         if plain(tickers[0]) not in _CORNERS or len(names) != len(titles) - 1 or not all(names):
             continue
-        panel: dict[str, dict[str, int]] = {}
-        for place, (title, ticker) in enumerate(zip(titles[1:], names, strict=True), start=1):
-            if role := _ROLES.get(plain(title)):
-                panel.setdefault(ticker, {}).setdefault(role, place)
-        if not any("close" in group for group in panel.values()) or any(is_number(name, separator) for name in names):
-            continue
-        for ticker, group in panel.items():
-            has = [role for role in PRICES if role in group]
-            if has not in (PRICES, ["close"]):
-                got = ", ".join(has) or "none"
-                raise UnusableFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
-        return Layout(2, {"date": 0}, len(titles), separator, panel)
+        panel = _panel({place: (title, names[place - 1]) for place, title in enumerate(titles) if place})
+        if any("close" in group for group in panel.values()) and not any(are_numbers(names)):
+            return Layout(2, {"date": 0}, tuple(titles), separator, panel)
     return None
 
 
-def _titled_layout(titles: Sequence[str], first_row: Sequence[str], separator: str) -> Layout | None:
+def _panel(columns: dict[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of titles with their tickers, by place.
+
+    Raises `UnclearFileError` where a ticker has some prices but neither all nor the close alone.
+    """
+    panel: dict[str, dict[str, int]] = {}
+    for place, (title, ticker) in columns.items():
+        if role := role_of(title):
+            panel.setdefault(ticker, {}).setdefault(role[0], place)
+    for ticker, group in panel.items():
+        has = [role for role in PRICES if role in group]
+        if has not in (PRICES, ["close"]) and any("close" in own for own in panel.values()):
+            got = ", ".join(has) or "none"
+            raise UnclearFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
+    return panel
+
+
+def _joined(titles: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of titles such as Close_AAPL and AAPL.Close, if all are."""
+    columns = {}
+    for place, title in enumerate(titles[1:], start=1):
+        text = re.sub("[()'\"]", "", title)
+        for cut in re.finditer(r"[_.:|/, ]+", text):
+            one, other = text[: cut.start()], text[cut.end() :]
+            if one and other and (role_of(one) or role_of(other)):
+                columns[place] = (one, other) if role_of(one) else (other, one)
+                break
+        else:
+            return {}
+    return _panel(columns)
+
+
+def _titled_layout(
+    titles: Sequence[str], first_row: Sequence[str], separator: str, choices: Choices, needed: Sequence[str]
+) -> Layout | None:
     """Return the layout of a header with a column per role, or of tickers whose closes follow; None for another line.
 
-    Raises `UnusableFileError` where a price is missing.
+    Raises `UnclearFileError` where a price is missing.
     """
-    names, cells = [plain(title) for title in titles], [text.strip() for text in first_row]
-    fields = {
-        role: names.index(name)
-        for role, known in _NAMES.items()
-        if (name := next((name for name in known if name in names), None)) is not None
-    }
-    missing = [role for role in PRICES if role not in fields]
-    is_wide = missing and not _CLOSES & set(names) and set(names[1:]) - _ROLES.keys() and is_day(cells[0])
-    are_numbers = all(is_number(text, separator) for text in cells[1:] if text.casefold() not in BLANKS)
-    if is_wide and are_numbers and not any(is_number(title, separator) for title in titles):
-        panel = {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
-        return Layout(1, {"date": 0}, len(titles), separator, panel)
-    if len(missing) == len(PRICES) or ("date" not in fields and missing):
+    cells, chosen = [text.strip() for text in first_row], choices.places(titles)
+    is_day, is_number = are_days(cells), are_numbers(cells)
+    known = [(role_of(title), place) for place, title in enumerate(titles)]
+    fields = {found[0]: place for found, place in sorted(((f, p) for f, p in known if f), reverse=True)}
+    fields = {role: place for role, place in fields.items() if place not in {place for _, place in chosen}}
+    fields |= {role: place for role, place in chosen if role != "ignore"}
+    if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
+        fields["close"] = fields["adjusted"]
+    for place, title in enumerate(titles):  # alone it names a date
+        if plain(title) in _NAMES["time"] and place not in fields.values():
+            fields["time"] = place
+    if any(are_days(titles)) or ("date" not in fields and any(are_numbers(titles))):
         return None
-    if 0 not in fields.values():
+    if 0 not in fields.values() and (is_day[0] or not any(cells)):
         fields.setdefault("date", 0)  # an index column, whatever its title
-    if missing := [role for role in ("date", *PRICES) if role not in fields]:
-        raise UnusableFileError(f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'")
-    return Layout(1, fields, len(titles), separator)
+    missing = [role for role in ("date", *needed) if role not in fields]
+    if not missing:
+        return Layout(1, fields, tuple(titles), separator)
+    date = fields.get("date", is_day.index(True) if True in is_day else 0)
+    is_header = date < len(cells) and is_day[date] and any(is_number[:date] + is_number[date + 1 :])
+    letters = {name: place for place, title in enumerate(titles) if len(name := plain(title)) == 1}
+    if is_header and {*"ohlc"} <= letters.keys() and "close" not in fields:
+        named = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
+        fields = {role: letters[name] for role, name in named.items() if name in letters} | fields
+        return Layout(1, fields, tuple(titles), separator, is_guess=True)
+    if is_header and fields.get("date") == 0 and (panel := _closes_by_ticker(titles, cells, choices)):
+        return Layout(1, {"date": 0}, tuple(titles), separator, panel)
+    if is_header or ("date" in fields and len(missing) < len(needed)):
+        words = ",".join(f"{role}=TITLE" for role in missing)
+        shown = separator.join(titles)[:80]
+        raise UnclearFileError(
+            f"no column for {', '.join(missing)} in the header '{shown}'; say which it is: --columns {words}, "
+            "or --columns close=* if they are tickers"
+        )
+    return None
 
 
-def _bare(texts: Sequence[str], separator: str) -> Layout | None:
+def _closes_by_ticker(titles: Sequence[str], cells: Sequence[str], choices: Choices) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of a header of tickers, none for another header.
+
+    Unless a person says so, titles must look like tickers, and hold no close, no three prices and no volume.
+    """
+    if panel := _joined(titles):
+        return panel
+    known = {role_of(title) for title in titles[1:]} - {None}
+    roles = {found[0] for found in known if found}
+    is_bar = bool(_CLOSES & {*map(plain, titles)}) or {"open", "high", "low"} <= roles or roles - {*PRICES}
+    are_names = all(_TICKER.fullmatch(title.strip()) for title in titles[1:] if title.strip())
+    has_numbers = all(are_numbers([text for text in cells[1:] if text.casefold() not in BLANKS]))
+    if not has_numbers or not (choices.are_tickers or (are_names and not is_bar)):
+        return {}
+    return {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
+
+
+def _bare(texts: Sequence[str], separator: str, choices: Choices) -> Layout | None:
     """Return the layout by position of a line that holds a bar, or None for another line.
 
-    Raises `UnusableFileError` where it has further fields.
+    Raises `UnclearFileError` where it has further fields.
     """
-    for lead in (("date",), ("date", "ticker"), ("ticker", "date")):
+    titles = tuple(map(str, range(1, len(texts) + 1)))
+    fields = {role: place for role, place in choices.places(titles) if role != "ignore"}
+    is_day, is_number = are_days(texts), are_numbers(texts)
+    if {"date", *PRICES} <= fields.keys() and is_day[fields["date"]]:
+        return Layout(0, fields, titles, separator)
+    leads = ("date", "time"), ("date", "ticker", "time"), ("ticker", "date", "time"), ("date",), ("date", "ticker")
+    for lead in (*leads, ("ticker", "date")):
         fields = {role: place for place, role in enumerate((*lead, *VALUES)[: len(texts)])}
-        is_bar = "close" in fields and all(is_number(texts[fields[role]], separator) for role in PRICES)
-        if not is_bar or not is_day(texts[fields["date"]]):
+        is_bar = "close" in fields and is_day[fields["date"]] and all(is_number[fields[role]] for role in PRICES)
+        if not is_bar or ("time" in lead and ":" not in texts[fields["time"]]):
             continue
         if any(texts[len(fields) :]):
-            raise UnusableFileError(f"{len(texts)} fields a line and no header; name them in a first line")
-        return Layout(0, fields, len(texts), separator)
+            raise UnclearFileError(
+                f"{len(texts)} fields a line and no header; say which is which by their places: "
+                "--columns date=1,open=2,high=3,low=4,close=5"
+            )
+        return Layout(0, fields, titles, separator, is_guess=True)
     return None

@@ -2,10 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,26 +15,38 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data.bars import BAD_TICKER, EARLIEST, LARGEST_RATIO, SMALLEST_PRICE, has_wrong_digit, is_bad_ticker, latest_day
+from data.bars import (
+    BAD_TICKER,
+    EARLIEST,
+    LARGEST_RATIO,
+    SMALLEST_PRICE,
+    has_wrong_digit,
+    is_bad_ticker,
+    latest_day,
+    misread_weekdays,
+    spacing,
+)
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
-from data.raw.files import PARQUET_SUFFIXES, read_file
-from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
+from data.raw.choices import Choices
+from data.raw.files import NO_BAR, NO_PRICE, Table, read_table
+from data.raw.folder import found_files, shown, ticker_of
+from data.raw.layout import EVENTS, PRICES, VALUES, UnclearFileError, UnusableFileError
+from data.raw.rows import SAME, Evidence, examine, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
-from data.raw.text import NO_DAY, date_of
+from data.raw.text import NO_DAY, Int32Array, date_of
 from utils.config.settings import hint
-from utils.errors import DataError
+from utils.errors import ConfigError, DataError
 from utils.progress import progress
 from utils.runs.durable import make_directory, new_file
 
-SUFFIXES = (".csv", ".txt", ".tsv", *PARQUET_SUFFIXES)
 _LISTED = 20
-_FILE = re.compile(
-    r"(?:historicaldata_|daily_(?:adjusted_)?)?(?:(\^.+)_d|(.+)_us_d|(.+)\.us|(.+?))"
-    r"(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
-    re.IGNORECASE,
-)
-"""What Nasdaq, Alpha Vantage, Stooq, Investing.com and browsers add to a ticker in a file's name."""
+_FEW_BARS = 5
+"""Bars of a ticker up to which their spacing may be chance."""
+_SCALED = "prices are scaled to the adjusted close where there is one, volume the other way"
+_REPEATED, _IDLE = "duplicate date with the same prices", "no trade: volume 0 at a single price"
+_NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
+"""Reasons for which rows are dropped that were no bars, or are there otherwise."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
 
@@ -78,24 +92,31 @@ class PrepareSummary:
         ]
 
 
-def prepare(source: Path, target: Path, benchmark: str | None = None, *, append: bool = False) -> PrepareSummary:
+def prepare(
+    source: Path, target: Path, benchmark: str | None = None, *, append: bool = False, choices: Choices | None = None
+) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Files are CSV or parquet, with tickers in a column, one per file, or side by side (`data/raw/layout.py`). Columns
-    are recognised by name; a CSV file without a header has date, open, high, low, close and perhaps volume in this
-    order. Without a ticker column the file's name is the ticker. Prices are adjusted (`data/raw/adjustment.py`), and
-    volume inversely. Of several rows for one date the last is kept. Rows without a date or with a price that is
-    missing, infinite, not positive or five times another one of its bar are dropped. A `benchmark`, a ticker of the
-    data, goes to TARGET.benchmark.csv (`date, close`) instead. With `append` the bars of an earlier `target` are kept,
-    and those of the files follow each ticker's last one. Raises `DataError`, and writes nothing, if nothing usable is
-    found, the benchmark is missing, a bar of the earlier file would change, or a file cannot be written.
+    Files are CSV, parquet, feather or packed ones, with tickers in a column, one per file or folder, or side by side
+    (`data/raw/layout.py`). Columns are recognised by name; a CSV file without a header has date, open, high, low, close
+    and perhaps volume in this order. Prices are adjusted (`data/raw/adjustment.py`), and volume inversely. Of several
+    rows for one date the last is kept. Rows without a date or with a price that is missing, infinite, not positive or
+    five times another one of its bar are dropped, and so are bars of a stock on which nothing was traded. A
+    `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`) instead. With `append` the bars of
+    an earlier `target` are kept, and those of the files follow each ticker's last one.
+
+    Raises `DataError`, and writes nothing, if nothing usable is found, too many rows are dropped, the files do not
+    settle how they are to be read and `choices` neither, bars are not daily, the benchmark is missing, a bar of the
+    earlier file would change, or a file cannot be written.
     """
-    summary = PrepareSummary(target)
+    summary, choices = PrepareSummary(target), choices or Choices()
     old = read_prepared(target, benchmark) if append else None
-    parts, events = _read_files(source, target, summary)
+    parts, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
     read = pd.concat(parts, ignore_index=True)
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
-    rows = _merged(pd.concat([old, read], ignore_index=True), spelled, summary.dropped)
+    both = pd.concat([old, read.assign(is_new=True)], ignore_index=True)
+    rows = _merged(both, spelled, summary.dropped, choices.max_bad_row_share)
+    _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     codes = names.get_indexer(events["ticker"].map(spelled))
     events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
@@ -122,6 +143,11 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
         for name in names
         if name.startswith("^")
     ]
+    apart = stocks.groupby("ticker", observed=True)["day"].agg(
+        lambda days: spacing(days.to_numpy()) if len(days) > _FEW_BARS else ""
+    )
+    if apart.any():
+        raise DataError(f"expected daily bars, got {apart[apart != ''].iloc[0]} ones of {apart[apart != ''].index[0]}")
     summary.survey = survey_of(stocks)
     _write(stocks, ["ticker", *VALUES], target)
     if benchmark is not None:
@@ -130,57 +156,100 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
     return summary
 
 
-def _read_files(source: Path, target: Path, summary: PrepareSummary) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the rows of each usable file, and the events of all that are still to be applied."""
-    parts, events, is_scaled = [], [], False
-    for path in progress(_found(source, target), "read", "file"):
-        try:
-            rows, has_closes_only = read_file(path, _ticker_of(path), summary.dropped, summary.notes)
-            own = rows.reindex(columns=["ticker", "day", *EVENTS])
-            has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
-            if "adjusted" in rows:
-                rows, has_event, is_scaled = scale_to_adjusted(rows), has_event & False, True
-            parts.append(_usable(rows.drop(columns=EVENTS, errors="ignore"), summary.dropped))
-        except (UnusableFileError, OSError) as reason:
-            summary.skipped.append((str(path.relative_to(source)) if source.is_dir() else path.name, str(reason)))
-            continue
-        events.append(own[has_event & (own["day"] != NO_DAY)])
-        summary.closes_only += has_closes_only
-    if not parts:
+def _read_files(
+    source: Path, target: Path, summary: PrepareSummary, choices: Choices, known: Int32Array | None
+) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+    """Return the rows of each usable file, and the events of all that are still to be applied.
+
+    Files that settle their notation themselves are read first, and the others by what these show.
+    """
+    evidence, titles = Evidence(set), set[str]()
+    open_files, done = dict[int, Table](), dict[int, tuple[str, pd.DataFrame, pd.DataFrame]]()
+    written = (target, benchmark_file(target), target.with_suffix(".html"))
+    for place, path in enumerate(progress(found_files(source, written, summary.skipped), "read", "file")):
+        with _skipping(path, source, summary):
+            table = read_table(path, choices, summary.dropped)
+            titles.update(title.casefold() for title in table.layout.titles)
+            examine(table, evidence, known)
+            if table.is_settled:
+                done[place] = _bars(table, source, summary, choices)
+            else:
+                open_files[place] = table
+    days = [np.unique(rows["day"]) for _, rows, _ in done.values()]
+    traded = np.unique(np.concatenate([*days, *([] if known is None else [known])])) if days else known
+    for place, table in open_files.items():
+        with _skipping(table.path, source, summary):
+            settle(table, evidence, choices, traded)
+            done[place] = _bars(table, source, summary, choices)
+    if not done:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    summary.files_read = len(parts)
-    if is_scaled:
-        summary.notes.append("prices are scaled to the adjusted close where there is one, volume the other way")
+    _require_titles(choices, titles)
+    if not choices.weekend_sessions:
+        _require_weekdays({name: np.unique(rows["day"]) for name, rows, _ in done.values()}, known)
+    summary.files_read = len(done)
     if summary.closes_only:
         summary.notes.append(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    return parts, pd.concat(events, ignore_index=True)
+    _, parts, events = zip(*(done[place] for place in sorted(done)), strict=True)
+    return list(parts), pd.concat(events, ignore_index=True)
 
 
-def _found(source: Path, target: Path) -> list[Path]:
-    """Return the files to read, without those written by an earlier call."""
-    written = {target.resolve(), benchmark_file(target).resolve()}
-    if not source.exists() or source.resolve() in written:
+@contextmanager
+def _skipping(path: Any, source: Path, summary: PrepareSummary) -> Iterator[None]:
+    """List a file that cannot be used; raise `DataError` for one that a person must explain."""
+    try:
+        yield
+    except UnusableFileError as reason:
+        summary.skipped.append((shown(path, source), str(reason)))
+    except UnclearFileError as reason:
         raise DataError(
-            f"expected a CSV or parquet file, or a folder, other than the file to write, got {source}, which "
-            f"{'does not exist' if not source.exists() else 'is that file'}"
+            f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
+        ) from None
+
+
+def _bars(
+    table: Table, source: Path, summary: PrepareSummary, choices: Choices
+) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+    """Return a file's name, its usable rows, one a day of each ticker, and its events that are still to be applied."""
+    rows = rows_of(table, choices, summary.dropped)
+    if not table.layout.panel and "ticker" not in table.layout.fields:
+        rows["ticker"] = ticker_of(table.path, source, rows["day"])
+    own = rows.reindex(columns=["ticker", "day", *EVENTS])
+    has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
+    if "adjusted" in rows:
+        rows, has_event = scale_to_adjusted(rows), has_event & False
+        summary.notes += [_SCALED] * (_SCALED not in summary.notes)
+    rows = one_bar_a_day(_usable(rows.drop(columns=EVENTS, errors="ignore"), summary.dropped), table, choices)
+    if apart := spacing(np.unique(rows["day"])):
+        raise UnclearFileError(f"{apart} bars; give daily ones")
+    summary.closes_only += table.layout.has_closes_only
+    return shown(table.path, source), rows, own[has_event & (own["day"] != NO_DAY)]
+
+
+def _require_titles(choices: Choices, titles: set[str]) -> None:
+    """Raise ConfigError where a person names a column that no file has."""
+    named = [title for _, title in choices.pairs if title != "*" and not title.isdecimal()]
+    for title in [*named, *(choices.kept or ())[:1]]:
+        if title.casefold() not in titles:
+            raise ConfigError(f"expected a title of a column, got {title!r}{hint(title, titles)}, which no file has")
+
+
+def _require_weekdays(files: dict[str, Int32Array], known: Int32Array | None) -> None:
+    """Raise `DataError` where days on weekends prove that the dates of a file are misread."""
+    is_misread = {name: misread_weekdays(days) for name, days in files.items()}
+    right = [days for name, days in files.items() if not is_misread[name]]
+    days = np.concatenate([*right, *([] if known is None else [known])]) if right or known is not None else np.empty(0)
+    counts = np.bincount((days.astype(np.int64) + 3) % 7, minlength=7)
+    regular = np.flatnonzero(counts > 0.08 * max(1, counts.sum())).tolist()
+    for name in (name for name, is_so in is_misread.items() if is_so and misread_weekdays(files[name], regular)):
+        first = next(day for day in files[name].tolist() if (day + 3) % 7 > 4)
+        raise DataError(
+            f"expected sessions, got bars on weekends in {name}, as on {date_of(first)} (dates in wrong order, or of "
+            "another time zone?); say --dates ymd, mdy or dmy, mend them, or --weekend-sessions if its market is open"
         )
-    if not source.is_dir():
-        return [source]
-    files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not (files := [path for path in files if path.resolve() not in written]):
-        raise DataError(f"expected files that end in {', '.join(SUFFIXES)} in the folder {source}, got none")
-    return files
-
-
-def _ticker_of(path: Path) -> str:
-    """Return the ticker that a file's name tells; Stooq's ^spx_d, aapl_us_d and aapl.us are ^SPX and AAPL."""
-    named = _FILE.fullmatch(path.stem)
-    *stooq, plain = named.groups() if named else (path.stem,)
-    return plain.strip() if plain else next(filter(None, stooq)).upper()
 
 
 def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
@@ -202,8 +271,6 @@ def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
     rows = rows[first == len(faults)]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
-    if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
-        raise UnusableFileError("many rows for one date: expected daily bars, or a column of tickers")
     return rows
 
 
@@ -224,13 +291,43 @@ def _spellings(names: Iterable[str], earlier: Iterable[str], summary: PrepareSum
     return {name: spelled[short.casefold()] for name, short in [*plain.items(), *((one, one) for one in earlier)]}
 
 
-def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str]) -> pd.DataFrame:
-    """Return rows of all files sorted by ticker, as a category, and day, the last of each kept."""
+def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str], max_share: float) -> pd.DataFrame:
+    """Return rows of all files sorted by ticker, as a category, and day, the last of each kept.
+
+    Raises `DataError` where prices of one ticker and day differ on more than this share of its rows.
+    """
     rows["ticker"] = rows["ticker"].map(spelled).astype("category")
     rows = rows.sort_values(["ticker", "day"], kind="stable")  # rows of one date stay in the order read
+    is_new = rows.pop("is_new").notna()
+    traded = rows["volume"] > 0
+    is_flat = (rows[PRICES].max(axis=1) == rows[PRICES].min(axis=1)) & (rows["volume"] == 0)
+    is_idle = is_new & is_flat & traded.groupby(rows["ticker"], observed=True).transform("any")
+    rows, is_new = rows[~is_idle], is_new[~is_idle]
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
-    dropped["duplicate date, the last row was kept"] = int(is_repeated.sum())
+    later = rows[PRICES].shift(-1)
+    is_other = is_repeated & is_new & ~np.isclose(rows[PRICES], later, rtol=SAME).all(axis=1)
+    dropped.update({_IDLE: int(is_idle.sum()), _REPEATED: int((is_repeated & ~is_other).sum())})
+    dropped["duplicate date, the last row was kept"] = int(is_other.sum())
+    shares = is_other[is_new].groupby(rows["ticker"][is_new], observed=True).mean()
+    if len(shares) and shares.max() > max_share:
+        first = rows[is_other & (rows["ticker"] == shares.idxmax())].iloc[0]
+        close = later.loc[first.name, "close"]
+        raise DataError(
+            f"expected one series of {first['ticker']}, got closes {first['close']:g} and {close:g} on "
+            f"{date_of(first['day'])} in two files or rows; rename or remove one of them, or raise --max-bad-row-share"
+        )
     return rows[~is_repeated].reset_index(drop=True)
+
+
+def _require_few_dropped(dropped: Counter[str], kept: int, max_share: float) -> None:
+    """Raise `DataError` where more than this share of all rows was dropped."""
+    lost = Counter({reason: rows for reason, rows in dropped.items() if reason not in _NO_LOSS})
+    if lost.total() > max_share * (kept + lost.total()):
+        reasons = "; ".join(f"{rows} {reason}" for reason, rows in lost.most_common(3) if rows)
+        raise DataError(
+            f"expected at most {max_share:.2%} of the rows to be dropped, got {lost.total()} of {kept + lost.total()} "
+            f"({reasons}); mend the files, or allow it: --max-bad-row-share"
+        )
 
 
 def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:

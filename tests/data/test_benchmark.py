@@ -32,7 +32,7 @@ def test_closes_are_the_last_known_ones_and_none_is_made_up(tmp_path: Path) -> N
     ("text", "named"),
     [
         ("", "CSV file with columns date, close"),
-        ("date,price\n2020-01-01,1\n", "got date, price"),
+        ("date,open\n2020-01-01,1\n", "no column for close in the header 'date,open'"),
         ("date,close\n", "at least one row"),
         ("date,close\n2020-01-01,1\nsoon,2\n", "'soon', '2' on line 3"),
         ("date,close\n2020-01-01,0\n", "'0' on line 2"),

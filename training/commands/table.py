@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from data.raw.choices import Choices
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config import kinds
 from utils.config.cli import Command
@@ -37,6 +38,7 @@ class PrepareArguments:
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
     append: bool = False
     """Append to the bars of TARGET, which stay as they are; a file that would change one is refused."""
+    reading: Choices = field(default_factory=Choices)
 
 
 @checked_dataclass

@@ -1,21 +1,26 @@
 """Open positions, read from a file and described as the environment observes them."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, LOW
 from data.market import Market
+from data.raw.files import split_line
+from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, possible_orders, resolve_days
 from environment import orders
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
+_NEAR = 1.1
+"""Ratio of an entry's price to the prices of its day beyond which it is another stock's, or that before a split."""
 COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
 
@@ -87,24 +92,52 @@ def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
     """
     where, held = str(path), dict[str, Holding]()
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-                raise ValueError(f"no {missing[0]} in its header")
-            for row in reader:
-                where = f"line {reader.line_num} of {path}"
-                holding = _holding(row, market, day)
-                if holding.ticker in held:
-                    raise ValueError(f"{holding.ticker} a second time")
-                held[holding.ticker] = holding
-    except (OSError, ValueError, csv.Error) as error:
+        head, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
+        separator = next((one for one in "\t;|" if one in head), ",")
+        titles = [title.strip() for title in split_line(head, separator)]
+        if missing := [name for name in COLUMNS if name not in titles]:
+            raise ValueError(f"no {missing[0]} in its header")
+        fields = {place: split_line(line, separator) for place, line in enumerate(lines, 2) if line.strip()}
+        table = pd.DataFrame([row[: len(titles)] for row in fields.values()], columns=titles, dtype="str").fillna("")
+        table, days = _numbered(table[list(COLUMNS)], separator), np.unique(market.dates.astype("datetime64[D]"))
+        table["entry_date"] = _iso_dates(table["entry_date"], days.astype(np.int32))
+        for place, row in zip(fields, table.to_dict("records"), strict=True):
+            where = f"line {place} of {path}"
+            holding = _holding(row, market, day)
+            if holding.ticker in held:
+                raise ValueError(f"{holding.ticker} a second time")
+            held[holding.ticker] = holding
+    except (OSError, ValueError) as error:
         raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
     return list(held.values())
 
 
-def _holding(row: Mapping[str, str | None], market: Market, day: int) -> Holding:
+def _numbered(table: pd.DataFrame, separator: str) -> pd.DataFrame:
+    """Return texts whose numbers have decimal points. Raises ValueError where commas or points may be either."""
+    bare = table.map(str.strip).assign(**{name: bare_numbers(table[name].str.strip()) for name in COLUMNS[2:]})
+    signs = {sign for name in COLUMNS[2:] if (sign := decimal_sign(bare[name]))}
+    settled = sorted(signs & OTHER.keys()) or ["."] * (separator == "," or not signs)
+    if len(settled) != 1:
+        raise ValueError("numbers that may have decimals or thousands; write 1234.5")
+    for name in COLUMNS[2:]:
+        bare[name] = (
+            bare[name].str.replace(OTHER[settled[0]], "", regex=False).str.replace(settled[0], ".", regex=False)
+        )
+    return bare
+
+
+def _iso_dates(texts: pd.Series, sessions: NDArray[np.int32]) -> list[str]:
+    """Return dates as ISO texts, and other texts as they are. Raises ValueError where day and month may be either."""
+    orders = possible_orders(texts.tolist(), sessions)
+    if len(orders) > 1:
+        raise ValueError(f"dates like {texts.iloc[0]}, which may be read in several ways; write 2020-12-31")
+    days = resolve_days(texts.tolist(), orders[0])
+    return [text if day == NO_DAY else str(date_of(day)) for text, day in zip(texts, days.tolist(), strict=True)]
+
+
+def _holding(row: Mapping[str, str], market: Market, day: int) -> Holding:
     """Raise ValueError where a row is no position."""
-    ticker, entry_date, *numbers = ((row[name] or "").strip() for name in COLUMNS)
+    ticker, entry_date, *numbers = (row[name] for name in COLUMNS)
     columns = {market.tickers[column]: column for column in market.investable_columns.tolist()}
     if ticker not in columns:
         raise ValueError(f"{ticker!r}, which the agent cannot buy")
@@ -115,6 +148,14 @@ def _holding(row: Mapping[str, str | None], market: Market, day: int) -> Holding
     if entry > day:
         raise ValueError(f"an entry after {market.dates[day]}")
     bars = market.data_array[entry : day + 1, columns[ticker]]
+    if not MIN_TARGET_PERCENT - 0.01 <= target <= MAX_TARGET_PERCENT + 0.01:
+        raise ValueError(f"a target of {target:g} in place of {MIN_TARGET_PERCENT:g} to {MAX_TARGET_PERCENT:g} percent")
+    low, high = next((bar[[LOW, HIGH]].tolist() for bar in bars if np.isfinite(bar[CLOSE])), (price, price))
+    if not low / _NEAR <= price <= high * _NEAR:
+        raise ValueError(
+            f"an entry of {ticker} at {price:g}, whose prices are {low:g} to {high:g} that day; after a split give its "
+            "price and shares as they are since then"
+        )
     return Holding(ticker, columns[ticker], entry, price, target, shares, bars)
 
 
