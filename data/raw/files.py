@@ -209,7 +209,8 @@ def _frame(read: Callable[[Any], pd.DataFrame], content: Any) -> pd.DataFrame:
     try:
         frame = read(content)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
-        raise UnusableFileError(f"no readable parquet file ({first_line(error)})") from None
+        kind = read.__name__.removeprefix("read_")
+        raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None
     except ImportError as error:
         raise UnusableFileError(f"{first_line(error)} Or save it as CSV") from None
     if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):

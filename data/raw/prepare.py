@@ -44,7 +44,8 @@ _LISTED = 20
 _FEW_BARS = 5
 """Bars of a ticker up to which their spacing may be chance."""
 _SCALED = "prices are scaled to the adjusted close where there is one, volume the other way"
-_REPEATED, _IDLE = "duplicate date with the same prices", "no trade: volume 0 at a single price"
+_REPEATED, _OTHER = "duplicate date with the same prices", "duplicate date, the last row was kept"
+_IDLE = "no trade: volume 0 at a single price"
 _NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
 """Reasons for which rows are dropped that were no bars, or are there otherwise."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
@@ -116,7 +117,7 @@ def prepare(
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
     both = pd.concat([old, read.assign(is_new=True)], ignore_index=True)
     rows = _merged(both, spelled, summary.dropped, choices.max_bad_row_share)
-    _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
+    _require_few_dropped(summary.dropped, len(read) - summary.dropped[_OTHER], choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     codes = names.get_indexer(events["ticker"].map(spelled))
     events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
@@ -143,11 +144,7 @@ def prepare(
         for name in names
         if name.startswith("^")
     ]
-    apart = stocks.groupby("ticker", observed=True)["day"].agg(
-        lambda days: spacing(days.to_numpy()) if len(days) > _FEW_BARS else ""
-    )
-    if apart.any():
-        raise DataError(f"expected daily bars, got {apart[apart != ''].iloc[0]} ones of {apart[apart != ''].index[0]}")
+    _require_days(stocks)
     summary.survey = survey_of(stocks)
     _write(stocks, ["ticker", *VALUES], target)
     if benchmark is not None:
@@ -306,8 +303,8 @@ def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str], 
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
     later = rows[PRICES].shift(-1)
     is_other = is_repeated & is_new & ~np.isclose(rows[PRICES], later, rtol=SAME).all(axis=1)
-    dropped.update({_IDLE: int(is_idle.sum()), _REPEATED: int((is_repeated & ~is_other).sum())})
-    dropped["duplicate date, the last row was kept"] = int(is_other.sum())
+    counts = {_IDLE: is_idle, _REPEATED: is_repeated & ~is_other, _OTHER: is_other}
+    dropped.update({reason: int(is_such.sum()) for reason, is_such in counts.items()})
     shares = is_other[is_new].groupby(rows["ticker"][is_new], observed=True).mean()
     if len(shares) and shares.max() > max_share:
         first = rows[is_other & (rows["ticker"] == shares.idxmax())].iloc[0]
@@ -317,6 +314,13 @@ def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str], 
             f"{date_of(first['day'])} in two files or rows; rename or remove one of them, or raise --max-bad-row-share"
         )
     return rows[~is_repeated].reset_index(drop=True)
+
+
+def _require_days(stocks: pd.DataFrame) -> None:
+    """Raise `DataError` where the bars of a ticker are weeks or months apart."""
+    for ticker, own in stocks.groupby("ticker", observed=True)["day"]:
+        if len(own) > _FEW_BARS and (apart := spacing(own.to_numpy())):
+            raise DataError(f"expected daily bars, got {apart} ones of {ticker}; give daily ones, or leave it out")
 
 
 def _require_few_dropped(dropped: Counter[str], kept: int, max_share: float) -> None:

@@ -24,10 +24,10 @@ from data.raw.text import (
 
 _FEW_ROWS = 5
 """Rows from which on columns are judged by their values."""
+_RARE = 0.01
+"""Share of rows that do not behave as the others."""
 SAME = 1e-4
 """Relative difference of two downloads of one price."""
-
-
 Evidence = defaultdict[tuple[str, ...], set[str]]
 """Orders of dates and decimal signs of prices and volume that the files of each vendor show, by what and family."""
 
@@ -140,14 +140,20 @@ def _values(column: pd.Series, role: str, sign: str | None) -> Float64Array:
     if role == "split" and column.str.contains("[:/]").any():  # 3:2 is three shares for two
         parts = column.str.extract("^([0-9.]+) ?[:/] ?([0-9.]+)$").astype(np.float64)
         return np.asarray((parts[0] / parts[1]).fillna(pd.to_numeric(column, errors="coerce")), dtype=np.float64)
-    return numbers(column, sign or ".", role == "volume")
+    values = numbers(column, sign or ".", role == "volume")
+    is_lost = np.isnan(values) & column.str.contains("[0-9]").to_numpy(dtype=bool)
+    if role == "volume" and is_lost.mean() > _RARE:
+        raise UnclearFileError(
+            f"volume {column[is_lost].iloc[0]!r}; write numbers, or leave it out: --columns ignore=TITLE"
+        )
+    return values
 
 
 def _require_bars(rows: pd.DataFrame) -> None:
     """Raise `UnclearFileError` where high and low do not enclose open and close, as they do but for some errors."""
     inner = rows[["open", "close"]]
     is_bar = (rows["high"] >= 0.999 * inner.max(axis=1)) & (rows["low"] <= 1.001 * inner.min(axis=1))
-    if (~is_bar & rows[PRICES].notna().all(axis=1)).mean() > 0.01:
+    if (~is_bar & rows[PRICES].notna().all(axis=1)).mean() > _RARE:
         raise UnclearFileError(
             "columns by their places are not date, open, high, low, close; say which is which: "
             "--columns open=TITLE,high=TITLE,low=TITLE,close=TITLE (a place, such as 5, for a title)"
@@ -163,7 +169,7 @@ def _require_closes(rows: pd.DataFrame) -> None:
     if len(closes) >= _FEW_ROWS:
         is_none = (closes.nunique() == 1) | (is_whole & (np.log(closes).diff().abs().median() > 0.1))
     else:
-        is_none = is_whole & (closes.min() > 1000 * closes.min(axis=None))
+        is_none = is_whole & (closes.min() > 100 * closes.min(axis=None))
     several = [closes, *(closes.drop(columns=name) for name in closes.columns if closes.shape[1] < 8)]
     if is_none.any() or any(_is_one_bar(bars.dropna()) for bars in several):
         names = ", ".join(closes.columns[is_none] if is_none.any() else closes.columns)
@@ -193,7 +199,7 @@ def one_bar_a_day(rows: pd.DataFrame, table: Table, choices: Choices) -> pd.Data
         return rows.drop(columns="clock")
     grouped = several.groupby(key)
     within = grouped["clock"].nunique() > 1
-    if within.sum() > choices.max_bad_row_share * len(rows[key].drop_duplicates()):
+    if within.sum() > _RARE * len(rows[key].drop_duplicates()):
         if choices.resample == "day":
             first = {"open": "first", "high": "max", "low": "min", "close": "last"}
             days = rows.sort_values([*key, "clock"], kind="stable").groupby(key, sort=False)

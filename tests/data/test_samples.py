@@ -121,6 +121,7 @@ REFUSED = {
     "months": (table(days(4, "%Y-%m-%d", step="BME")), "monthly bars"),
     "three decimals": (table(["2020-01-02"], "1.234,1.235,1.233,1.234"), "--decimal . or --decimal ,"),
     "volume of three decimals": (f"{OHLC[:-1]},v,volume\n2020-01-02,1.5,1.6,1.4,1.5,1,1.234\n", "volume 1.234 .*--dec"),
+    "volume in other units": (f"{OHLC[:-1]},volume\n{BAR[:-1]},12.3 lots\n", "volume '12.3 lots'; .*--columns ignore="),
     "day or month first": (table(["03/04/2020"]), "--dates mdy or --dates dmy"),
     "Saturdays": (table(SHIFTED), "bars on weekends in X.csv, as on 2020-01-04"),
     "lost rows": (table([*days(60, "%Y-%m-%d"), "x1"]), r"at most 1.00% .*got 1 of 61 \(1 date not understood\)"),
@@ -238,7 +239,7 @@ def test_all_that_can_be_read_in_a_folder_is_read_and_the_rest_is_named(tmp_path
         (source / name).write_bytes(b"PK junk")
     assert main(["prepare", str(source), str(tmp_path / "bars.parquet")]) == 0
     assert pd.read_parquet(tmp_path / "bars.parquet")["ticker"].unique().tolist() == [*"ABCDE", "\u00c9"]
-    page = (tmp_path / "bars.html").read_text()
+    page = (tmp_path / "bars.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("F.xlsx", "G.json", "H.zip", "I.csv.gz"))
 
 
@@ -278,3 +279,12 @@ def test_settings_may_begin_with_a_mark_of_utf8(tmp_path: Path, capsys: pytest.C
     (tmp_path / "settings.toml").write_text("\ufeffgenerations = 0\n", encoding="utf-8")
     assert main(["--config", str(tmp_path / "settings.toml")]) == 2
     assert "generations" in capsys.readouterr().err
+
+
+def test_a_ticker_of_weekly_bars_among_daily_ones_is_named(tmp_path: Path) -> None:
+    daily, weekly = (days(count, "%Y-%m-%d", step=step) for count, step in ((40, "B"), (7, "7D")))
+    text = f"ticker,{OHLC}" + "".join(
+        f"{name},{day},10,11,9,10\n" for name, own in (("A", daily), ("B", weekly)) for day in own
+    )
+    with pytest.raises(DataError, match="expected daily bars, got weekly ones of B"):
+        run(tmp_path, {"X.csv": text})
