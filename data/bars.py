@@ -39,9 +39,6 @@ PART_ROWS = 1 << 19
 """Rows that are held at once."""
 SPACINGS = {"weekly": (6, 8), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
 """Days between two bars, from and to."""
-_MOST = 0.8
-"""Share of bars by which their spacing, or a week without a pause, is told."""
-_RARE, _FEW_DAYS = 0.02, 10
 _KINDS = {"date": "dates, timestamps or ISO strings", "ticker": "strings"}
 _SHOWN = 60
 """Letters that are shown of a ticker."""
@@ -141,32 +138,26 @@ def latest_day() -> int:
 
 
 def spacing(days: npt.NDArray[Any]) -> str:
-    """Return "weekly", "monthly", "quarterly" or "yearly" if sorted days are as far apart, else nothing."""
+    """Return "weekly", "monthly", "quarterly" or "yearly" if four of five sorted days are as far apart, else ""."""
     gaps = np.diff(days)
-    return next((name for name, (low, high) in SPACINGS.items() if _share(gaps, low, high) >= _MOST), "")
-
-
-def _share(gaps: npt.NDArray[Any], low: int, high: int) -> float:
-    return float(((gaps >= low) & (gaps <= high)).mean()) if len(gaps) > 1 else 0.0
+    shares = {name: ((gaps >= low) & (gaps <= high)).mean() for name, (low, high) in SPACINGS.items() if len(gaps) > 1}
+    return next((name for name, share in shares.items() if share >= 0.8), "")
 
 
 def misread_weekdays(days: npt.NDArray[Any], regular: Sequence[int] = ()) -> bool:
-    """Return whether distinct days on Saturdays or Sundays prove that dates are misread, or shifted by a time zone.
+    """Return whether sorted days on Saturdays or Sundays prove that dates are misread, or shifted by a time zone.
 
     A market may be open on all days, on six, or from Sunday to Thursday or Saturday to Wednesday, if few are missing;
     it may have a special session on a weekend now and then; and on `regular` weekdays (0 is Monday) it has bars.
     """
-    if not len(days):
-        return False
     counts = np.bincount((days.astype(np.int64) + 3) % 7, minlength=7)
-    present, density = {*np.flatnonzero(counts > _RARE * len(days)).tolist()}, len(days) / (days.max() - days.min() + 1)
-    if not counts[5:].any() or {*np.flatnonzero(counts).tolist()} <= {*regular}:
+    if {*np.flatnonzero(counts).tolist()} <= {*range(5), *regular}:
         return False
-    if len(days) < _FEW_DAYS:
-        return not ({5, 6} <= present and len(days) > 2 and density >= _MOST)
-    is_week = len(present) > 5 or {*range(7)} - present in ({3, 4}, {4, 5})
-    is_special = len(days) >= 1 / _RARE and not {5, 6} & present
-    return not (is_special or (is_week and density >= _MOST * len(present) / 7))
+    present = {*np.flatnonzero(counts > 0.02 * len(days)).tolist()}
+    is_dense = len(days) > 2 and len(days) >= 0.8 * (days[-1] - days[0] + 1) * len(present) / 7
+    is_week = {5, 6} <= present or {*range(7)} - present in ({6}, {3, 4}, {4, 5})
+    is_special = len(days) >= 50 and not {5, 6} & present
+    return not (is_special or (is_dense and is_week))
 
 
 @contextmanager

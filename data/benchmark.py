@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.raw.choices import Choices
 from data.raw.files import read_table
-from data.raw.layout import UnclearFileError, UnusableFileError
+from data.raw.layout import Choices, UnclearFileError, UnusableFileError
 from data.raw.rows import Evidence, examine, rows_of, settle
 from data.raw.text import NO_DAY
 from utils.errors import DataError
@@ -50,12 +49,14 @@ def read_closes(path: Path) -> pd.Series:
         ) from None
     if len(tickers := rows["ticker"].unique()) > 1:
         raise DataError(f"expected closes of one index in {path}, got {tickers[0]!r} and {tickers[1]!r}; leave one")
-    rows = rows.reindex(table.cells.index)  # a row without a close is none that may be left out
+    rows = rows.reindex(range(len(table.text("date").split("\n"))))  # a row without a close may not be left out
     close = rows["adjusted" if "adjusted" in rows else "close"]
     bad = ~((rows["day"] > NO_DAY) & (close > 0) & np.isfinite(close))
     if bad.any() or dropped["too few or too many fields"]:
         row = int(bad.argmax())
-        got = ", ".join(repr(table.texts(role).iloc[row]) for role in ("date", "close") if role in table.layout.fields)
+        got = ", ".join(
+            repr(table.text(role).split("\n")[row]) for role in ("date", "close") if role in table.layout.fields
+        )
         got += f" on line {table.first_line + row}" if bad.any() else " and lines of other lengths"
         raise DataError(f"expected a date and a positive close in each row of {path}, got {got}")
     return pd.Series(close.to_numpy(), index=rows["day"].to_numpy(np.int32)).groupby(level=0).last()

@@ -1,63 +1,50 @@
-"""Cells of one file of bars: CSV, parquet, feather or a spreadsheet, packed or not, with the layout that it has."""
+"""Cells of one file of bars, a CSV, parquet or feather file or a spreadsheet, with the layout that it has."""
 
-import bz2
 import codecs
 import csv
-import gzip
 import io
-import lzma
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from pathlib import PurePath
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from data.raw.choices import Choices
-from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
-from data.raw.text import are_days, are_numbers
+from data.raw.layout import BLANKS, EVENTS, PRICES, Choices, Layout, UnclearFileError, UnusableFileError, layout_of
+from data.raw.text import Float64Array, are_days, are_numbers, lines_of
 from utils.errors import first_line
 
 _FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
     ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
-    ".orc": pd.read_orc, ".xlsx": pd.read_excel, ".xls": pd.read_excel,
+    ".xlsx": pd.read_excel, ".xls": pd.read_excel,
 }  # fmt: skip
-_UNPACK: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress,
-    ".zst": lambda packed: pa.CompressedInputStream(pa.py_buffer(packed), "zstd").read(),
-}  # fmt: skip
-SUFFIXES = (".csv", ".txt", ".tsv", *_FRAMES)
-PACKERS = (*_UNPACK,)
+_TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+SUFFIXES = (*_TEXTS, *_FRAMES, *(text + packer for text in _TEXTS for packer in _PACKERS))
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
 """Fields of text in memory at once, but for those of the columns that are used."""
-_NAME_THEM = "say which is which: --columns date=TITLE,open=TITLE,high=TITLE,low=TITLE,close=TITLE"
-NO_BAR, NO_PRICE = "line that is no bar", "no price"
-_ENCODINGS = ("cp1252", "cp1250", "cp1251", "gb18030", "cp932", "cp949")
-"""Encodings of files that are no Unicode; the first is taken in which the titles are known."""
+NO_BAR = "line that is no bar"
+NO_TABLE = f"no header and no bar in the first {_HEAD_LINES} lines"
 
 
 @dataclass
 class Table:
     """Cells of one file in the notation of its vendor."""
 
-    path: Any
-    """Its path, or its place in a zip file."""
+    path: Path
     layout: Layout
-    cells: pd.DataFrame
-    """A column per place of the layout: texts, or numbers and times of parquet."""
+    cells: list[str | Float64Array]
+    """By place in the layout: a column's texts, a line for each row, or its numbers."""
     first_line: int = 1
     """Of the rows in the file."""
     orders: list[str] = field(default_factory=list)
-    """Possible orders of its dates."""
-    signs: dict[int, str] = field(default_factory=dict)
-    """Decimal signs by column, as `decimal_sign` finds them."""
+    """Orders of day, month and year that its dates may have."""
+    signs: dict[str, str] = field(default_factory=dict)
+    """Decimal signs of `price` and `volume`, as `decimal_sign` finds them."""
 
     @property
     def is_settled(self) -> bool:
@@ -69,100 +56,73 @@ class Table:
         """Files of one vendor have the same."""
         return (*(() if self.layout.panel else self.layout.titles), self.layout.separator)
 
-    def texts(self, role: str) -> pd.Series:
-        """Return a column as text."""
-        return texts_of(self.cells[self.layout.fields[role]])
+    def text(self, role: str) -> str:
+        """Return a column's texts as lines."""
+        cell = self.cells[self.layout.fields[role]]
+        return cell if isinstance(cell, str) else "\n".join(f"{value:.17g}" for value in cell.tolist())
 
 
-def texts_of(column: pd.Series) -> pd.Series:
-    """Return a column as text without spaces around it, "" where it is empty."""
-    return column.astype("str").fillna("").str.strip()
-
-
-def kind_of(name: str) -> str:
-    """Return the suffix of a file's name in lower case, without that of a packer."""
-    *_, before, last = ("", "", *(suffix.lower() for suffix in PurePath(name).suffixes))
-    return before if last in PACKERS else last
-
-
-def read_table(path: Any, choices: Choices, dropped: Counter[str], needed: Sequence[str] = PRICES) -> Table:
+def read_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str] = PRICES) -> Table:
     """Return a file's cells; lines that are no rows are counted in `dropped`.
 
     Raises `UnusableFileError` for a file without bars, and `UnclearFileError` where a person must say what is meant.
     """
-    suffix = PurePath(path.name).suffix.lower()
     try:
-        with path.open("rb") as file:
-            content = io.BytesIO(_UNPACK[suffix](file.read())) if suffix in _UNPACK else file
-            is_parquet = content.read(4) == b"PAR1"
-            content.seek(0)
-            if read := pd.read_parquet if is_parquet else _FRAMES.get(kind_of(path.name)):
-                table = _frame_table(path, _frame(read, content), choices, needed)
-            else:
-                table = _csv_table(path, content, choices, dropped, needed)
-    except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException, zipfile.BadZipFile) as error:
+        with path.open("rb") as raw:
+            is_parquet = raw.read(4) == b"PAR1"
+        if read := pd.read_parquet if is_parquet else _FRAMES.get(path.suffix.lower()):
+            table = _frame_table(path, read, choices, needed)
+        else:
+            table = _csv_table(path, choices, dropped, needed)
+    except (EOFError, OSError, pa.ArrowException) as error:
         raise UnusableFileError(f"no readable file ({first_line(error)})") from None
-    if table.cells.empty:
+    if not len(table.cells[0]):
         raise UnusableFileError("no rows")
-    if (kept := choices.kept) and kept[0] in table.layout.titles:
-        column = texts_of(table.cells[table.layout.titles.index(kept[0])])
-        table.cells = table.cells[column == kept[1]]
-        if table.cells.empty:
-            raise UnusableFileError(f"no rows with {'='.join(kept)}")
-    _require_known_texts(table, choices)
+    if not (table.layout.panel or "ticker" in table.layout.fields) and table.layout.headers:
+        _require_no_tickers(table)
     return table
 
 
-def _require_known_texts(table: Table, choices: Choices) -> None:
-    """Raise `UnclearFileError` where a file without a column of tickers has texts that may be tickers."""
-    layout = table.layout
-    known = {*layout.fields.values(), *(place for _, place in choices.places(layout.titles))}
-    if layout.panel or "ticker" in layout.fields or not layout.headers:
-        return
-    for place in sorted({*range(len(layout.titles))} - known):
-        if pd.api.types.is_string_dtype(column := table.cells[place]):
-            texts = [text for text in texts_of(column).unique() if text.casefold() not in BLANKS]
-            plain, title = [text.rstrip("%KMB") for text in texts[:_HEAD_LINES]], layout.titles[place]
-            if len(texts) > 1 and not any(are_numbers(plain) + are_days(plain)) and ":" not in texts[0]:
-                raise UnclearFileError(
-                    f"no column of tickers, but {title!r} with {texts[0][:20]!r} and {texts[1][:20]!r}; say what it "
-                    f"is: --columns ticker={title}, or --columns ignore={title}"
-                )
+def _require_no_tickers(table: Table) -> None:
+    """Raise `UnclearFileError` where a column under an unknown title has texts that may be tickers."""
+    for place, title in enumerate(table.layout.titles):
+        if place in table.layout.fields.values() or not isinstance(cell := table.cells[place], str):
+            continue
+        texts = [text for text in dict.fromkeys(cell.split("\n")) if text.casefold() not in BLANKS][:_HEAD_LINES]
+        plain = [text.rstrip("%KMB") for text in texts[:_HEAD_LINES]]
+        if len(texts) > 1 and not any(are_numbers(plain) + are_days(plain)) and ":" not in texts[0]:
+            raise UnclearFileError(
+                f"no column of tickers, but {title!r} with {texts[0][:20]!r} and {texts[1][:20]!r}; say what it is: "
+                f"--columns 'ticker={title}', or --columns 'ignore={title}'"
+            )
 
 
-def _csv_table(path: Any, content: Any, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
-    """Read text in the first encoding in which its titles are known; count lines that cannot be a row."""
-    reason: Exception | None = None
-    for encoding in _encodings(content.read(_HEAD_BYTES)):
-        content.seek(0)
-        file = io.TextIOWrapper(content, encoding, errors="replace")
-        lines = (line for line in file if line.strip())
-        head = list(islice(lines, _HEAD_LINES))
-        try:
-            before, layout = _find_layout(head, choices, needed)
-            break
-        except (UnclearFileError, UnusableFileError) as error:
-            reason = reason or error
-            file.detach()
-    else:
-        raise reason or UnusableFileError("empty file")
-    dropped["line before the first bar"] += before
-    rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
-    size = max(1, _BLOCK_CELLS // len(layout.titles))
-    blocks = [pd.DataFrame(block, dtype="str") for block in iter(lambda: list(islice(rows, size)), [])]
-    cells = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame()
-    return Table(path, layout, cells, before + layout.headers + 1)
-
-
-def _encodings(head: bytes) -> Sequence[str]:
-    """Return the encodings in which a file that begins with these bytes may be written, the likely ones first."""
-    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return ["utf-16"]
+def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
+    """Read text, packed or not; count lines that cannot be a row."""
+    with _opened(path) as stream:
+        head_bytes = stream.read(_HEAD_BYTES)
     try:
-        codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+        encoding = "utf-16" if head_bytes[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        codecs.getincrementaldecoder(encoding)().decode(head_bytes)
     except UnicodeDecodeError:
-        return _ENCODINGS
-    return ["utf-8-sig"]
+        encoding = "cp1252"
+    with _opened(path) as stream, io.TextIOWrapper(stream, encoding, errors="replace") as file:
+        lines = (line for line in file if not line.isspace())
+        head = list(islice(lines, _HEAD_LINES))
+        before, layout = _find_layout(head, choices, needed)
+        dropped["line before the first bar"] += before
+        rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
+        size = max(1, _BLOCK_CELLS // len(layout.titles))
+        blocks = [[*map(lines_of, zip(*block, strict=True))] for block in iter(lambda: list(islice(rows, size)), [])]
+    cells = ["\n".join(parts) for parts in zip(*blocks, strict=True)]
+    return Table(path, layout, [*cells] or [""], before + layout.headers + 1)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file, unpacked."""
+    file = path.open("rb")
+    packer = _PACKERS.get(path.suffix.lower())
+    return file if packer is None else pa.CompressedInputStream(file, packer)  # type: ignore[no-any-return]
 
 
 def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tuple[int, Layout]:
@@ -173,10 +133,13 @@ def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tu
         rows = [[text.strip() for text in split_line(line, separator)] for line in head[before : before + 2]]
         if layout := layout_of(rows, separator, choices, needed):
             if not layout.headers and len(above) == len(rows[0]) and not any(are_numbers(above) + are_days(above)):
-                raise UnclearFileError(f"unknown titles {separator.join(above)[:80]!r}; {_NAME_THEM}")
+                raise UnclearFileError(
+                    f"unknown titles {separator.join(above)[:80]!r}; say which is which: --columns date=TITLE "
+                    "open=TITLE high=TITLE low=TITLE close=TITLE"
+                )
             return before, layout
         above = rows[0]
-    raise UnusableFileError(f"no header and no bar in the first {_HEAD_LINES} lines" if head else "empty file")
+    raise UnusableFileError(NO_TABLE if head else "empty file")
 
 
 def split_line(line: str, separator: str) -> list[str]:
@@ -192,37 +155,47 @@ def split_line(line: str, separator: str) -> list[str]:
 def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iterator[list[str]]:
     """Yield the fields of each row; volume and events may be missing at the end."""
     width, optional = len(layout.titles), {"volume", *EVENTS}
-    places = {place for group in layout.panel.values() for place in group.values()} | {
-        place for role, place in layout.fields.items() if role not in optional
-    }
+    needed = max(
+        place
+        for group in layout.panel.values() or [layout.fields]
+        for role, place in group.items()
+        if role not in optional
+    )
     for line in lines:
         fields = split_line(line, layout.separator)
-        if len(fields) <= max(places) or any(text.strip() for text in fields[width:]):
+        if len(fields) == width:
+            yield fields
+        elif len(fields) <= needed or any(text.strip() for text in fields[width:]):
             has_digits = any(map(str.isdigit, line))
             dropped["too few or too many fields" if has_digits else NO_BAR] += 1
         else:
             yield fields[:width] + [""] * (width - len(fields))
 
 
-def _frame(read: Callable[[Any], pd.DataFrame], content: Any) -> pd.DataFrame:
-    """Return the columns of a parquet file, a feather file or a spreadsheet, the index among them."""
+def _frame_table(path: Path, read: Callable[[Any], pd.DataFrame], choices: Choices, needed: Sequence[str]) -> Table:
+    """Read a parquet file, a feather file or a spreadsheet, the index among the columns."""
     try:
-        frame = read(content)
+        with path.open("rb") as file:
+            frame = read(file)
+        if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
+            frame = frame.reset_index()
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
         kind = read.__name__.removeprefix("read_")
         raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None
     except ImportError as error:
         raise UnusableFileError(f"{first_line(error)} Or save it as CSV") from None
-    if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
-        frame = frame.reset_index()
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
-    return frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
-
-
-def _frame_table(path: Any, frame: pd.DataFrame, choices: Choices, needed: Sequence[str]) -> Table:
+    frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
     titles = [frame.columns.get_level_values(level).map(str).tolist() for level in range(frame.columns.nlevels)]
     rows = [*titles, *(list(map(str, row)) for row in frame[:1].itertuples(index=False))]
     layout = layout_of(rows, ",", choices, needed) if titles[0] else None
     if layout is None or not layout.headers:
         raise UnusableFileError(f"no columns of dates and prices among {', '.join(titles[0][:8])}")
-    return Table(path, layout, frame.set_axis(range(frame.shape[1]), axis=1).reset_index(drop=True))
+    return Table(path, layout, [_cell(frame.iloc[:, place]) for place in range(frame.shape[1])])
+
+
+def _cell(column: pd.Series) -> str | Float64Array:
+    """Return the numbers of a column, or its texts as lines."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return lines_of(" ".join(text.split("\n")) for text in column.astype(str).fillna("").tolist())

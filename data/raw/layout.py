@@ -1,25 +1,31 @@
-"""Layout of a file of bars, recognised by column titles (`headers.toml`) and the first row, for every vendor."""
+"""Layout of a file of bars: by column titles (`headers.toml`), the first row, and what a person says."""
 
 import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Literal
 
-from data.raw.choices import Choices
 from data.raw.text import are_days, are_numbers
+from utils.config import kinds
+from utils.config.settings import checked_dataclass, hint
+from utils.errors import ConfigError
 
 PRICES = ["open", "high", "low", "close"]
 VALUES = [*PRICES, "volume"]
 EVENTS = ["split", "dividend"]
+NUMBERS = [*VALUES, "adjusted", "divisor", *EVENTS]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
+_LETTERS = {"t": "date", "o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}
 
 
 def plain(title: str) -> str:
     """Return a title in lower case, letters and digits only, without accents and what is in brackets."""
-    title = re.sub(r"(?<=.)[(\[][^)\]]*[)\]]", "", title) if "adj" not in title.casefold() else title
+    title = title if "adj" in title.casefold() else re.sub(r"(?<=.)[(\[][^)\]]*[)\]]", "", title)
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", title.casefold())))
 
 
@@ -29,7 +35,7 @@ _RANKS = {name: (role, rank) for role, names in reversed(_NAMES.items()) for ran
 _AFFIX = "prices?|prc|px|kurs|preis|prix|precio|preço|prezzo|fiyat|cena|цена"
 _PRICED = re.compile(rf"(?:{_AFFIX})?(.+?)(?:{_AFFIX})?")
 _ADJUSTED = re.compile(
-    "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復権|justera|duzeltil|skoryg"
+    "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復權|justera|duzeltil|skoryg"
 )
 _CLOSES = {*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"}
 """Names that are no ticker; `last` and `price` may be one."""
@@ -44,6 +50,46 @@ class UnclearFileError(Exception):
     """A file whose meaning is not settled; the message says what to do."""
 
 
+@checked_dataclass
+class Choices:
+    """How files are read where they do not settle it themselves."""
+
+    columns: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
+    """Columns under unknown titles, as in `close=Kurs ticker=Kode`; a number is a place, `ignore=TITLE` leaves a column
+    out, and `close=*` says that columns are closes of tickers (default: by their titles)."""
+    decimal: Annotated[Literal["auto", ".", ","], kinds.Mark.SHORT] = "auto"
+    """Decimal sign of numbers that may be read in two ways."""
+    dates: Annotated[Literal["auto", "ymd", "mdy", "dmy"], kinds.Mark.SHORT] = "auto"
+    """Order of year, month and day in dates that may be read in two ways; dates on weekends are taken as they are."""
+    resample: Annotated[Literal["no", "day"], kinds.Mark.SHORT] = "no"
+    """`day` makes days of bars within days."""
+    max_bad_row_share: Annotated[kinds.Share, kinds.Mark.SHORT] = 0.01
+    """Share of rows, and of files, that may be left out."""
+
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """Role by title or place, of `columns`. Raises ConfigError for another text."""
+        known = ["time", "ignore", *_NAMES]
+        pairs = [tuple(map(str.strip, one.partition("=")[::2])) for one in self.columns]
+        for role, title in pairs:
+            if role not in known or not title:
+                raise ConfigError(
+                    f"--columns: expected {', '.join(known)} with a title, as in close=Kurs, got {role!r}"
+                    f"{hint(role, known)}"
+                )
+        return {title: role for role, title in pairs}
+
+    def places(self, titles: Sequence[str]) -> dict[str, int]:
+        """Return the places of named columns among these titles, by role; those to ignore under names of their own."""
+        names, found = [title.strip().casefold() for title in titles], dict[str, int]()
+        for title, role in self.roles.items():
+            name = title.casefold()
+            place = names.index(name) if name in names else int(title) - 1 if title.isdecimal() else -1
+            if 0 <= place < len(names):
+                found[f"ignore {title}" if role == "ignore" else role] = place
+        return found
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a file is read: its columns by role, or by role of each ticker."""
@@ -51,7 +97,7 @@ class Layout:
     headers: int
     """Lines before the first row."""
     fields: dict[str, int]
-    """Column by role; `date` alone in a panel."""
+    """Column by role; `date` alone in a panel. Columns that a person leaves out are here too."""
     titles: tuple[str, ...]
     separator: str
     """Of a CSV file's fields."""
@@ -59,6 +105,12 @@ class Layout:
     """Column by role by ticker, in a file with columns for each ticker."""
     is_guess: bool = False
     """Roles are those of the places, or of single letters."""
+
+    @cached_property
+    def groups(self) -> dict[str, dict[str, int]]:
+        """Columns of numbers by role by ticker, which is "" where columns are not those of tickers."""
+        groups = (self.panel or {"": self.fields}).items()
+        return {ticker: {role: own[role] for role in NUMBERS if role in own} for ticker, own in groups}
 
     @property
     def has_closes_only(self) -> bool:
@@ -105,7 +157,7 @@ def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -
     return None
 
 
-def _panel(columns: dict[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
+def _panel(columns: Mapping[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
     """Return the columns by role by ticker of titles with their tickers, by place.
 
     Raises `UnclearFileError` where a ticker has some prices but neither all nor the close alone.
@@ -127,13 +179,11 @@ def _joined(titles: Sequence[str]) -> dict[str, dict[str, int]]:
     columns = {}
     for place, title in enumerate(titles[1:], start=1):
         text = re.sub("[()'\"]", "", title)
-        for cut in re.finditer(r"[_.:|/, ]+", text):
-            one, other = text[: cut.start()], text[cut.end() :]
-            if one and other and (role_of(one) or role_of(other)):
-                columns[place] = (one, other) if role_of(one) else (other, one)
-                break
-        else:
+        cuts = [(text[: cut.start()], text[cut.end() :]) for cut in re.finditer(r"[_.:|/, ]+", text)]
+        pairs = [cut if role_of(cut[0]) else cut[::-1] for cut in cuts if all(cut) and any(map(role_of, cut))]
+        if not pairs:
             return {}
+        columns[place] = pairs[0]
     return _panel(columns)
 
 
@@ -144,12 +194,10 @@ def _titled_layout(
 
     Raises `UnclearFileError` where a price is missing.
     """
-    cells, chosen = [text.strip() for text in first_row], choices.places(titles)
+    cells, said = [text.strip() for text in first_row], choices.places(titles)
     is_day, is_number = are_days(cells), are_numbers(cells)
-    known = [(role_of(title), place) for place, title in enumerate(titles)]
-    fields = {found[0]: place for found, place in sorted(((f, p) for f, p in known if f), reverse=True)}
-    fields = {role: place for role, place in fields.items() if place not in {place for _, place in chosen}}
-    fields |= {role: place for role, place in chosen if role != "ignore"}
+    known = [(found, place) for place, title in enumerate(titles) if (found := role_of(title))]
+    fields = {role: place for (role, _), place in sorted(known, reverse=True) if place not in said.values()} | said
     if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
         fields["close"] = fields["adjusted"]
     for place, title in enumerate(titles):  # alone it names a date
@@ -164,19 +212,16 @@ def _titled_layout(
         return Layout(1, fields, tuple(titles), separator)
     date = fields.get("date", is_day.index(True) if True in is_day else 0)
     is_header = date < len(cells) and is_day[date] and any(is_number[:date] + is_number[date + 1 :])
-    letters = {name: place for place, title in enumerate(titles) if len(name := plain(title)) == 1}
-    if is_header and {*"ohlc"} <= letters.keys() and "close" not in fields:
-        named = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
-        fields = {role: letters[name] for role, name in named.items() if name in letters} | fields
-        return Layout(1, fields, tuple(titles), separator, is_guess=True)
+    letters = {_LETTERS[name]: place for place, title in enumerate(titles) if (name := plain(title)) in _LETTERS}
+    if is_header and {*PRICES} <= letters.keys() and "close" not in fields:
+        return Layout(1, letters | fields, tuple(titles), separator, is_guess=True)
     if is_header and fields.get("date") == 0 and (panel := _closes_by_ticker(titles, cells, choices)):
         return Layout(1, {"date": 0}, tuple(titles), separator, panel)
     if is_header or ("date" in fields and len(missing) < len(needed)):
-        words = ",".join(f"{role}=TITLE" for role in missing)
-        shown = separator.join(titles)[:80]
+        words = " ".join(f"{role}=TITLE" for role in missing)
         raise UnclearFileError(
-            f"no column for {', '.join(missing)} in the header '{shown}'; say which it is: --columns {words}, "
-            "or --columns close=* if they are tickers"
+            f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: "
+            f"--columns {words}, or --columns 'close=*' if they are tickers"
         )
     return None
 
@@ -188,12 +233,11 @@ def _closes_by_ticker(titles: Sequence[str], cells: Sequence[str], choices: Choi
     """
     if panel := _joined(titles):
         return panel
-    known = {role_of(title) for title in titles[1:]} - {None}
-    roles = {found[0] for found in known if found}
+    roles = {found[0] for title in titles[1:] if (found := role_of(title))}
     is_bar = bool(_CLOSES & {*map(plain, titles)}) or {"open", "high", "low"} <= roles or roles - {*PRICES}
     are_names = all(_TICKER.fullmatch(title.strip()) for title in titles[1:] if title.strip())
     has_numbers = all(are_numbers([text for text in cells[1:] if text.casefold() not in BLANKS]))
-    if not has_numbers or not (choices.are_tickers or (are_names and not is_bar)):
+    if not has_numbers or not ("*" in choices.roles or (are_names and not is_bar)):
         return {}
     return {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
 
@@ -204,20 +248,18 @@ def _bare(texts: Sequence[str], separator: str, choices: Choices) -> Layout | No
     Raises `UnclearFileError` where it has further fields.
     """
     titles = tuple(map(str, range(1, len(texts) + 1)))
-    fields = {role: place for role, place in choices.places(titles) if role != "ignore"}
-    is_day, is_number = are_days(texts), are_numbers(texts)
-    if {"date", *PRICES} <= fields.keys() and is_day[fields["date"]]:
-        return Layout(0, fields, titles, separator)
-    leads = ("date", "time"), ("date", "ticker", "time"), ("ticker", "date", "time"), ("date",), ("date", "ticker")
-    for lead in (*leads, ("ticker", "date")):
+    is_day, is_number, said = are_days(texts), are_numbers(texts), choices.places(titles)
+    if {"date", *PRICES} <= said.keys() and is_day[said["date"]]:
+        return Layout(0, said, titles, separator)
+    for lead in (("date",), ("date", "ticker"), ("ticker", "date")):
+        lead = (*lead, "time") if len(texts) > len(lead) and ":" in texts[len(lead)] else lead
         fields = {role: place for place, role in enumerate((*lead, *VALUES)[: len(texts)])}
-        is_bar = "close" in fields and is_day[fields["date"]] and all(is_number[fields[role]] for role in PRICES)
-        if not is_bar or ("time" in lead and ":" not in texts[fields["time"]]):
+        if "close" not in fields or not is_day[fields["date"]] or not all(is_number[fields[role]] for role in PRICES):
             continue
         if any(texts[len(fields) :]):
             raise UnclearFileError(
                 f"{len(texts)} fields a line and no header; say which is which by their places: "
-                "--columns date=1,open=2,high=3,low=4,close=5"
+                "--columns date=1 open=2 high=3 low=4 close=5"
             )
         return Layout(0, fields, titles, separator, is_guess=True)
     return None

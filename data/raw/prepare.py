@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,11 +27,10 @@ from data.bars import (
 )
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
-from data.raw.choices import Choices
-from data.raw.files import NO_BAR, NO_PRICE, Table, read_table
-from data.raw.folder import found_files, shown, ticker_of
-from data.raw.layout import EVENTS, PRICES, VALUES, UnclearFileError, UnusableFileError
-from data.raw.rows import SAME, Evidence, examine, one_bar_a_day, rows_of, settle
+from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
+from data.raw.folder import NOT_READ, found_files, shown, ticker_of
+from data.raw.layout import EVENTS, PRICES, VALUES, Choices, UnclearFileError, UnusableFileError
+from data.raw.rows import NO_PRICE, SAME, Evidence, examine, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
 from data.raw.text import NO_DAY, Int32Array, date_of
 from utils.config.settings import hint
@@ -161,41 +159,42 @@ def _read_files(
     Files that settle their notation themselves are read first, and the others by what these show.
     """
     evidence, titles = Evidence(set), set[str]()
-    open_files, done = dict[int, Table](), dict[int, tuple[str, pd.DataFrame, pd.DataFrame]]()
+    open_files, done = dict[Path, Table](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
     written = (target, benchmark_file(target), target.with_suffix(".html"))
-    for place, path in enumerate(progress(found_files(source, written, summary.skipped), "read", "file")):
+    files = found_files(source, written, summary.skipped)
+    for path in progress(files, "read", "file"):
         with _skipping(path, source, summary):
             table = read_table(path, choices, summary.dropped)
-            titles.update(title.casefold() for title in table.layout.titles)
+            titles.update(title.strip().casefold() for title in table.layout.titles)
             examine(table, evidence, known)
             if table.is_settled:
-                done[place] = _bars(table, source, summary, choices)
+                done[path] = _bars(table, source, summary, choices)
             else:
-                open_files[place] = table
-    days = [np.unique(rows["day"]) for _, rows, _ in done.values()]
-    traded = np.unique(np.concatenate([*days, *([] if known is None else [known])])) if days else known
-    for place, table in open_files.items():
-        with _skipping(table.path, source, summary):
+                open_files[path] = table
+    days = [np.unique(rows["day"]) for rows, _ in done.values()] + ([] if known is None else [known])
+    traded = np.unique(np.concatenate(days)) if days else None
+    for path, table in open_files.items():
+        with _skipping(path, source, summary):
             settle(table, evidence, choices, traded)
-            done[place] = _bars(table, source, summary, choices)
-    if not done:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
-        raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    _require_titles(choices, titles)
-    if not choices.weekend_sessions:
-        _require_weekdays({name: np.unique(rows["day"]) for name, rows, _ in done.values()}, known)
+            done[path] = _bars(table, source, summary, choices)
+    _require_few_skipped(summary, source, len(files), len(done), choices)
+    for title in (title for title in choices.roles if title != "*" and not title.isdecimal()):
+        if title.casefold() not in titles:
+            raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
+    if choices.dates == "auto":
+        _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in done.items()}, known, source)
     summary.files_read = len(done)
     if summary.closes_only:
         summary.notes.append(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    _, parts, events = zip(*(done[place] for place in sorted(done)), strict=True)
+    parts, events = zip(*(done[path] for path in files if path in done), strict=True)
     return list(parts), pd.concat(events, ignore_index=True)
 
 
 @contextmanager
-def _skipping(path: Any, source: Path, summary: PrepareSummary) -> Iterator[None]:
+def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[None]:
     """List a file that cannot be used; raise `DataError` for one that a person must explain."""
     try:
         yield
@@ -207,13 +206,29 @@ def _skipping(path: Any, source: Path, summary: PrepareSummary) -> Iterator[None
         ) from None
 
 
-def _bars(
-    table: Table, source: Path, summary: PrepareSummary, choices: Choices
-) -> tuple[str, pd.DataFrame, pd.DataFrame]:
-    """Return a file's name, its usable rows, one a day of each ticker, and its events that are still to be applied."""
+def _require_few_skipped(summary: PrepareSummary, source: Path, files: int, read: int, choices: Choices) -> None:
+    """Raise `DataError` where no file is usable, or more than the share of them that a person allows is not."""
+    damaged = [
+        f"{name}: {reason}"
+        for name, reason in summary.skipped
+        if reason != NOT_READ and (reason != NO_TABLE or not name.endswith(".txt"))
+    ]
+    if not read:
+        raise DataError(
+            f"expected files with daily bars in {source}, got none that can be used ({'; '.join(damaged[:3])})"
+        )
+    if len(damaged) > choices.max_bad_row_share * files:
+        raise DataError(
+            f"expected at most {choices.max_bad_row_share:.2%} of the files to be unusable, got {len(damaged)} of "
+            f"{files} ({'; '.join(damaged[:3])}); mend or remove them, or allow it: --max-bad-row-share"
+        )
+
+
+def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a file's usable rows, one a day of each ticker, and its events that are still to be applied."""
     rows = rows_of(table, choices, summary.dropped)
     if not table.layout.panel and "ticker" not in table.layout.fields:
-        rows["ticker"] = ticker_of(table.path, source, rows["day"])
+        rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
     own = rows.reindex(columns=["ticker", "day", *EVENTS])
     has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
     if "adjusted" in rows:
@@ -223,29 +238,20 @@ def _bars(
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
-    return shown(table.path, source), rows, own[has_event & (own["day"] != NO_DAY)]
+    return rows, own[has_event & (own["day"] != NO_DAY)]
 
 
-def _require_titles(choices: Choices, titles: set[str]) -> None:
-    """Raise ConfigError where a person names a column that no file has."""
-    named = [title for _, title in choices.pairs if title != "*" and not title.isdecimal()]
-    for title in [*named, *(choices.kept or ())[:1]]:
-        if title.casefold() not in titles:
-            raise ConfigError(f"expected a title of a column, got {title!r}{hint(title, titles)}, which no file has")
-
-
-def _require_weekdays(files: dict[str, Int32Array], known: Int32Array | None) -> None:
+def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
     """Raise `DataError` where days on weekends prove that the dates of a file are misread."""
-    is_misread = {name: misread_weekdays(days) for name, days in files.items()}
-    right = [days for name, days in files.items() if not is_misread[name]]
-    days = np.concatenate([*right, *([] if known is None else [known])]) if right or known is not None else np.empty(0)
-    counts = np.bincount((days.astype(np.int64) + 3) % 7, minlength=7)
+    misread = [path for path, days in files.items() if misread_weekdays(days)]
+    right = [days for path, days in files.items() if path not in misread] + ([] if known is None else [known])
+    counts = np.bincount((np.concatenate([*right, np.empty(0, np.int64)]).astype(np.int64) + 3) % 7, minlength=7)
     regular = np.flatnonzero(counts > 0.08 * max(1, counts.sum())).tolist()
-    for name in (name for name, is_so in is_misread.items() if is_so and misread_weekdays(files[name], regular)):
-        first = next(day for day in files[name].tolist() if (day + 3) % 7 > 4)
+    for path in (path for path in misread if misread_weekdays(files[path], regular)):
+        first = next(day for day in files[path].tolist() if (day + 3) % 7 > 4)
         raise DataError(
-            f"expected sessions, got bars on weekends in {name}, as on {date_of(first)} (dates in wrong order, or of "
-            "another time zone?); say --dates ymd, mdy or dmy, mend them, or --weekend-sessions if its market is open"
+            f"expected sessions, got bars on weekends in {shown(path, source)}, as on {date_of(first)} (dates in wrong "
+            "order, or of another time zone?); mend them, or say --dates ymd, mdy or dmy, which takes them as they are"
         )
 
 

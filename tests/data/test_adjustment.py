@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.raw.choices import Choices
+from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
 
 HEADER = "Date,Open,High,Low,Close,Volume,Dividends,Stock Splits\n"

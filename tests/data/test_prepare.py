@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.raw.choices import Choices
+from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
 from utils.errors import DataError

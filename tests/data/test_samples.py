@@ -13,7 +13,7 @@ import pytest
 
 from data.benchmark import read_benchmark
 from data.loader import StockDataLoader
-from data.raw.choices import Choices
+from data.raw.layout import Choices
 from main import main
 from tests.data.test_loader import bars_frame
 from tests.data.test_prepare import bars, run

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.raw.choices import Choices
+from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
 from utils.errors import DataError
 

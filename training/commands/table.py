@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from data.raw.choices import Choices
+from data.raw.layout import Choices
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config import kinds
 from utils.config.cli import Command
