@@ -44,19 +44,15 @@ def read_closes(path: Path) -> pd.Series:
         settle(table, evidence, choices, None)
         rows = rows_of(table, choices, dropped)
     except (UnusableFileError, UnclearFileError) as reason:
-        raise DataError(
-            f"expected a CSV file with columns date, close and at least one row in {path}, got: {reason}"
-        ) from None
+        raise DataError(f"expected columns date, close and at least one row in {path}, got: {reason}") from None
     if len(tickers := rows["ticker"].unique()) > 1:
         raise DataError(f"expected closes of one index in {path}, got {tickers[0]!r} and {tickers[1]!r}; leave one")
-    rows = rows.reindex(range(len(table.text("date").split("\n"))))  # a row without a close may not be left out
+    dates = table.text("date").split("\n")
+    rows = rows.reindex(range(len(dates)))  # a row without a close may not be left out
     close = rows["adjusted" if "adjusted" in rows else "close"]
     bad = ~((rows["day"] > NO_DAY) & (close > 0) & np.isfinite(close))
     if bad.any() or dropped["too few or too many fields"]:
         row = int(bad.argmax())
-        got = ", ".join(
-            repr(table.text(role).split("\n")[row]) for role in ("date", "close") if role in table.layout.fields
-        )
-        got += f" on line {table.first_line + row}" if bad.any() else " and lines of other lengths"
+        got = f"{dates[row]!r} on line {table.first_line + row}" if bad.any() else "lines of other lengths"
         raise DataError(f"expected a date and a positive close in each row of {path}, got {got}")
     return pd.Series(close.to_numpy(), index=rows["day"].to_numpy(np.int32)).groupby(level=0).last()

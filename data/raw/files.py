@@ -122,7 +122,7 @@ def _opened(path: Path) -> IO[bytes]:
     """Open a file, unpacked."""
     file = path.open("rb")
     packer = _PACKERS.get(path.suffix.lower())
-    return file if packer is None else pa.CompressedInputStream(file, packer)  # type: ignore[no-any-return]
+    return file if packer is None else pa.CompressedInputStream(file, packer)
 
 
 def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tuple[int, Layout]:
@@ -195,7 +195,7 @@ def _frame_table(path: Path, read: Callable[[Any], pd.DataFrame], choices: Choic
 
 
 def _cell(column: pd.Series) -> str | Float64Array:
-    """Return the numbers of a column, or its texts as lines."""
+    """Return the numbers of a column, or its texts, in each of which a new line is another control character."""
     if pd.api.types.is_numeric_dtype(column.dtype):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return lines_of(" ".join(text.split("\n")) for text in column.astype(str).fillna("").tolist())
+    return lines_of("\r".join(text.split("\n")) for text in column.astype(str).fillna("").tolist())

@@ -221,7 +221,7 @@ def _titled_layout(
         words = " ".join(f"{role}=TITLE" for role in missing)
         raise UnclearFileError(
             f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: "
-            f"--columns {words}, or --columns 'close=*' if they are tickers"
+            f"--columns {words} (or a place, as in date=1), or --columns 'close=*' if they are tickers"
         )
     return None
 

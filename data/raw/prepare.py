@@ -115,7 +115,10 @@ def prepare(
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
     both = pd.concat([old, read.assign(is_new=True)], ignore_index=True)
     rows = _merged(both, spelled, summary.dropped, choices.max_bad_row_share)
-    _require_few_dropped(summary.dropped, len(read) - summary.dropped[_OTHER], choices.max_bad_row_share)
+    lost = Counter({reason: count for reason, count in summary.dropped.items() if count and reason not in _NO_LOSS})
+    reasons = [f"{count} {reason}" for reason, count in lost.most_common()]
+    total = len(read) - lost[_OTHER] + lost.total()
+    _require_few("rows", lost.total(), total, reasons, choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     codes = names.get_indexer(events["ticker"].map(spelled))
     events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
@@ -177,7 +180,16 @@ def _read_files(
         with _skipping(path, source, summary):
             settle(table, evidence, choices, traded)
             done[path] = _bars(table, source, summary, choices)
-    _require_few_skipped(summary, source, len(files), len(done), choices)
+    lost = [
+        f"{name}: {reason}"
+        for name, reason in summary.skipped
+        if reason != NOT_READ and (reason != NO_TABLE or not name.endswith(".txt"))  # a note beside the files
+    ]
+    if not done:
+        raise DataError(
+            f"expected files with daily bars in {source}, got none that can be used ({'; '.join(lost[:3])})"
+        )
+    _require_few("files", len(lost), len(files), lost, choices.max_bad_row_share)
     for title in (title for title in choices.roles if title != "*" and not title.isdecimal()):
         if title.casefold() not in titles:
             raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
@@ -206,24 +218,6 @@ def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[Non
         ) from None
 
 
-def _require_few_skipped(summary: PrepareSummary, source: Path, files: int, read: int, choices: Choices) -> None:
-    """Raise `DataError` where no file is usable, or more than the share of them that a person allows is not."""
-    damaged = [
-        f"{name}: {reason}"
-        for name, reason in summary.skipped
-        if reason != NOT_READ and (reason != NO_TABLE or not name.endswith(".txt"))
-    ]
-    if not read:
-        raise DataError(
-            f"expected files with daily bars in {source}, got none that can be used ({'; '.join(damaged[:3])})"
-        )
-    if len(damaged) > choices.max_bad_row_share * files:
-        raise DataError(
-            f"expected at most {choices.max_bad_row_share:.2%} of the files to be unusable, got {len(damaged)} of "
-            f"{files} ({'; '.join(damaged[:3])}); mend or remove them, or allow it: --max-bad-row-share"
-        )
-
-
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a file's usable rows, one a day of each ticker, and its events that are still to be applied."""
     rows = rows_of(table, choices, summary.dropped)
@@ -243,10 +237,10 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
     """Raise `DataError` where days on weekends prove that the dates of a file are misread."""
-    misread = [path for path, days in files.items() if misread_weekdays(days)]
+    misread = {path for path, days in files.items() if misread_weekdays(days)}
     right = [days for path, days in files.items() if path not in misread] + ([] if known is None else [known])
-    counts = np.bincount((np.concatenate([*right, np.empty(0, np.int64)]).astype(np.int64) + 3) % 7, minlength=7)
-    regular = np.flatnonzero(counts > 0.08 * max(1, counts.sum())).tolist()
+    weekdays = (np.concatenate([*right, np.empty(0, np.int32)]).astype(np.int64) + 3) % 7
+    regular = [weekday for weekday in (5, 6) if (weekdays == weekday).mean() > 0.08] if right else []
     for path in (path for path in misread if misread_weekdays(files[path], regular)):
         first = next(day for day in files[path].tolist() if (day + 3) % 7 > 4)
         raise DataError(
@@ -329,14 +323,12 @@ def _require_days(stocks: pd.DataFrame) -> None:
             raise DataError(f"expected daily bars, got {apart} ones of {ticker}; give daily ones, or leave it out")
 
 
-def _require_few_dropped(dropped: Counter[str], kept: int, max_share: float) -> None:
-    """Raise `DataError` where more than this share of all rows was dropped."""
-    lost = Counter({reason: rows for reason, rows in dropped.items() if reason not in _NO_LOSS})
-    if lost.total() > max_share * (kept + lost.total()):
-        reasons = "; ".join(f"{rows} {reason}" for reason, rows in lost.most_common(3) if rows)
+def _require_few(what: str, lost: int, total: int, reasons: Sequence[str], max_share: float) -> None:
+    """Raise `DataError` where more than this share of files or rows was left out."""
+    if lost > max_share * total:
         raise DataError(
-            f"expected at most {max_share:.2%} of the rows to be dropped, got {lost.total()} of {kept + lost.total()} "
-            f"({reasons}); mend the files, or allow it: --max-bad-row-share"
+            f"expected at most {max_share:.2%} of the {what} to be left out, got {lost} of {total} "
+            f"({'; '.join(reasons[:3])}); mend them, or allow it: --max-bad-row-share"
         )
 
 

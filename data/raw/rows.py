@@ -1,5 +1,6 @@
 """Rows of bars from the cells of files: their notation, settled by all that shows it, and their values."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -28,6 +29,7 @@ _FEW_ROWS = 5
 """Rows from which on columns are judged by their values."""
 _RARE = 0.01
 """Share of rows that do not behave as the others."""
+_RATIO = re.compile(r"^(\d+) ?[:/] ?([1-9]\d*)$", re.MULTILINE)
 Evidence = defaultdict[tuple[str, ...], set[str]]
 """Orders of dates and decimal signs of prices and volume that the files of each vendor show, by what and family."""
 
@@ -100,9 +102,11 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
         values = {role: _values(table, role, place) for role, place in group.items()}
         columns = {"day": days, "ticker": ticker if names is None else names}
         rows = pd.DataFrame(columns | dict.fromkeys(PRICES, values["close"]) | {"volume": np.nan} | values)
+        if "volume" in group:
+            _require_volume(table.cells[group["volume"]], rows)
         if "divisor" in rows:
             rows["adjusted"] = rows["close"] / rows.pop("divisor")
-        is_empty = rows[PRICES].isna().all(axis=1).to_numpy()
+        is_empty = rows[PRICES].isna().to_numpy().all(axis=1)
         for cell in (table.cells[place] for role, place in group.items() if role in PRICES and is_empty.any()):
             if isinstance(cell, str):
                 is_empty &= np.array([line.casefold() in BLANKS for line in cell.split("\n")])
@@ -119,15 +123,22 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
 
 
 def _values(table: Table, role: str, place: int) -> Float64Array:
-    """Return the numbers of a column. Raises `UnclearFileError` for volume that is mostly none."""
+    """Return the numbers of a column."""
     if not isinstance(cell := table.cells[place], str):
         return cell
-    values = numbers(cell, table.signs["volume" if role == "volume" else "price"] or ".")
-    if role == "volume" and (is_lost := np.isnan(values)).any():
-        lost = [line for line, is_one in zip(cell.split("\n"), is_lost, strict=True) if is_one]
-        if len(lost := [line for line in lost if line.casefold() not in BLANKS]) > _RARE * len(values):
+    if role == "split":  # 3:2 is three shares for two
+        cell = _RATIO.sub(lambda found: str(int(found[1]) / int(found[2])), cell)
+    return numbers(cell, table.signs["volume" if role == "volume" else "price"] or ".")
+
+
+def _require_volume(cell: str | Float64Array, rows: pd.DataFrame) -> None:
+    """Raise `UnclearFileError` where volume of many bars is something else than a number."""
+    is_lost = np.flatnonzero(rows["volume"].isna() & rows["close"].notna())
+    if isinstance(cell, str) and len(is_lost):
+        lines = cell.split("\n")
+        lost = [lines[row] for row in is_lost.tolist() if lines[row].casefold() not in BLANKS]
+        if len(lost) > _RARE * len(rows):
             raise UnclearFileError(f"volume {lost[0]!r}; write numbers, or leave it out: --columns ignore=TITLE")
-    return values
 
 
 def _require_bars(rows: pd.DataFrame) -> None:
@@ -169,7 +180,7 @@ def one_bar_a_day(rows: pd.DataFrame, table: Table, choices: Choices) -> pd.Data
     """Return rows of days, made of those within days if a person says so.
 
     Raises `UnclearFileError` for bars within days otherwise, and where a ticker has different prices for one day,
-    unless they are rare; the error names a column that tells such rows apart.
+    unless they are rare.
     """
     key = ["ticker", "day"]
     is_several = rows.duplicated(key, keep=False)
@@ -190,22 +201,10 @@ def one_bar_a_day(rows: pd.DataFrame, table: Table, choices: Choices) -> pd.Data
     span = several.groupby(key)[PRICES].transform(np.ptp) / several[PRICES]
     other = several[(span > SAME).any(axis=1)]
     if len(other) - len(other[key].drop_duplicates()) > choices.max_bad_row_share * len(rows):
-        raise UnclearFileError(_two_series(other, table))
+        ticker, day = other.iloc[0][key]
+        closes = other["close"][(other["ticker"] == ticker) & (other["day"] == day)]
+        raise UnclearFileError(
+            f"closes {closes.iloc[0]:g} and {closes.iloc[1]:g} of {ticker!r} on {date_of(day)}; give files of one "
+            f"series each, or a column of tickers: --columns ticker=TITLE, one of {', '.join(table.layout.titles)[:80]}"
+        )
     return rows.drop(columns="clock")
-
-
-def _two_series(other: pd.DataFrame, table: Table) -> str:
-    """Return the refusal of rows with different prices for one ticker and day."""
-    first = other.iloc[0]
-    one, two = other.index[(other["ticker"] == first["ticker"]) & (other["day"] == first["day"])][:2]
-    titles, known = table.layout.titles, {*table.layout.fields.values()}
-    for place, title in enumerate(titles if not table.layout.panel else ()):
-        cell = table.cells[place]
-        lines = cell.split("\n") if isinstance(cell, str) else cell
-        if place not in known and lines[one] != lines[two]:
-            hint = f"if {title!r} tells them apart leave one of its kinds in the file, or --columns 'ticker={title}'"
-            break
-    else:
-        hint = "give a column of tickers (--columns ticker=TITLE), or files of one series each"
-    closes = f"closes {other['close'][one]:g} and {other['close'][two]:g}"
-    return f"{closes} of {first['ticker']!r} on {date_of(first['day'])}; {hint}"

@@ -37,12 +37,21 @@ _LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年")
 _UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
 _CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d{2}):?(\d{2})?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "万": 1e4, "亿": 1e8}
-_UNIT = "[KMBkmb万亿]"
 _STRANGE = re.compile(r"[^-+0-9.,\n]")
 _SIGN = "[$€£¥₹₩₽₺฿]"
 _CURRENCY = re.compile(rf"^([-+]?) ?{_SIGN}[ \u00a0]?|[ \u00a0\u202f]?{_SIGN}$", re.MULTILINE)
 _SPACES = re.compile("(?<=[0-9])[ \u00a0\u202f'\u2019](?=[0-9]{3}(?![0-9]))")
-_RATIO = re.compile(r"^([0-9.]+) ?[:/] ?([0-9.]*[1-9][0-9.]*)$", re.MULTILINE)
+_LONG = re.compile(r"^[-+]?\d{4}", re.MULTILINE)
+"""Thousands that are not grouped."""
+_NOT_GROUPED = {
+    decimal: re.compile(
+        rf"^(?![-+]?[1-9]\d{{0,2}}(?:[{group}]\d{{2,3}})*[{group}]\d{{3}}(?:[{decimal}]\d*)? ?[KMBkmb万亿]?$)"
+        rf".*[{group}].*$",
+        re.MULTILINE,
+    )
+    for decimal, group in OTHER.items()
+}
+"""Lines where the other sign than the decimal one does not group thousands."""
 
 
 def lines_of(texts: Iterable[str]) -> str:
@@ -61,7 +70,7 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     lines = text.split("\n")
     if not _NO_ISO.search(text):
         try:
-            return np.array(lines, dtype="datetime64[D]").astype(np.int32)
+            return np.asarray(np.array(lines, dtype="datetime64[D]").astype(np.int32))
         except ValueError:  # a 30th of February
             pass
     place, unique = pd.factorize(np.array(lines, dtype=object))
@@ -94,24 +103,22 @@ def possible_orders(text: str, known: Int32Array | None = None, *, is_daily: boo
     if not _UNSETTLED.search(text):
         return ["mdy"]
     text = "\n".join(dict.fromkeys(text.split("\n")))
-    read = {order: days[days != NO_DAY] for order in ORDERS if len(days := np.unique(resolve_days(text, order)))}
-    most = max(len(days) for days in read.values())
-    tied = [order for order, days in read.items() if len(days) == most]
-    tied = [order for place, order in enumerate(tied) if not any((read[order] == read[o]).all() for o in tied[:place])]
-    if len(tied) == 1 or not most:
-        return tied[:1]
-    tests = [
+    read = {order: np.unique(days[days != NO_DAY]) for order in ORDERS if (days := resolve_days(text, order)).size}
+    most = max(map(len, read.values()))
+    tied = {days.tobytes(): order for order, days in reversed(read.items()) if len(days) == most}
+    left = [order for order in read if order in tied.values()]
+    if len(left) == 1 or not most:
+        return left[:1]
+    fits = {order: 0 if known is None or not known.size else _fit(read[order], known) for order in left}
+    for is_likely in (
         lambda order: read[order][-1] <= latest_day(),
         lambda order: not (is_daily and spacing(read[order])),
         lambda order: not misread_weekdays(read[order]),
         lambda order: order != "mdy" or "." not in text,  # nobody writes the month first between points
-    ]
-    if known is not None and known.size:
-        fits = {order: _fit(read[order], known) for order in tied}
-        tests.append(lambda order: fits[order] == max(fits.values()))
-    for is_likely in tests:
-        tied = [order for order in tied if is_likely(order)] or tied
-    return tied
+        lambda order: fits[order] == max(fits.values()),
+    ):
+        left = [order for order in left if is_likely(order)] or left
+    return left
 
 
 def _fit(days: Int32Array, known: Int32Array) -> int:
@@ -154,71 +161,40 @@ def bare_numbers(text: str) -> str:
     return _SPACES.sub("", _CURRENCY.sub(r"\1", text)) if _STRANGE.search(text) else text
 
 
-def _showing(decimal: str) -> re.Pattern[str]:
-    """Return the pattern of lines that show a decimal sign.
-
-    They have other digits than three behind it, or none or a zero or more than three before it, both signs, or the
-    other sign twice.
-    """
-    point, group = re.escape(decimal), re.escape(OTHER[decimal])
-    few, odd = rf"\d*{point}(?!\d{{3}}{_UNIT}?$)\d*", rf"(?:0\d*|\d{{4,}})?{point}\d{{3}}"
-    both, twice = rf"\d+(?:{group}\d{{2,3}})*{group}\d{{3}}{point}\d*", rf"\d+(?:{group}\d{{2,3}})+{group}\d{{3}}"
-    return re.compile(rf"^[-+]?(?:{few}|{odd}|{both}|{twice})(?:[eE][-+]?\d+)?{_UNIT}?$", re.MULTILINE)
-
-
-_SHOWING = {decimal: _showing(decimal) for decimal in OTHER}
-_TWICE = {decimal: re.compile(rf"{re.escape(group)}\d+{re.escape(group)}") for decimal, group in OTHER.items()}
-_THOUSANDS, _HUNDREDS, _ROUND = (
-    re.compile(rf"^[-+]?[1-9]{rest}$", re.MULTILINE) for rest in (r"\d{3,}", r"\d{0,2}", r"\d{0,2}[.,]\d\d0")
-)
-
-
 def decimal_sign(text: str) -> str:
-    """Return the decimal sign that bare numbers show: one of `OTHER`, nothing where they have no sign at all.
+    """Return the decimal sign, one of `OTHER`, by which most bare numbers can be read; "" where nothing depends on it.
 
-    Besides numbers that show it themselves, thousands that are not grouped do, and 1.050 beside 985. Where nothing
-    does, as in 12,345 alone, a question mark and the sign are returned, and the mark alone for both signs.
+    Thousands are grouped everywhere or nowhere. Where nothing settles it, as in 12,345 alone, a question mark and the
+    sign are returned, and the mark alone for both signs.
     """
-    signs = [sign for sign in OTHER if sign in text]
-    shown = [one for one in OTHER if (one in signs or _TWICE[one].search(text)) and _SHOWING[one].search(text)]
-    if not signs or len(shown) == 1:
-        return "".join(shown)
-    if len(shown) == 2:
-        return max(shown, key=lambda sign: len(_SHOWING[sign].findall(text)))
-    if len(signs) == 2:
-        return "?"
-    if _THOUSANDS.search(text):
-        return signs[0]
-    return OTHER[signs[0]] if _HUNDREDS.search(text) and _ROUND.search(text) else f"?{signs[0]}"
+    if not (signs := [sign for sign in OTHER if sign in text]):
+        return ""
+    values = {sign: numbers(text, sign) for sign in OTHER}
+    counts = {sign: np.isfinite(own).sum() for sign, own in values.items()}
+    for sign in signs:
+        counts[OTHER[sign]] -= len(_LONG.findall(text))
+    if counts["."] != counts[","]:
+        return max(counts, key=counts.__getitem__)
+    return "" if np.array_equal(values["."], values[","], equal_nan=True) else "?" + signs[0] * (len(signs) == 1)
 
 
 def numbers(text: str, decimal: str = ".") -> Float64Array:
     """Return the values (lines,) of bare numbers with this decimal sign, NaN for any other text.
 
-    Thousands may be grouped by the other sign, in India by two digits. 1.5M is 1,500,000 (thousands K, millions M,
-    billions B), and 3:2 is 1.5.
+    Thousands may be grouped by the other sign, in India by two digits. 1.5M is 1,500,000.
     """
-    group, point = OTHER[decimal], re.escape(decimal)
-    if group in text:
-        sign = re.escape(group)
-        grouped = rf"[-+]?\d{{1,3}}(?:{sign}\d{{2,3}})*{sign}\d{{3}}(?:{point}\d*)?(?:[eE]\d+)? ?{_UNIT}?"
-        text = re.sub(rf"^(?!{grouped}$).*{sign}.*$", "", text, flags=re.MULTILINE).replace(group, "")
-    text = text.replace(decimal, ".")
-    if ":" in text or "/" in text:
-        text = _RATIO.sub(lambda found: str(float(found[1]) / float(found[2])), text)
-    lines = text.split("\n")
-    units: Float64Array | float = 1.0
-    if re.search(_UNIT, text):
-        units = np.array([_UNITS.get(line[-1:].upper(), 1.0) for line in lines])
-        lines = [line[:-1] if unit > 1 else line for line, unit in zip(lines, units.tolist(), strict=True)]
+    if (group := OTHER[decimal]) in text:
+        text = _NOT_GROUPED[decimal].sub("", text).replace(group, "")
+    lines = text.replace(decimal, ".").split("\n")
     try:
-        return np.array([*map(float, lines)]) * units
+        return np.array([*map(float, lines)])
     except ValueError:
-        return np.array([*map(_number, lines)]) * units
+        return np.array([*map(_number, lines)])
 
 
 def _number(text: str) -> float:
+    unit = _UNITS.get(text[-1:].upper(), 1.0)
     try:
-        return float(text)
+        return unit * float(text[:-1] if unit > 1 else text)
     except ValueError:
         return float("nan")

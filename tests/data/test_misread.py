@@ -66,12 +66,12 @@ def test_bars_under_unknown_titles_are_no_closes_of_tickers(columns: list[str], 
     )
     own = own.rename(columns=titles)
     own.to_csv(tmp_path / "EQNR.csv")
-    said = ",".join(f"{role}={title}" for role, title in titles.items() if role in columns)
+    said = tuple(f"{role}={title.upper()}" for role, title in titles.items() if role in columns)
     for unknown, words in ((own, "no column for open, high, low, close"), (own.rename(columns=str.upper), "behave as")):
         unknown.to_csv(tmp_path / "EQNR.csv")
         with pytest.raises(DataError, match=f"EQNR.csv: .*{words}.*--columns"):
             prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet")
-    summary = prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet", choices=Choices(columns=said.upper().lower()))
+    summary = prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet", choices=Choices(columns=said))
     made = pd.read_parquet(summary.target)[columns].to_numpy()
     np.testing.assert_array_equal(made, truth()[lambda frame: frame["ticker"] == "AAPL"][columns])
 
@@ -124,7 +124,7 @@ def test_impossible_days_and_prices_are_dropped_and_said(tmp_path: Path) -> None
     days = [date(1899, 12, 31), today, today + timedelta(1), today + timedelta(3), date(2024, 1, 2)]
     prices = [1.0, 1.0, 1.0, 1.0, 1e-31]
     text = "\n".join(f"{day},{price},{price},{price},{price}" for day, price in zip(days, prices, strict=True))
-    summary, bars = prepared(tmp_path, "A.csv", text, choices=Choices(max_bad_row_share=0.99, weekend_sessions=True))
+    summary, bars = prepared(tmp_path, "A.csv", text, choices=Choices(max_bad_row_share=0.99, dates="ymd"))
     assert bars["date"].tolist() == days[1:3]
     assert summary.dropped == {"date before 1900": 1, "date after tomorrow": 1, "price infinite or not positive": 1}
     frame = bars_frame()

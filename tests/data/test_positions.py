@@ -47,7 +47,7 @@ def test_positions_that_cannot_be_are_refused(factor: float, target: float, word
 
 
 @pytest.mark.parametrize(
-    ("row", "words"), [("T00;{};1.234;20;5", "thousands; write 1234.5"), ("T00;02/03/10;1,5;20;5", "several ways")]
+    ("row", "words"), [("T00;{};1.234;20;5", "two ways; write 1234.5"), ("T00;02/03/10;1,5;20;5", "two ways; write")]
 )
 def test_what_may_be_read_in_two_ways_is_asked_for(row: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):

@@ -1,19 +1,18 @@
 """Open positions, read from a file and described as the environment observes them."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, LOW
 from data.market import Market
-from data.raw.files import split_line
-from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, possible_orders, resolve_days
+from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, lines_of, possible_orders, resolve_days
 from environment import orders
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
@@ -92,47 +91,40 @@ def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
     """
     where, held = str(path), dict[str, Holding]()
     try:
-        head, *lines = path.read_text(encoding="utf-8-sig").splitlines() or [""]
-        separator = next((one for one in "\t;|" if one in head), ",")
-        titles = [title.strip() for title in split_line(head, separator)]
-        if missing := [name for name in COLUMNS if name not in titles]:
-            raise ValueError(f"no {missing[0]} in its header")
-        fields = {place: split_line(line, separator) for place, line in enumerate(lines, 2) if line.strip()}
-        table = pd.DataFrame([row[: len(titles)] for row in fields.values()], columns=titles, dtype="str").fillna("")
-        table, days = _numbered(table[list(COLUMNS)], separator), np.unique(market.dates.astype("datetime64[D]"))
-        table["entry_date"] = _iso_dates(table["entry_date"], days.astype(np.int32))
-        for place, row in zip(fields, table.to_dict("records"), strict=True):
-            where = f"line {place} of {path}"
+        for line, row in _rows(path, market).items():
+            where = f"line {line} of {path}"
             holding = _holding(row, market, day)
             if holding.ticker in held:
                 raise ValueError(f"{holding.ticker} a second time")
             held[holding.ticker] = holding
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
     return list(held.values())
 
 
-def _numbered(table: pd.DataFrame, separator: str) -> pd.DataFrame:
-    """Return texts whose numbers have decimal points. Raises ValueError where commas or points may be either."""
-    bare = table.map(str.strip).assign(**{name: bare_numbers(table[name].str.strip()) for name in COLUMNS[2:]})
-    signs = {sign for name in COLUMNS[2:] if (sign := decimal_sign(bare[name]))}
-    settled = sorted(signs & OTHER.keys()) or ["."] * (separator == "," or not signs)
-    if len(settled) != 1:
-        raise ValueError("numbers that may have decimals or thousands; write 1234.5")
-    for name in COLUMNS[2:]:
-        bare[name] = (
-            bare[name].str.replace(OTHER[settled[0]], "", regex=False).str.replace(settled[0], ".", regex=False)
-        )
-    return bare
-
-
-def _iso_dates(texts: pd.Series, sessions: NDArray[np.int32]) -> list[str]:
-    """Return dates as ISO texts, and other texts as they are. Raises ValueError where day and month may be either."""
-    orders = possible_orders(texts.tolist(), sessions)
-    if len(orders) > 1:
-        raise ValueError(f"dates like {texts.iloc[0]}, which may be read in several ways; write 2020-12-31")
-    days = resolve_days(texts.tolist(), orders[0])
-    return [text if day == NO_DAY else str(date_of(day)) for text, day in zip(texts, days.tolist(), strict=True)]
+def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
+    """Return the rows by line, with ISO dates and decimal points. Raises ValueError where either stays open."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        head = file.readline()
+        file.seek(0)
+        reader = csv.DictReader(file, delimiter=(separator := next((one for one in "\t;|" if one in head), ",")))
+        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            raise ValueError(f"no {missing[0]} in its header")
+        rows = dict((reader.line_num, {name: (row[name] or "").strip() for name in COLUMNS}) for row in reader)
+    texts = {name: lines_of(row[name] for row in rows.values()) for name in COLUMNS}
+    bare = {name: bare_numbers(texts[name]) for name in COLUMNS[2:]}
+    signs = {sign for text in bare.values() if (sign := decimal_sign(text))}
+    settled = signs & OTHER.keys() or ({"."} if separator == "," or not signs else set())
+    orders = possible_orders(texts["entry_date"], market.dates.astype("datetime64[D]").astype(np.int32))
+    if len(settled) != 1 or len(orders) != 1:
+        raise ValueError("numbers or dates that may be read in two ways; write 1234.5 and 2020-12-31")
+    days = resolve_days(texts["entry_date"], orders[0]).tolist()
+    sign = settled.pop()
+    for place, row in enumerate(rows.values()):
+        row["entry_date"] = row["entry_date"] if days[place] == NO_DAY else str(date_of(days[place]))
+        for name, text in bare.items():
+            row[name] = text.split("\n")[place].replace(OTHER[sign], "").replace(sign, ".")
+    return rows
 
 
 def _holding(row: Mapping[str, str], market: Market, day: int) -> Holding:
