@@ -163,8 +163,10 @@ def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iter
     )
     for line in lines:
         fields = split_line(line, layout.separator)
-        if len(fields) == width:
+        if len(fields) == width and (fields[0] != layout.titles[0] or not layout.headers):
             yield fields
+        elif fields[0] == layout.titles[0] and layout.headers:  # of files put one behind the other
+            dropped[NO_BAR] += 1
         elif len(fields) <= needed or any(text.strip() for text in fields[width:]):
             has_digits = any(map(str.isdigit, line))
             dropped["too few or too many fields" if has_digits else NO_BAR] += 1

@@ -16,6 +16,8 @@ from utils.errors import ConfigError
 
 PRICES = ["open", "high", "low", "close"]
 VALUES = [*PRICES, "volume"]
+STANDARD = ["day", "ticker", *VALUES]
+"""Columns of prepared rows; others are further ones."""
 EVENTS = ["split", "dividend"]
 NUMBERS = [*VALUES, "adjusted", "divisor", *EVENTS]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
@@ -63,6 +65,11 @@ class Choices:
     """Order of year, month and day in dates that may be read in two ways; dates on weekends are taken as they are."""
     resample: Annotated[Literal["no", "day"], kinds.Mark.SHORT] = "no"
     """`day` makes days of bars within days."""
+    keep: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
+    """Further columns of numbers that are kept, or `none` (default: all)."""
+    join: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
+    """Files whose columns are joined by date and ticker, or date alone, once they are known: on the date in a column
+    `known`, with FILE:DAYS so many days after their own, else on their own if the file is daily (default: none)."""
     max_bad_row_share: Annotated[kinds.Share, kinds.Mark.SHORT] = 0.01
     """Share of rows, and of files, that may be left out."""
 

@@ -29,7 +29,8 @@ from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
 from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
 from data.raw.folder import NOT_READ, found_files, shown, ticker_of
-from data.raw.layout import EVENTS, PRICES, VALUES, Choices, UnclearFileError, UnusableFileError
+from data.raw.join import kept, with_joined
+from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, Choices, UnclearFileError, UnusableFileError
 from data.raw.rows import NO_PRICE, SAME, Evidence, examine, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
 from data.raw.text import NO_DAY, Int32Array, date_of
@@ -96,16 +97,14 @@ def prepare(
 ) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Files are CSV, parquet, feather or packed ones, with tickers in a column, one per file or folder, or side by side
-    (`data/raw/layout.py`). Columns are recognised by name; a CSV file without a header has date, open, high, low, close
-    and perhaps volume in this order. Prices are adjusted (`data/raw/adjustment.py`), and volume inversely. Of several
-    rows for one date the last is kept. Rows without a date or with a price that is missing, infinite, not positive or
-    five times another one of its bar are dropped, and so are bars of a stock on which nothing was traded. A
-    `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`) instead. With `append` the bars of
-    an earlier `target` are kept, and those of the files follow each ticker's last one.
+    Tickers are in a column, one per file or folder, or side by side (`data/raw/layout.py`). Prices are adjusted
+    (`data/raw/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a date
+    or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and so are
+    bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`)
+    instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's last.
 
-    Raises `DataError`, and writes nothing, if nothing usable is found, too many rows are dropped, the files do not
-    settle how they are to be read and `choices` neither, bars are not daily, the benchmark is missing, a bar of the
+    Raises `DataError`, and writes nothing, if nothing usable is found, too many rows or files are left out, neither the
+    files nor `choices` settle how they are to be read, bars are not daily, the benchmark is missing, a bar of the
     earlier file would change, or a file cannot be written.
     """
     summary, choices = PrepareSummary(target), choices or Choices()
@@ -113,8 +112,10 @@ def prepare(
     parts, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
     read = pd.concat(parts, ignore_index=True)
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
-    both = pd.concat([old, read.assign(is_new=True)], ignore_index=True)
+    bars = None if old is None else old[STANDARD]
+    both = pd.concat([bars, read.assign(is_new=True)], ignore_index=True)
     rows = _merged(both, spelled, summary.dropped, choices.max_bad_row_share)
+    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     lost = Counter({reason: count for reason, count in summary.dropped.items() if count and reason not in _NO_LOSS})
     reasons = [f"{count} {reason}" for reason, count in lost.most_common()]
     total = len(read) - lost[_OTHER] + lost.total()
@@ -147,7 +148,10 @@ def prepare(
     ]
     _require_days(stocks)
     summary.survey = survey_of(stocks)
-    _write(stocks, ["ticker", *VALUES], target)
+    further = sorted({*stocks} - {*STANDARD})
+    shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
+    summary.notes += [f"further columns, known on so many of the rows: {', '.join(shares)}"] * bool(further)
+    _write(stocks, ["ticker", *VALUES, *further], target)
     if benchmark is not None:
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
@@ -190,7 +194,7 @@ def _read_files(
             f"expected files with daily bars in {source}, got none that can be used ({'; '.join(lost[:3])})"
         )
     _require_few("files", len(lost), len(files), lost, choices.max_bad_row_share)
-    for title in (title for title in choices.roles if title != "*" and not title.isdecimal()):
+    for title in () if choices.join else (title for title in choices.roles if title != "*" and not title.isdecimal()):
         if title.casefold() not in titles:
             raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
     if choices.dates == "auto":

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from data.raw.files import Table
+from data.raw.join import further_columns
 from data.raw.layout import BLANKS, PRICES, Choices, UnclearFileError, plain
 from data.raw.text import (
     OTHER,
@@ -91,17 +92,17 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     """Return a file's unchecked rows, in a notation that is settled; rows without any price are counted in `dropped`.
 
     Columns are `day` since 1970-01-01, `ticker` ("" where the file has none), prices (the close where there is no
-    other), volume (NaN where unknown), and those of `adjusted`, `split` and `dividend` that the file has. In a panel, a
-    ticker without a close has no row. Raises `UnclearFileError` where columns that were taken by their places, or as
-    closes of tickers, do not behave as such.
+    other), volume (NaN where unknown), those of `adjusted`, `split` and `dividend` that the file has, and further ones.
+    In a panel, a ticker without a close has no row. Raises `UnclearFileError` where columns that were taken by their
+    places, or as closes of tickers, do not behave as such.
     """
-    layout, parts = table.layout, []
+    layout, parts, further = table.layout, [], further_columns(table, choices)
     days = resolve_days(table.text("date"), table.orders[0])
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
     for ticker, group in layout.groups.items():
         values = {role: _values(table, role, place) for role, place in group.items()}
         columns = {"day": days, "ticker": ticker if names is None else names}
-        rows = pd.DataFrame(columns | dict.fromkeys(PRICES, values["close"]) | {"volume": np.nan} | values)
+        rows = pd.DataFrame(columns | dict.fromkeys(PRICES, values["close"]) | {"volume": np.nan} | values | further)
         if "volume" in group:
             _require_volume(table.cells[group["volume"]], rows)
         if "divisor" in rows:
@@ -192,7 +193,8 @@ def one_bar_a_day(rows: pd.DataFrame, table: Table, choices: Choices) -> pd.Data
     within = several.groupby(key)["clock"].nunique() > 1
     if within.sum() > _RARE * len(rows[key].drop_duplicates()):
         if choices.resample == "day":
-            steps = {"open": "first", "high": "max", "low": "min", "close": "last"}
+            steps = dict.fromkeys(rows.columns.difference([*key, "clock", "volume"]), "last")
+            steps |= {"open": "first", "high": "max", "low": "min"}
             days = rows.sort_values([*key, "clock"], kind="stable").groupby(key, sort=False)
             return days.agg(steps).assign(volume=days["volume"].sum(min_count=1)).reset_index()
         raise UnclearFileError(

@@ -70,7 +70,7 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     lines = text.split("\n")
     if not _NO_ISO.search(text):
         try:
-            return np.asarray(np.array(lines, dtype="datetime64[D]").astype(np.int32))
+            return np.asarray(np.array(lines, dtype="datetime64[D]"), dtype=np.int32)
         except ValueError:  # a 30th of February
             pass
     place, unique = pd.factorize(np.array(lines, dtype=object))
@@ -91,7 +91,8 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     weekdays = (hours[is_late] // 24 + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
     is_east = (weekdays == 6).any() and not (weekdays == 4).any()
     days = (hours // 24 + (is_late & is_east)).fillna(days)
-    return np.asarray(days.fillna(NO_DAY), dtype=np.int32)[place]
+    resolved: Int32Array = days.fillna(NO_DAY).to_numpy(np.int32)
+    return np.asarray(resolved[place])
 
 
 def possible_orders(text: str, known: Int32Array | None = None, *, is_daily: bool = True) -> list[str]:

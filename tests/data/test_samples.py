@@ -112,7 +112,7 @@ REFUSED = {
     "other places": ("2020-01-02,10,9,11,10\n", r"are not date, open, high, low, close; .*--columns"),
     "returns": ("Date,AA,BB\n2020-01-02,0.01,-0.02\n2020-01-03,-0.01,0.02\n", r"left out, got 2 of 4 .*--max-bad-row"),
     "tickers under an unknown title": (f"Foo,{OHLC}AB,{BAR}CD,{OTHER}", "'Foo' with 'AB' and 'CD'; .*ticker=Foo"),
-    "codes under an unknown title": (f"Foo,{OHLC}1,{BAR}2,{OTHER}", r"closes 10 and 20 .* on 2020-01-02; .*one of Foo,"),
+    "codes under an unknown title": (f"Foo,{OHLC}1,{BAR}2,{OTHER}", "closes 10 and 20 .* on 2020-01-02; .*one of Foo"),
     "series": (NSE, "closes 10 and 90 of 'ABC' on 2020-01-02; .*one of SYMBOL, SERIES"),
     "exchanges": (NSE.replace("SERIES", "exchange"), "one of SYMBOL, exchange"),
     "minutes": ("".join(f"01/02/2020,09:{m},10,11,9,10,5\n" for m in range(30, 40)), "within days.*--resample day"),
