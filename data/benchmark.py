@@ -8,9 +8,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.raw.files import read_table
-from data.raw.layout import Choices, UnclearFileError, UnusableFileError
+from data.raw.layout import UnclearFileError, UnusableFileError
 from data.raw.rows import Evidence, examine, rows_of, settle
 from data.raw.text import NO_DAY
+from utils.config.prepare import Choices
 from utils.errors import DataError
 
 Float64Array = NDArray[np.float64]

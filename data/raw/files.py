@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from data.raw.layout import BLANKS, EVENTS, PRICES, Choices, Layout, UnclearFileError, UnusableFileError, layout_of
+from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
 from data.raw.text import Float64Array, are_days, are_numbers, lines_of
+from utils.config.prepare import Choices
 from utils.errors import first_line
 
 _FRAMES: dict[str, Callable[..., pd.DataFrame]] = {

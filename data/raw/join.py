@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from data.raw.files import Table, read_table
-from data.raw.layout import BLANKS, STANDARD, Choices, UnclearFileError, UnusableFileError, role_of
+from data.raw.layout import BLANKS, STANDARD, UnclearFileError, UnusableFileError, role_of
 from data.raw.text import (
     NO_DAY,
     Float64Array,
@@ -25,6 +25,7 @@ from data.raw.text import (
     possible_orders,
     resolve_days,
 )
+from utils.config.prepare import Choices
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError
 

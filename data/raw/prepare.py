@@ -30,10 +30,11 @@ from data.raw.append import benchmark_file, read_prepared, with_old_bars
 from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
 from data.raw.folder import NOT_READ, found_files, shown, ticker_of
 from data.raw.join import kept, with_joined
-from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, Choices, UnclearFileError, UnusableFileError
+from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
 from data.raw.rows import NO_PRICE, SAME, Evidence, examine, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
 from data.raw.text import NO_DAY, Int32Array, date_of
+from utils.config.prepare import Choices
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError
 from utils.progress import progress

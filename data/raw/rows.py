@@ -9,7 +9,7 @@ import pandas as pd
 
 from data.raw.files import Table
 from data.raw.join import further_columns
-from data.raw.layout import BLANKS, PRICES, Choices, UnclearFileError, plain
+from data.raw.layout import BLANKS, PRICES, UnclearFileError, plain
 from data.raw.text import (
     OTHER,
     Float64Array,
@@ -22,6 +22,7 @@ from data.raw.text import (
     possible_orders,
     resolve_days,
 )
+from utils.config.prepare import Choices
 
 NO_PRICE = "no price"
 SAME = 1e-4

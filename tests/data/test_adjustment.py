@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
+from utils.config.prepare import Choices
 
 HEADER = "Date,Open,High,Low,Close,Volume,Dividends,Stock Splits\n"
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.raw.layout import Choices
 from data.raw.prepare import prepare
 from main import main
+from utils.config.prepare import Choices
 from utils.errors import ProgramError
 
 DAYS = pd.bdate_range("2020-01-02", periods=60)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from data import loader as loader_module
 from data.loader import StockDataLoader
 from data.market import build_market
-from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
 from tests.data.test_loader import TOLERANT, bars_frame, load
 from tests.data.test_vendors import truth
+from utils.config.prepare import Choices
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
+from utils.config.prepare import Choices
 from utils.errors import DataError
 
 EPOCH = date(1970, 1, 1)

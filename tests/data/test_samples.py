@@ -13,10 +13,10 @@ import pytest
 
 from data.benchmark import read_benchmark
 from data.loader import StockDataLoader
-from data.raw.layout import Choices
 from main import main
 from tests.data.test_loader import bars_frame
 from tests.data.test_prepare import bars, run
+from utils.config.prepare import Choices
 from utils.errors import DataError, ProgramError
 
 OHLC = "date,open,high,low,close\n"
@@ -163,8 +163,8 @@ def test_what_a_person_says_settles_it(
     ("choices", "words"),
     [
         ({"columns": ("close=Nope",)}, "a title, got 'Nope'"),
-        ({"columns": ("closing=Close",)}, "--columns: expected time, ignore, date"),
-        ({"columns": ("close",)}, "--columns: expected time, ignore, date"),
+        ({"columns": ("closing=Close",)}, "--columns: expected date, time"),
+        ({"columns": ("close",)}, "--columns: expected date, time"),
     ],
 )
 def test_mistakes_of_a_person_are_told(choices: dict[str, Any], words: str, tmp_path: Path) -> None:

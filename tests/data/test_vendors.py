@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.raw.layout import Choices
 from data.raw.prepare import PrepareSummary, prepare
+from utils.config.prepare import Choices
 from utils.errors import DataError
 
 TICKERS = ("AAPL", "BRK-B", "LOW", "T")

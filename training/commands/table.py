@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from data.raw.layout import Choices
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config import kinds
 from utils.config.cli import Command
+from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals, default_settings
 from utils.runs.run_lock import require_free
