@@ -58,6 +58,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):
             rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
+        data.assign(vix=1.0)[["date", "vix"]].drop_duplicates().to_csv("vix.csv", index=False)
+        data[["date", "ticker"]][::50].assign(pe=12.5).to_csv("fundamentals.csv", index=False)
         (folder / "files_of_the_day").mkdir()
         later = data[data["ticker"] == "T1"].tail(1)
         later.assign(date=later["date"] + pd.offsets.BDay(1)).to_csv("files_of_the_day/T1.csv", index=False)

@@ -24,6 +24,7 @@ _FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
     ".xlsx": pd.read_excel, ".xls": pd.read_excel,
 }  # fmt: skip
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+KINDS = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join(_PACKERS)}"
 SUFFIXES = (*_TEXTS, *_FRAMES, *(text + packer for text in _TEXTS for packer in _PACKERS))
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000

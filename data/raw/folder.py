@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from data.raw.files import SUFFIXES
+from data.raw.files import KINDS, SUFFIXES
 from data.raw.layout import UnclearFileError, role_of
 from data.raw.text import NO_DAY, Int32Array
 from utils.errors import DataError
@@ -19,7 +19,7 @@ _FILE = re.compile(
 _YEAR = re.compile(r"(.*?)[-_ ]?((?:19|20)\d\d)")
 _NO_TICKER = re.compile(r"part[-_.\w]*|data|prices?|bars|daily|ohlcv?|quotes?|history|1d")
 """Names of files in a folder that is named after their ticker."""
-NOT_READ = f"no kind of file that is read ({', '.join(SUFFIXES)})"
+NOT_READ = f"no kind of file that is read ({KINDS})"
 
 
 def shown(path: Path, source: Path | None = None) -> str:
@@ -55,8 +55,8 @@ def found_files(source: Path, written: Iterable[Path], skipped: list[tuple[str, 
         else:
             skipped.append((shown(path, source), NOT_READ))
     if not found:
-        named = f" ({', '.join(name for name, _ in skipped[:3])} cannot be read)" if skipped else ""
-        raise DataError(f"expected files that end in {', '.join(SUFFIXES)} in the folder {source}, got none{named}")
+        others = ", ".join(name for name, _ in skipped[:3]) or "none"
+        raise DataError(f"expected files that end in {KINDS} in the folder {source}, got {others}")
     return found
 
 

@@ -60,7 +60,7 @@ def _numbers_in(cell: str | Float64Array, title: str, table: Table, choices: Cho
     """Return the numbers of a column, None for one of texts."""
     if not isinstance(cell, str):
         return cell
-    cell = bare_numbers(cell)
+    cell = bare_numbers(re.sub(" ?%$", "", cell, flags=re.MULTILINE))
     sign = decimal_sign(cell)
     if sign.startswith("?"):
         sign = table.signs.get("price", "") or choices.decimal.replace("auto", "")
@@ -70,7 +70,8 @@ def _numbers_in(cell: str | Float64Array, title: str, table: Table, choices: Cho
         return None
     if not sign and decimal_sign(cell):
         raise UnclearFileError(
-            f"column {title!r} may have decimals or thousands; say which: --decimal . or --decimal ,"
+            f"column {title!r} may have decimals or be in thousands; say which: --decimal . or --decimal ,; or leave "
+            f"it out: --columns 'ignore={title}'"
         )
     return values
 

@@ -79,12 +79,8 @@ def settle(table: Table, evidence: Evidence, choices: Choices, known: Int32Array
         is_whole = what == "volume" and price in OTHER and table.signs[what] == f"?{OTHER[price]}"
         found = price if is_whole else _only(evidence[what, *table.family]) or choices.decimal.replace("auto", "")
         if not found:
-            places = [
-                own[role] for own in table.layout.groups.values() for role in own if (role == what) or what == "price"
-            ]
-            signed = (line for place in places for line in str(table.cells[place]).split("\n") if {*line} & {*OTHER})
             raise UnclearFileError(
-                f"{what} {next(signed)} may be one with decimals or in thousands; say which: --decimal . or --decimal ,"
+                f"{what}s like 12.345 may have decimals or be in thousands; say which: --decimal . or --decimal ,"
             )
         table.signs[what] = found
 
@@ -97,7 +93,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     In a panel, a ticker without a close has no row. Raises `UnclearFileError` where columns that were taken by their
     places, or as closes of tickers, do not behave as such.
     """
-    layout, parts, further = table.layout, [], further_columns(table, choices)
+    layout, parts = table.layout, []
+    further = {} if choices.keep == ("none",) else further_columns(table, choices)
     days = resolve_days(table.text("date"), table.orders[0])
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
     for ticker, group in layout.groups.items():
