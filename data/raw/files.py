@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,10 @@ SUFFIXES = (*_TEXTS, *_FRAMES, *(text + packer for text in _TEXTS for packer in 
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
 """Fields of text in memory at once, but for those of the columns that are used."""
+_UNREADABLE = (
+    pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError, ImportError, BadZipFile
+)  # fmt: skip
+"""What readers of damaged files raise."""
 NO_BAR = "line that is no bar"
 NO_TABLE = f"no header and no bar in the first {_HEAD_LINES} lines"
 
@@ -183,11 +188,9 @@ def _frame_table(path: Path, read: Callable[[Any], pd.DataFrame], choices: Choic
             frame = read(file)
         if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
             frame = frame.reset_index()
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
+    except _UNREADABLE as error:
         kind = read.__name__.removeprefix("read_")
         raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None
-    except ImportError as error:
-        raise UnusableFileError(f"{first_line(error)} Or save it as CSV") from None
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
     frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
     titles = [frame.columns.get_level_values(level).map(str).tolist() for level in range(frame.columns.nlevels)]

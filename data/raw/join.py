@@ -38,19 +38,26 @@ _FEW = 0.01
 """Share of texts in a column of numbers that are none."""
 
 
-def further_columns(table: Table, choices: Choices, known: Container[str] = ()) -> dict[str, Float64Array]:
-    """Return the columns of numbers that a layout does not use by their names, those under `known` titles too.
+def further_columns(
+    table: Table, choices: Choices, known: Container[str] = (), prefix: str = "other"
+) -> dict[str, Float64Array]:
+    """Return the columns of numbers by their names that a layout does not use, or uses in `known` roles.
 
-    Raises `UnclearFileError` where a column may be read in two ways.
+    Names are titles in lower case, after the prefix where they are those of bars. Raises `UnclearFileError` where a
+    column may be read in two ways.
     """
     layout, found = table.layout, dict[str, Float64Array]()
     used = {place for role, place in layout.fields.items() if role not in known}
     for place, title in enumerate(layout.titles):
         if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
             continue
-        name = re.sub(r"\W+", "_", title.casefold()).strip("_")
-        if name in _TAKEN or name in found or not name:
-            name = re.sub(r"\W+", "_", f"{table.path.stem.casefold()}_{name or place + 1}").strip("_")
+        name, *longer = (
+            re.sub(r"\W+", "_", text.casefold()).strip("_")
+            for text in (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
+        )
+        if not name or name.startswith("unnamed"):  # the index of a table
+            continue
+        name = next(one for one in (name, *longer) if one not in _TAKEN and one not in found)
         if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
             found[name] = values
     return found
@@ -135,7 +142,7 @@ def _read(path: Path, lag: int | None, choices: Choices, tickers: pd.Index, sess
     if len(orders) > 1:
         raise UnclearFileError(f"dates like {text.partition(chr(10))[0]!r} may be read in several ways; say --dates")
     rows = pd.DataFrame({"day": resolve_days(text, orders[0]).astype(np.int64)})
-    rows = rows.assign(**further_columns(table, choices, {*fields} - {"date", "time", "ticker"}))
+    rows = rows.assign(**further_columns(table, choices, {*fields} - {"date", "time", "ticker"}, path.stem))
     is_read = rows["day"] != NO_DAY
     if rows.shape[1] == 1 or (~is_read).mean() > choices.max_bad_row_share:
         raise UnclearFileError(f"{rows.shape[1] - 1} columns of numbers, and {is_read.sum()} dates in {len(rows)} rows")

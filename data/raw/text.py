@@ -170,6 +170,10 @@ def decimal_sign(text: str) -> str:
     """
     if not (signs := [sign for sign in OTHER if sign in text]):
         return ""
+    for sign in OTHER:
+        is_only = OTHER[sign] not in text and _NOT_GROUPED[OTHER[sign]].search(text)
+        if is_only and np.isfinite(numbers(text, sign)).all():
+            return sign
     values = {sign: numbers(text, sign) for sign in OTHER}
     counts = {sign: np.isfinite(own).sum() for sign, own in values.items()}
     for sign in signs:

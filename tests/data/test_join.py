@@ -60,8 +60,9 @@ def test_further_numbers_are_kept_under_their_titles_and_named(
 
 
 def test_names_of_bars_are_not_taken(tmp_path: Path) -> None:
-    rows = made(tmp_path, bars().assign(last=3.0, Vol=4.0))
-    assert sorted(rows.columns[7:]) == ["last", "vol"]
+    source = bars().assign(last=3.0, Vol=4.0, **{"CLOSE ": 5.0, "": range(120), "Unnamed: 0": range(120)})
+    rows = made(tmp_path, source)
+    assert sorted(rows.columns[7:]) == ["last", "other_close", "vol"] and rows["other_close"].eq(5).all()
     vix = pd.DataFrame({"date": DAYS, "close": np.arange(60.0), "ticker": "A"})
     rows = made(tmp_path, bars(), written(tmp_path, "vix.csv", vix.to_csv(index=False)))
     assert rows["close"].eq(10).all() and own(rows, "vix_close")["2020-01-03"] == 1.0

@@ -111,19 +111,19 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
         if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise ValueError(f"no {missing[0]} in its header")
         rows = dict((reader.line_num, {name: (row[name] or "").strip() for name in COLUMNS}) for row in reader)
-    texts = {name: lines_of(row[name] for row in rows.values()) for name in COLUMNS}
-    bare = {name: bare_numbers(texts[name]) for name in COLUMNS[2:]}
-    signs = {sign for text in bare.values() if (sign := decimal_sign(text))}
-    settled = signs & OTHER.keys() or ({"."} if separator == "," or not signs else set())
-    orders = possible_orders(texts["entry_date"], market.dates.astype("datetime64[D]").astype(np.int32))
-    if len(settled) != 1 or len(orders) != 1:
-        raise ValueError("numbers or dates that may be read in two ways; write 1234.5 and 2020-12-31")
-    days = resolve_days(texts["entry_date"], orders[0]).tolist()
-    sign = settled.pop()
+    dates, bare = lines_of(row["entry_date"] for row in rows.values()), dict[str, list[str]]()
+    orders = possible_orders(dates, market.dates.astype("datetime64[D]").astype(np.int32))
+    for name in COLUMNS[2:]:
+        text = bare_numbers(lines_of(row[name] for row in rows.values()))
+        sign = decimal_sign(text) or "."
+        sign = "." if separator == "," and sign == "?." else sign
+        if sign not in OTHER or len(orders) != 1:
+            raise ValueError("numbers or dates that may be read in two ways; write 1234.5 and 2020-12-31")
+        bare[name] = text.replace(OTHER[sign], "").replace(sign, ".").split("\n")
+    days = resolve_days(dates, orders[0]).tolist()
     for place, row in enumerate(rows.values()):
+        row |= {name: texts[place] for name, texts in bare.items()}
         row["entry_date"] = row["entry_date"] if days[place] == NO_DAY else str(date_of(days[place]))
-        for name, text in bare.items():
-            row[name] = text.split("\n")[place].replace(OTHER[sign], "").replace(sign, ".")
     return rows
 
 
