@@ -155,9 +155,8 @@ def _require_closes(rows: pd.DataFrame) -> None:
     """Raise `UnclearFileError` where columns that would be closes of tickers are the bars of one, or its volume."""
     closes = rows.drop_duplicates(["day", "ticker"]).pivot(index="day", columns="ticker", values="close")
     closes = closes.where(closes > 0)
-    is_whole = (closes.isna() | (closes == closes.round())).all()
-    is_volume = is_whole & (np.log(closes).diff().abs().median() > 0.1)  # a median day moves no price by as much
-    is_volume &= len(closes) >= _FEW_ROWS
+    # A median day moves no price by as much.
+    is_volume = (np.log(closes).diff().abs().median() > 0.1) & (len(closes) >= _FEW_ROWS)
     several = [closes, *(closes.drop(columns=name) for name in closes.columns if closes.shape[1] < 8)]
     if is_volume.any() or any(_is_one_bar(bars.dropna()) for bars in several):
         names = ", ".join(closes.columns[is_volume] if is_volume.any() else closes.columns)
@@ -170,8 +169,7 @@ def _require_closes(rows: pd.DataFrame) -> None:
 def _is_one_bar(bars: pd.DataFrame) -> bool:
     """Return whether columns are near one another, and one is always the highest, another one the lowest."""
     top, bottom = bars.max(axis=1), bars.min(axis=1)
-    highest, lowest = bars.eq(top, axis=0).all(), bars.eq(bottom, axis=0).all()
-    is_ordered = len(bars) < _FEW_ROWS or (highest.any() and lowest.any() and not (highest & lowest).any())
+    is_ordered = len(bars) < _FEW_ROWS or all(bars.eq(edge, axis=0).all().any() for edge in (top, bottom))
     return bool(len(bars) and 4 <= bars.shape[1] <= 6 and is_ordered and (top < 1.5 * bottom).mean() > 0.9)
 
 

@@ -109,6 +109,10 @@ REFUSED = {
     "CRSP without bars": ("date,PERMNO,PRC\n20200102,10107,160.6\n", "no column for open, high, low"),
     "no titles": ("Date,,\n2020-01-02,1,2\n", "no column for open, high, low, close"),
     "bars in capitals": ("DATE,AA,BB,CC,DD,EE\n2020-01-02,10,11,9,10,12345\n", "behave as .*--columns "),
+    "bars in capitals at one price": (
+        "DATE,AA,BB,CC,DD,EE\n" + "".join(f"{d},1,1,1,1,{10**i}.5\n" for i, d in enumerate(days(6, "%Y-%m-%d"))),
+        "behave as volume",
+    ),
     "other places": ("2020-01-02,10,9,11,10\n", r"are not date, open, high, low, close; .*--columns"),
     "returns": ("Date,AA,BB\n2020-01-02,0.01,-0.02\n2020-01-03,-0.01,0.02\n", r"left out, got 2 of 4 .*--max-bad-row"),
     "tickers under an unknown title": (f"Foo,{OHLC}AB,{BAR}CD,{OTHER}", "'Foo' with 'AB' and 'CD'; .*ticker=Foo"),
