@@ -40,6 +40,8 @@ BAD_TICKER = "that is not printable, holds a comma, quote or semicolon, or begin
 """What a ticker may not be: it would add orders to a broker's file, or formulas to a spreadsheet."""
 PART_ROWS = 1 << 19
 """Rows that are held at once."""
+SPACINGS = {"weekly": (6, 8), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
+"""Days between two bars, from and to."""
 _KINDS = {"date": "dates, timestamps or ISO strings", "ticker": "strings"}
 _SHOWN = 60
 """Letters that are shown of a ticker."""
@@ -145,6 +147,29 @@ def is_bad_ticker(text: str) -> bool:
 def latest_day() -> int:
     """Return tomorrow, the last day that a bar can have anywhere now, since 1970-01-01."""
     return (date.today() - date(1970, 1, 1)).days + 1
+
+
+def spacing(days: npt.NDArray[Any]) -> str:
+    """Return "weekly", "monthly", "quarterly" or "yearly" if four of five sorted days are as far apart, else ""."""
+    gaps = np.diff(days)
+    shares = {name: ((gaps >= low) & (gaps <= high)).mean() for name, (low, high) in SPACINGS.items() if len(gaps) > 1}
+    return next((name for name, share in shares.items() if share >= 0.8), "")
+
+
+def misread_weekdays(days: npt.NDArray[Any], regular: Sequence[int] = ()) -> bool:
+    """Return whether sorted days on Saturdays or Sundays prove that dates are misread, or shifted by a time zone.
+
+    A market may be open on all days, on six, or from Sunday to Thursday or Saturday to Wednesday, if few are missing;
+    it may have a special session on a weekend now and then; and on `regular` weekdays (0 is Monday) it has bars.
+    """
+    counts = np.bincount((days.astype(np.int64) + 3) % 7, minlength=7)
+    if {*np.flatnonzero(counts).tolist()} <= {*range(5), *regular}:
+        return False
+    present = {*np.flatnonzero(counts > 0.02 * len(days)).tolist()}
+    is_dense = len(days) > 2 and len(days) >= 0.8 * (days[-1] - days[0] + 1) * len(present) / 7
+    is_week = {5, 6} <= present or {*range(7)} - present in ({6}, {3, 4}, {4, 5})
+    is_special = len(days) >= 50 and not {5, 6} & present
+    return not (is_special or (is_dense and is_week))
 
 
 @contextmanager

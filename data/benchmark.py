@@ -1,13 +1,18 @@
-"""A user's benchmark: closes of an index or fund in a CSV file."""
+"""A user's benchmark: closes of an index or fund in a file."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.raw.text import NO_DAY, numbers, resolve_days
-from utils.errors import DataError, first_line
+from data.raw.files import read_table
+from data.raw.layout import UnclearFileError, UnusableFileError
+from data.raw.rows import Evidence, examine, rows_of, settle
+from data.raw.text import NO_DAY
+from utils.config.prepare import Choices
+from utils.errors import DataError
 
 Float64Array = NDArray[np.float64]
 LONGEST_GAP_DAYS = 31
@@ -28,23 +33,27 @@ def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
 
 
 def read_closes(path: Path) -> pd.Series:
-    """Return the closes by day since 1970-01-01, sorted.
+    """Return the closes by day since 1970-01-01, sorted; adjusted ones where the file has them.
 
     Raises:
-        DataError: the file is no CSV file with columns `date` and `close`, or a close is not a positive number.
+        DataError: the file has no columns of dates and closes, or a close is not a positive number.
     """
+    choices, dropped, evidence = Choices(), Counter[str](), Evidence(set)
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
-    except (ValueError, OSError) as error:
-        raise DataError(f"expected a CSV file with columns date, close in {path}, got: {first_line(error)}") from None
-    table.columns = table.columns.str.strip().str.lower()
-    if not {"date", "close"} <= set(table.columns) or table.empty:
-        raise DataError(f"expected columns date, close and at least one row in {path}, got {', '.join(table.columns)}")
-    days, _ = resolve_days([text.strip() for text in table["date"]])
-    close = numbers(table["close"].tolist(), ",")
-    bad = (days == NO_DAY) | ~np.isfinite(close) | ~(close > 0)
-    if bad.any():
+        table = read_table(path, choices, dropped, ("close",))
+        examine(table, evidence, None, is_daily=False)
+        settle(table, evidence, choices, None)
+        rows = rows_of(table, choices, dropped)
+    except (UnusableFileError, UnclearFileError) as reason:
+        raise DataError(f"expected columns date, close and at least one row in {path}, got: {reason}") from None
+    if len(tickers := rows["ticker"].unique()) > 1:
+        raise DataError(f"expected closes of one index in {path}, got {tickers[0]!r} and {tickers[1]!r}; leave one")
+    dates = table.text("date").split("\n")
+    rows = rows.reindex(range(len(dates)))  # a row without a close may not be left out
+    close = rows["adjusted" if "adjusted" in rows else "close"]
+    bad = ~((rows["day"] > NO_DAY) & (close > 0) & np.isfinite(close))
+    if bad.any() or dropped["too few or too many fields"]:
         row = int(bad.argmax())
-        got = f"{table['date'][row]!r}, {table['close'][row]!r}"
-        raise DataError(f"expected a date and a positive close in each row of {path}, got {got} on line {row + 2}")
-    return pd.Series(close, index=days).groupby(level=0).last()
+        got = f"{dates[row]!r} on line {table.first_line + row}" if bad.any() else "lines of other lengths"
+        raise DataError(f"expected a date and a positive close in each row of {path}, got {got}")
+    return pd.Series(close.to_numpy(), index=rows["day"].to_numpy(np.int32)).groupby(level=0).last()

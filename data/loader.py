@@ -24,6 +24,7 @@ from data.bars import (
     Part,
     has_wrong_digit,
     latest_day,
+    spacing,
 )
 from data.features import (
     CLOSE,
@@ -166,6 +167,8 @@ class StockDataLoader:
                 f"expected days from 1900 to tomorrow, got {self.dates[0]} to {self.dates[-1]}; mend the dates of "
                 f"{self.path}, or the clock, which says {date.today()}"
             )
+        if self._frame is None and (apart := spacing(days)):
+            raise DataError(f"expected daily bars in {self.path}, got {apart} ones; their sessions would count as days")
         require_memory(len(days), len(self.tickers))
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         close, counts = self._read(bars, days)

@@ -100,6 +100,17 @@ def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
     assert set(json.loads((tiny.parent / "runs" / "own" / "results.json").read_text())["policies"]) == POLICIES
 
 
+def test_a_run_finds_its_data_from_another_folder(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path goes from where the run began, unless the file is there from here as well."""
+    (tiny.parent / "elsewhere").mkdir()
+    frame(300, 6).to_parquet(tiny.parent / "train.parquet")
+    monkeypatch.chdir(tiny.parent)
+    assert main(["--config", tiny.name, "--profile", "quick", "--run", "base", "--data", "train.parquet"]) == 0
+    monkeypatch.chdir(tiny.parent / "elsewhere")
+    assert main(["--resume", "base", "--runs-dir", "../runs", "--generations", "3"]) == 0
+    assert json.loads((tiny.parent / "runs" / "base" / "summary.json").read_text())["generations"] == 3
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

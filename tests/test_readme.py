@@ -58,13 +58,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("tickers.txt").write_text("T1\nT2\nT3\nT4\n")
         Path("run.toml").write_text(TINY)
         Path("space.toml").write_text('["evolution.mutation_strength"]\nlow = 0.01\nhigh = 0.3\nlog = true\n')
-        Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-01-27,20,20,10\n")
+        Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-01-27,29.5,20,10\n")
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):
             rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
+        data.assign(vix=1.0)[["date", "vix"]].drop_duplicates().to_csv("vix.csv", index=False)
+        data[["date", "ticker"]][::50].assign(pe=12.5).to_csv("fundamentals.csv", index=False)
         (folder / "files_of_the_day").mkdir()
         later = data[data["ticker"] == "T1"].tail(1)
-        later.assign(date=later["date"] + pd.Timedelta(days=1)).to_csv("files_of_the_day/T1.csv", index=False)
+        later.assign(date=later["date"] + pd.offsets.BDay(1)).to_csv("files_of_the_day/T1.csv", index=False)
         with unjudged():
             train = ["--config", "run.toml", "--data", "before.parquet", "--generations", "1", "--run"]
             assert [main([*train, run]) for run in ("OTHER", "NAME")] == [0, 0]

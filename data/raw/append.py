@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
 from data.benchmark import read_closes
-from data.raw.layout import PRICES, VALUES
+from data.raw.layout import PRICES, STANDARD, VALUES
 from data.raw.text import date_of
 from data.readjustment import ROUNDING, readjustment
 from utils.errors import DataError
@@ -21,12 +22,13 @@ def benchmark_file(target: Path) -> Path:
 
 
 def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
-    """Return the bars of a prepared file: `day`, `ticker` as text, and values; its index has closes only.
+    """Return the bars of a prepared file: `day`, `ticker` as text, values, further columns; its index has closes only.
 
     Volume is NaN where the file has none. Raises `DataError` if there is no such file, or it is damaged.
     """
     bars = LongBars.of_file(target, COLUMNS)
-    if VOLUME in pq.read_schema(target).names:
+    schema = pq.read_schema(target)
+    if VOLUME in schema.names:
         bars = LongBars.of_file(target, (*COLUMNS, VOLUME))
     parts = [
         pd.DataFrame({"day": part.day, "ticker": np.array(part.texts, dtype=object)[part.ticker]}).assign(
@@ -35,6 +37,8 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
         )
         for part in bars.parts()
     ]
+    further = [one.name for one in schema if one.name not in (*COLUMNS, VOLUME) and pa.types.is_floating(one.type)]
+    parts = [pd.concat([*parts, pd.DataFrame()]).reset_index(drop=True).join(pd.read_parquet(target, columns=further))]
     if benchmark is not None and benchmark_file(target).exists():
         close = read_closes(benchmark_file(target))
         index = pd.DataFrame({"day": close.index, "ticker": benchmark, "volume": np.nan})
@@ -49,11 +53,20 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
     before them that `rows` repeats from the file. Raises `DataError` where a row on a day up to a ticker's last old one
     differs otherwise, by more than the rounding of a float.
     """
+    further, others = ({*frame} - {*STANDARD} for frame in (old, rows))
+    if further != others:
+        pair = " and ".join(", ".join(sorted(columns)) or "none" for columns in (further, others))
+        raise DataError(
+            f"expected the further columns of {source}, got other ones ({pair}); give the same with --keep and --join, "
+            "or prepare all files anew without --append"
+        )
     last = rows["ticker"].astype(object).map(old.groupby("ticker")["day"].max())
     is_old = rows["day"] <= last  # NaN for a new ticker, which has no old bar
     both = rows[is_old].astype({"ticker": object})
     both = both.merge(old, on=["ticker", "day"], how="left", suffixes=("", " before"))
-    now, before = both[VALUES].to_numpy(), both[[f"{name} before" for name in VALUES]].to_numpy()
+    names, known = [*VALUES, *sorted(further)], len(VALUES)
+    now, whole = both[VALUES].to_numpy(), both[[f"{name} before" for name in names]].to_numpy()
+    before = whole[:, :known]
     differs, notes = ~np.isclose(now, before, rtol=ROUNDING, atol=0.0, equal_nan=True), list[str]()
     for ticker in both["ticker"][differs.any(axis=1)].unique():
         own = np.flatnonzero(both["ticker"] == ticker)
@@ -66,7 +79,7 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
             before[since], differs[own] = now[since], False
             notes.append(f"{ticker}: prices of the past times {factors[0]:.6g}, for a dividend or a split")
     if not differs.any():
-        rows.loc[is_old, VALUES] = before
+        rows.loc[is_old, names] = whole
         return rows, notes
     row, column = np.argwhere(differs)[0]
     was = "no bar, though it has later ones" if np.isnan(both["close before"][row]) else float(before[row, column])

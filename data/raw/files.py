@@ -1,103 +1,155 @@
-"""Rows of one CSV or parquet file: long, wide, or with two header rows."""
+"""Cells of one file of bars, a CSV, parquet or feather file or a spreadsheet, with the layout that it has."""
 
 import codecs
 import csv
+import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnusableFileError, layout_of
-from data.raw.text import Float64Array, numbers, resolve_days
+from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
+from data.raw.text import Float64Array, are_days, are_numbers, lines_of
+from utils.config.prepare import Choices
 from utils.errors import first_line
 
-PARQUET_SUFFIXES = (".parquet", ".pq")
+_FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
+    ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
+    ".xlsx": pd.read_excel, ".xls": pd.read_excel,
+}  # fmt: skip
+_TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+KINDS = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join(_PACKERS)}"
+SUFFIXES = (*_TEXTS, *_FRAMES, *(text + packer for text in _TEXTS for packer in _PACKERS))
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
-"""Fields of text in memory at once."""
-_FEW_ROWS = 5
-"""Rows from which on columns are judged by their values."""
+"""Fields of text in memory at once, but for those of the columns that are used."""
+_UNREADABLE = (
+    pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError, ImportError, BadZipFile
+)  # fmt: skip
+"""What readers of damaged files raise."""
+NO_BAR = "line that is no bar"
+NO_TABLE = f"no header and no bar in the first {_HEAD_LINES} lines"
 
 
-def read_file(path: Path, file_ticker: str, dropped: Counter[str], notes: list[str]) -> tuple[pd.DataFrame, bool]:
-    """Return a file's unchecked rows, and whether it has closes only.
+@dataclass
+class Table:
+    """Cells of one file in the notation of its vendor."""
 
-    Columns are `day` since 1970-01-01, `ticker` (`file_ticker` where the file has none), prices (the close where there
-    is no other), volume (NaN where unknown), and those of `adjusted`, `split` and `dividend` that the file has. Lines
-    that are no rows are counted in `dropped`, assumptions are added to `notes`. Raises `UnusableFileError` and OSError.
+    path: Path
+    layout: Layout
+    cells: list[str | Float64Array]
+    """By place in the layout: a column's texts, a line for each row, or its numbers."""
+    first_line: int = 1
+    """Of the rows in the file."""
+    orders: list[str] = field(default_factory=list)
+    """Orders of day, month and year that its dates may have."""
+    signs: dict[str, str] = field(default_factory=dict)
+    """Decimal signs of `price` and `volume`, as `decimal_sign` finds them."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing of its notation is left open."""
+        return len(self.orders) == 1 and not any(sign.startswith("?") for sign in self.signs.values())
+
+    @property
+    def family(self) -> tuple[str, ...]:
+        """Files of one vendor have the same."""
+        return (*(() if self.layout.panel else self.layout.titles), self.layout.separator)
+
+    def text(self, role: str) -> str:
+        """Return a column's texts as lines."""
+        cell = self.cells[self.layout.fields[role]]
+        return cell if isinstance(cell, str) else "\n".join(f"{value:.17g}" for value in cell.tolist())
+
+
+def read_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str] = PRICES) -> Table:
+    """Return a file's cells; lines that are no rows are counted in `dropped`.
+
+    Raises `UnusableFileError` for a file without bars, and `UnclearFileError` where a person must say what is meant.
     """
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1" or path.suffix.lower() in PARQUET_SUFFIXES
-    blocks = _parquet_blocks(path) if is_parquet else _csv_blocks(path, dropped, notes)
-    parts = [(layout, _rows(layout, cells, file_ticker)) for layout, cells in blocks]
-    if not parts:
+    try:
+        with path.open("rb") as raw:
+            is_parquet = raw.read(4) == b"PAR1"
+        if read := pd.read_parquet if is_parquet else _FRAMES.get(path.suffix.lower()):
+            table = _frame_table(path, read, choices, needed)
+        else:
+            table = _csv_table(path, choices, dropped, needed)
+    except (EOFError, OSError, pa.ArrowException) as error:
+        raise UnusableFileError(f"no readable file ({first_line(error)})") from None
+    if not len(table.cells[0]):
         raise UnusableFileError("no rows")
-    layout, rows = parts[0][0], pd.concat([part for _, part in parts], ignore_index=True)
-    place, texts = pd.factorize(rows.pop("date"))
-    days, unsettled = resolve_days(texts.tolist())
-    rows["day"] = days[place]
-    if unsettled is not None:
-        notes.append(f"{path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it")
-    if layout.panel and layout.has_closes_only:
-        _refuse_what_is_no_close(rows)
-    return rows, layout.has_closes_only
+    if not (table.layout.panel or "ticker" in table.layout.fields) and table.layout.headers:
+        _require_no_tickers(table)
+    return table
 
 
-def _refuse_what_is_no_close(rows: pd.DataFrame) -> None:
-    """Raise `UnusableFileError` where columns that would be closes of tickers are the bars of one, or its volume."""
-    closes = rows.drop_duplicates(["day", "ticker"]).pivot(index="day", columns="ticker", values="close")
-    closes = closes.where(closes > 0)
-    is_whole = (closes.isna() | (closes == closes.round())).all()
-    is_volume = is_whole & (np.log(closes).diff().abs().median() > 0.1)  # a median day moves no price by as much
-    bars = closes.dropna()
-    top, bottom = bars.max(axis=1), bars.min(axis=1)
-    highest, lowest = bars.eq(top, axis=0).all(), bars.eq(bottom, axis=0).all()
-    is_bar = 4 <= bars.shape[1] <= 6 and highest.any() and lowest.any() and not (highest & lowest).any()
-    is_bar = is_bar and (top < 1.5 * bottom).mean() > 0.9  # prices of one bar are near one another
-    if len(closes) >= _FEW_ROWS and (is_bar or is_volume.any()):
-        names = ", ".join(closes.columns[is_volume] if is_volume.any() else closes.columns)
-        raise UnusableFileError(
-            f"columns {names} behave as volume or one ticker's bars do; name them open, high, low, close and volume, "
-            "or give one row per ticker and day"
-        )
+def _require_no_tickers(table: Table) -> None:
+    """Raise `UnclearFileError` where a column under an unknown title has texts that may be tickers."""
+    for place, title in enumerate(table.layout.titles):
+        if place in table.layout.fields.values() or not isinstance(cell := table.cells[place], str):
+            continue
+        texts = [text for text in dict.fromkeys(cell.split("\n")) if text.casefold() not in BLANKS][:_HEAD_LINES]
+        plain = [text.rstrip("%KMB") for text in texts[:_HEAD_LINES]]
+        if len(texts) > 1 and not any(are_numbers(plain) + are_days(plain)) and ":" not in texts[0]:
+            raise UnclearFileError(
+                f"no column of tickers, but {title!r} with {texts[0][:20]!r} and {texts[1][:20]!r}; say what it is: "
+                f"--columns 'ticker={title}', or --columns 'ignore={title}'"
+            )
 
 
-def _csv_blocks(path: Path, dropped: Counter[str], notes: list[str]) -> Iterator[tuple[Layout, pd.DataFrame]]:
-    """Yield the layout, and blocks of text with a column for each of its fields; count lines that cannot be a row."""
-    with path.open("rb") as binary:
-        head_bytes = binary.read(_HEAD_BYTES)
+def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequence[str]) -> Table:
+    """Read text, packed or not; count lines that cannot be a row."""
+    with _opened(path) as stream:
+        head_bytes = stream.read(_HEAD_BYTES)
     try:
         encoding = "utf-16" if head_bytes[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
         codecs.getincrementaldecoder(encoding)().decode(head_bytes)
     except UnicodeDecodeError:
         encoding = "cp1252"
-    with path.open(encoding=encoding, errors="replace") as file:
-        lines = (line for line in file if line.strip())
+    with _opened(path) as stream, io.TextIOWrapper(stream, encoding, errors="replace") as file:
+        lines = (line for line in file if not line.isspace())
         head = list(islice(lines, _HEAD_LINES))
-        before, layout = _find_layout(head)
+        before, layout = _find_layout(head, choices, needed)
         dropped["line before the first bar"] += before
-        if not layout.headers:
-            notes.append(f"{path.name} has no header: columns taken by position")
         rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
-        while block := list(islice(rows, max(1, _BLOCK_CELLS // layout.width))):
-            yield layout, pd.DataFrame(block, dtype=object)
+        size = max(1, _BLOCK_CELLS // len(layout.titles))
+        blocks = [[*map(lines_of, zip(*block, strict=True))] for block in iter(lambda: list(islice(rows, size)), [])]
+    cells = ["\n".join(parts) for parts in zip(*blocks, strict=True)]
+    return Table(path, layout, [*cells] or [""], before + layout.headers + 1)
 
 
-def _find_layout(head: list[str]) -> tuple[int, Layout]:
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file, unpacked."""
+    file = path.open("rb")
+    packer = _PACKERS.get(path.suffix.lower())
+    return file if packer is None else pa.CompressedInputStream(file, packer)
+
+
+def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tuple[int, Layout]:
     """Return the number of lines before the header, or before the first row where there is none, and `layout_of`."""
+    above: list[str] = []
     for before, line in enumerate(head):
-        separator = max("\t;|,", key=line.count)
-        rows = [[text.strip() for text in _split(line, separator)] for line in head[before : before + 2]]
-        if layout := layout_of(rows, separator):
+        separator = next((one for one in "\t;|" if one in line), ",")
+        rows = [[text.strip() for text in split_line(line, separator)] for line in head[before : before + 2]]
+        if layout := layout_of(rows, separator, choices, needed):
+            if not layout.headers and len(above) == len(rows[0]) and not any(are_numbers(above) + are_days(above)):
+                raise UnclearFileError(
+                    f"unknown titles {separator.join(above)[:80]!r}; say which is which: --columns date=TITLE "
+                    "open=TITLE high=TITLE low=TITLE close=TITLE"
+                )
             return before, layout
-    raise UnusableFileError(f"no header and no bar in the first {_HEAD_LINES} lines" if head else "empty file")
+        above = rows[0]
+    raise UnusableFileError(NO_TABLE if head else "empty file")
 
 
-def _split(line: str, separator: str) -> list[str]:
+def split_line(line: str, separator: str) -> list[str]:
     """Return the fields of one line; a line is never joined with the next, so a stray quote spoils one row only."""
     if '"' not in line:
         return line.rstrip("\r\n").split(separator)
@@ -109,58 +161,48 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iterator[list[str]]:
     """Yield the fields of each row; volume and events may be missing at the end."""
-    width, optional = layout.width, {"volume", *EVENTS}
-    needed = 1 + max(place for role, place in layout.fields.items() if role not in optional)
+    width, optional = len(layout.titles), {"volume", *EVENTS}
+    needed = max(
+        place
+        for group in layout.panel.values() or [layout.fields]
+        for role, place in group.items()
+        if role not in optional
+    )
     for line in lines:
-        fields = _split(line, layout.separator)
-        if len(fields) < needed or any(text.strip() for text in fields[width:]):
-            dropped["too few or too many fields"] += 1
+        fields = split_line(line, layout.separator)
+        if len(fields) == width and (fields[0] != layout.titles[0] or not layout.headers):
+            yield fields
+        elif fields[0] == layout.titles[0] and layout.headers:  # of files put one behind the other
+            dropped[NO_BAR] += 1
+        elif len(fields) <= needed or any(text.strip() for text in fields[width:]):
+            has_digits = any(map(str.isdigit, line))
+            dropped["too few or too many fields" if has_digits else NO_BAR] += 1
         else:
             yield fields[:width] + [""] * (width - len(fields))
 
 
-def _parquet_blocks(path: Path) -> Iterator[tuple[Layout, pd.DataFrame]]:
-    """Yield the layout, and all cells with a column for each of its fields."""
+def _frame_table(path: Path, read: Callable[[Any], pd.DataFrame], choices: Choices, needed: Sequence[str]) -> Table:
+    """Read a parquet file, a feather file or a spreadsheet, the index among the columns."""
     try:
-        frame = pd.read_parquet(path)
+        with path.open("rb") as file:
+            frame = read(file)
         if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
             frame = frame.reset_index()
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
-        raise UnusableFileError(f"no readable parquet file ({first_line(error)})") from None
+    except _UNREADABLE as error:
+        kind = read.__name__.removeprefix("read_")
+        raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
     frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
     titles = [frame.columns.get_level_values(level).map(str).tolist() for level in range(frame.columns.nlevels)]
-    layout = layout_of([*titles, *(list(map(str, row)) for row in frame[:1].itertuples(index=False))])
-    if layout is None:
+    rows = [*titles, *(list(map(str, row)) for row in frame[:1].itertuples(index=False))]
+    layout = layout_of(rows, ",", choices, needed) if titles[0] else None
+    if layout is None or not layout.headers:
         raise UnusableFileError(f"no columns of dates and prices among {', '.join(titles[0][:8])}")
-    if len(frame):
-        yield layout, frame.set_axis(range(frame.shape[1]), axis=1)
+    return Table(path, layout, [_cell(frame.iloc[:, place]) for place in range(frame.shape[1])])
 
 
-def _rows(layout: Layout, cells: pd.DataFrame, file_ticker: str) -> pd.DataFrame:
-    """Return long rows, their dates still texts. In a panel, a ticker without a close has no row."""
-    parts, date = [], _texts(cells[layout.fields["date"]])
-    for ticker, group in (layout.panel or {file_ticker: layout.fields}).items():
-        values = {
-            role: _values(cells[place], role, layout.separator)
-            for role, place in group.items()
-            if role not in ("date", "ticker")
-        }
-        columns = {"date": date, "ticker": ticker, **dict.fromkeys(PRICES, values["close"]), "volume": np.nan}
-        rows = pd.DataFrame(columns | values)
-        if layout.panel:
-            rows = rows[~_texts(cells[group["close"]]).str.casefold().isin(BLANKS)]
-        elif "ticker" in group:
-            rows["ticker"] = _texts(cells[group["ticker"]])
-        parts.append(rows)
-    return pd.concat(parts)
-
-
-def _values(column: pd.Series, role: str, separator: str) -> Float64Array:
+def _cell(column: pd.Series) -> str | Float64Array:
+    """Return the numbers of a column, or its texts, in each of which a new line is another control character."""
     if pd.api.types.is_numeric_dtype(column.dtype):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return numbers(_texts(column).tolist(), separator, role == "volume")
-
-
-def _texts(column: pd.Series) -> pd.Series:
-    return column.astype(str).fillna("").str.strip()
+    return lines_of("\r".join(text.split("\n")) for text in column.astype(str).fillna("").tolist())

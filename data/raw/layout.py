@@ -1,34 +1,52 @@
-"""Layout of a file of bars, recognised by column titles (`headers.toml`) and the first row, for every vendor."""
+"""Layout of a file of bars: by column titles (`headers.toml`), the first row, and what a person says."""
 
+import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from data.raw.text import is_day, is_number
+from data.raw.text import are_days, are_numbers
+from utils.config.prepare import Choices
 
 PRICES = ["open", "high", "low", "close"]
 VALUES = [*PRICES, "volume"]
+STANDARD = ["day", "ticker", *VALUES]
+"""Columns of prepared rows; others are further ones."""
 EVENTS = ["split", "dividend"]
+NUMBERS = [*VALUES, "adjusted", "divisor", *EVENTS]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
+_LETTERS = {"t": "date", "o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}
 
 
 def plain(title: str) -> str:
-    """Return a title in lower case, letters and digits only, without accents."""
+    """Return a title in lower case, letters and digits only, without accents and what is in brackets."""
+    title = title if "adj" in title.casefold() else re.sub(r"(?<=.)[(\[][^)\]]*[)\]]", "", title)
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", title.casefold())))
 
 
 _TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
 _NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
-_ROLES = {name: role for role, names in reversed(_NAMES.items()) for name in names}
-_CLOSES = frozenset({*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"})
+_RANKS = {name: (role, rank) for role, names in reversed(_NAMES.items()) for rank, name in enumerate(names)}
+_AFFIX = "prices?|prc|px|kurs|preis|prix|precio|preço|prezzo|fiyat|cena|цена"
+_PRICED = re.compile(rf"(?:{_AFFIX})?(.+?)(?:{_AFFIX})?")
+_ADJUSTED = re.compile(
+    "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復權|justera|duzeltil|skoryg"
+)
+_CLOSES = {*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"}
 """Names that are no ticker; `last` and `price` may be one."""
+_TICKER = re.compile(r"[\^$.]?[A-Z0-9][A-Z0-9.&=^/_ -]{0,14}")
 
 
 class UnusableFileError(Exception):
-    """A file without usable rows; the message is the reason."""
+    """A file without usable rows, which is left out; the message is the reason."""
+
+
+class UnclearFileError(Exception):
+    """A file whose meaning is not settled; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +56,20 @@ class Layout:
     headers: int
     """Lines before the first row."""
     fields: dict[str, int]
-    """Column by role; `date` alone in a panel."""
-    width: int
+    """Column by role; `date` alone in a panel. Columns that a person leaves out are here too."""
+    titles: tuple[str, ...]
     separator: str
     """Of a CSV file's fields."""
     panel: dict[str, dict[str, int]] = field(default_factory=dict)
     """Column by role by ticker, in a file with columns for each ticker."""
+    is_guess: bool = False
+    """Roles are those of the places, or of single letters."""
+
+    @cached_property
+    def groups(self) -> dict[str, dict[str, int]]:
+        """Columns of numbers by role by ticker, which is "" where columns are not those of tickers."""
+        groups = (self.panel or {"": self.fields}).items()
+        return {ticker: {role: own[role] for role in NUMBERS if role in own} for ticker, own in groups}
 
     @property
     def has_closes_only(self) -> bool:
@@ -51,14 +77,30 @@ class Layout:
         return not set().union(*self.panel.values(), self.fields) & {"open", "high", "low"}
 
 
-def layout_of(rows: Sequence[Sequence[str]], separator: str = ",") -> Layout | None:
+def role_of(title: str) -> tuple[str, int] | None:
+    """Return what a title names, and its place among the titles of the same meaning; None for an unknown one."""
+    name = plain(title)
+    if found := _RANKS.get(name):
+        return found
+    if _ADJUSTED.search(name) and any(len(one) > 3 and one in name for one in _NAMES["close"]):
+        return ("close" if re.search("forsplits(?!and)", name) else "adjusted", 99)
+    inner = _PRICED.fullmatch(name)
+    found = _RANKS.get(inner[1]) if inner else None
+    return (found[0], 100 + found[1]) if found and found[0] in VALUES else None
+
+
+def layout_of(
+    rows: Sequence[Sequence[str]], separator: str, choices: Choices, needed: Sequence[str] = PRICES
+) -> Layout | None:
     """Return the layout of a file that begins with these rows, None for others.
 
-    Raises `UnusableFileError` where the header lacks a price.
+    Raises `UnclearFileError` where the header lacks one of the `needed` prices.
     """
     first, second = [*rows, [""]][:2]
     return (
-        _panel_layout(first, second, separator) or _titled_layout(first, second, separator) or _bare(first, separator)
+        _panel_layout(first, second, separator)
+        or _titled_layout(first, second, separator, choices, needed)
+        or _bare(first, separator, choices)
     )
 
 
@@ -68,58 +110,115 @@ def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -
         names = [ticker.strip() for ticker in tickers[1:]]
         if plain(tickers[0]) not in _CORNERS or len(names) != len(titles) - 1 or not all(names):
             continue
-        panel: dict[str, dict[str, int]] = {}
-        for place, (title, ticker) in enumerate(zip(titles[1:], names, strict=True), start=1):
-            if role := _ROLES.get(plain(title)):
-                panel.setdefault(ticker, {}).setdefault(role, place)
-        if not any("close" in group for group in panel.values()) or any(is_number(name, separator) for name in names):
-            continue
-        for ticker, group in panel.items():
-            has = [role for role in PRICES if role in group]
-            if has not in (PRICES, ["close"]):
-                got = ", ".join(has) or "none"
-                raise UnusableFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
-        return Layout(2, {"date": 0}, len(titles), separator, panel)
+        panel = _panel({place: (title, names[place - 1]) for place, title in enumerate(titles) if place})
+        if any("close" in group for group in panel.values()) and not any(are_numbers(names)):
+            return Layout(2, {"date": 0}, tuple(titles), separator, panel)
     return None
 
 
-def _titled_layout(titles: Sequence[str], first_row: Sequence[str], separator: str) -> Layout | None:
+def _panel(columns: Mapping[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of titles with their tickers, by place.
+
+    Raises `UnclearFileError` where a ticker has some prices but neither all nor the close alone.
+    """
+    panel: dict[str, dict[str, int]] = {}
+    for place, (title, ticker) in columns.items():
+        if role := role_of(title):
+            panel.setdefault(ticker, {}).setdefault(role[0], place)
+    for ticker, group in panel.items():
+        has = [role for role in PRICES if role in group]
+        if has not in (PRICES, ["close"]) and any("close" in own for own in panel.values()):
+            got = ", ".join(has) or "none"
+            raise UnclearFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
+    return panel
+
+
+def _joined(titles: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of titles such as Close_AAPL and AAPL.Close, if all are."""
+    columns = {}
+    for place, title in enumerate(titles[1:], start=1):
+        text = re.sub("[()'\"]", "", title)
+        cuts = [(text[: cut.start()], text[cut.end() :]) for cut in re.finditer(r"[_.:|/, ]+", text)]
+        pairs = [cut if role_of(cut[0]) else cut[::-1] for cut in cuts if all(cut) and any(map(role_of, cut))]
+        if not pairs:
+            return {}
+        columns[place] = pairs[0]
+    return _panel(columns)
+
+
+def _titled_layout(
+    titles: Sequence[str], first_row: Sequence[str], separator: str, choices: Choices, needed: Sequence[str]
+) -> Layout | None:
     """Return the layout of a header with a column per role, or of tickers whose closes follow; None for another line.
 
-    Raises `UnusableFileError` where a price is missing.
+    Raises `UnclearFileError` where a price is missing.
     """
-    names, cells = [plain(title) for title in titles], [text.strip() for text in first_row]
-    fields = {
-        role: names.index(name)
-        for role, known in _NAMES.items()
-        if (name := next((name for name in known if name in names), None)) is not None
-    }
-    missing = [role for role in PRICES if role not in fields]
-    is_wide = missing and not _CLOSES & set(names) and set(names[1:]) - _ROLES.keys() and is_day(cells[0])
-    are_numbers = all(is_number(text, separator) for text in cells[1:] if text.casefold() not in BLANKS)
-    if is_wide and are_numbers and not any(is_number(title, separator) for title in titles):
-        panel = {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
-        return Layout(1, {"date": 0}, len(titles), separator, panel)
-    if len(missing) == len(PRICES) or ("date" not in fields and missing):
+    cells, said = [text.strip() for text in first_row], choices.places(titles)
+    is_day, is_number = are_days(cells), are_numbers(cells)
+    known = [(found, place) for place, title in enumerate(titles) if (found := role_of(title))]
+    fields = {role: place for (role, _), place in sorted(known, reverse=True) if place not in said.values()} | said
+    if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
+        fields["close"] = fields["adjusted"]
+    for place, title in enumerate(titles):  # alone it names a date
+        if plain(title) in _NAMES["time"] and place not in fields.values():
+            fields["time"] = place
+    if any(are_days(titles)) or ("date" not in fields and any(are_numbers(titles))):
         return None
-    if 0 not in fields.values():
+    if 0 not in fields.values() and (is_day[0] or not any(cells)):
         fields.setdefault("date", 0)  # an index column, whatever its title
-    if missing := [role for role in ("date", *PRICES) if role not in fields]:
-        raise UnusableFileError(f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'")
-    return Layout(1, fields, len(titles), separator)
+    missing = [role for role in ("date", *needed) if role not in fields]
+    if not missing:
+        return Layout(1, fields, tuple(titles), separator)
+    date = fields.get("date", is_day.index(True) if True in is_day else 0)
+    is_header = date < len(cells) and is_day[date] and any(is_number[:date] + is_number[date + 1 :])
+    letters = {_LETTERS[name]: place for place, title in enumerate(titles) if (name := plain(title)) in _LETTERS}
+    if is_header and {*PRICES} <= letters.keys() and "close" not in fields:
+        return Layout(1, letters | fields, tuple(titles), separator, is_guess=True)
+    if is_header and fields.get("date") == 0 and (panel := _closes_by_ticker(titles, cells, choices)):
+        return Layout(1, {"date": 0}, tuple(titles), separator, panel)
+    if is_header or ("date" in fields and len(missing) < len(needed)):
+        words = " ".join(f"{role}=TITLE" for role in missing)
+        raise UnclearFileError(
+            f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'; say which it is: "
+            f"--columns {words} (or a place, as in date=1), or --columns 'close=*' if they are tickers"
+        )
+    return None
 
 
-def _bare(texts: Sequence[str], separator: str) -> Layout | None:
+def _closes_by_ticker(titles: Sequence[str], cells: Sequence[str], choices: Choices) -> dict[str, dict[str, int]]:
+    """Return the columns by role by ticker of a header of tickers, none for another header.
+
+    Unless a person says so, titles must look like tickers, and hold no close, no three prices and no volume.
+    """
+    if panel := _joined(titles):
+        return panel
+    roles = {found[0] for title in titles[1:] if (found := role_of(title))}
+    is_bar = bool(_CLOSES & {*map(plain, titles)}) or {"open", "high", "low"} <= roles or roles - {*PRICES}
+    are_names = all(_TICKER.fullmatch(title.strip()) for title in titles[1:] if title.strip())
+    has_numbers = all(are_numbers([text for text in cells[1:] if text.casefold() not in BLANKS]))
+    if not has_numbers or not ("*" in choices.roles or (are_names and not is_bar)):
+        return {}
+    return {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
+
+
+def _bare(texts: Sequence[str], separator: str, choices: Choices) -> Layout | None:
     """Return the layout by position of a line that holds a bar, or None for another line.
 
-    Raises `UnusableFileError` where it has further fields.
+    Raises `UnclearFileError` where it has further fields.
     """
+    titles = tuple(map(str, range(1, len(texts) + 1)))
+    is_day, is_number, said = are_days(texts), are_numbers(texts), choices.places(titles)
+    if {"date", *PRICES} <= said.keys() and is_day[said["date"]]:
+        return Layout(0, said, titles, separator)
     for lead in (("date",), ("date", "ticker"), ("ticker", "date")):
+        lead = (*lead, "time") if len(texts) > len(lead) and ":" in texts[len(lead)] else lead
         fields = {role: place for place, role in enumerate((*lead, *VALUES)[: len(texts)])}
-        is_bar = "close" in fields and all(is_number(texts[fields[role]], separator) for role in PRICES)
-        if not is_bar or not is_day(texts[fields["date"]]):
+        if "close" not in fields or not is_day[fields["date"]] or not all(is_number[fields[role]] for role in PRICES):
             continue
         if any(texts[len(fields) :]):
-            raise UnusableFileError(f"{len(texts)} fields a line and no header; name them in a first line")
-        return Layout(0, fields, len(texts), separator)
+            raise UnclearFileError(
+                f"{len(texts)} fields a line and no header; say which is which by their places: "
+                "--columns date=1 open=2 high=3 low=4 close=5"
+            )
+        return Layout(0, fields, titles, separator, is_guess=True)
     return None

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -13,26 +14,40 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data.bars import BAD_TICKER, EARLIEST, LARGEST_RATIO, SMALLEST_PRICE, has_wrong_digit, is_bad_ticker, latest_day
+from data.bars import (
+    BAD_TICKER,
+    EARLIEST,
+    LARGEST_RATIO,
+    SMALLEST_PRICE,
+    has_wrong_digit,
+    is_bad_ticker,
+    latest_day,
+    misread_weekdays,
+    spacing,
+)
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
-from data.raw.files import PARQUET_SUFFIXES, read_file
-from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
+from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
+from data.raw.folder import NOT_READ, found_files, shown, ticker_of
+from data.raw.join import kept, with_joined
+from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
+from data.raw.rows import NO_PRICE, SAME, Evidence, examine, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
-from data.raw.text import NO_DAY, date_of
+from data.raw.text import NO_DAY, Int32Array, date_of
+from utils.config.prepare import Choices
 from utils.config.settings import hint
-from utils.errors import DataError
+from utils.errors import ConfigError, DataError
 from utils.progress import progress
 from utils.runs.durable import make_directory, new_file
 
-SUFFIXES = (".csv", ".txt", ".tsv", *PARQUET_SUFFIXES)
 _LISTED = 20
-_FILE = re.compile(
-    r"(?:historicaldata_|daily_(?:adjusted_)?)?(?:(\^.+)_d|(.+)_us_d|(.+)\.us|(.+?))"
-    r"(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
-    re.IGNORECASE,
-)
-"""What Nasdaq, Alpha Vantage, Stooq, Investing.com and browsers add to a ticker in a file's name."""
+_FEW_BARS = 5
+"""Bars of a ticker up to which their spacing may be chance."""
+_SCALED = "prices are scaled to the adjusted close where there is one, volume the other way"
+_REPEATED, _OTHER = "duplicate date with the same prices", "duplicate date, the last row was kept"
+_IDLE = "no trade: volume 0 at a single price"
+_NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
+"""Reasons for which rows are dropped that were no bars, or are there otherwise."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
 
@@ -78,24 +93,34 @@ class PrepareSummary:
         ]
 
 
-def prepare(source: Path, target: Path, benchmark: str | None = None, *, append: bool = False) -> PrepareSummary:
+def prepare(
+    source: Path, target: Path, benchmark: str | None = None, *, append: bool = False, choices: Choices | None = None
+) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Files are CSV or parquet, with tickers in a column, one per file, or side by side (`data/raw/layout.py`). Columns
-    are recognised by name; a CSV file without a header has date, open, high, low, close and perhaps volume in this
-    order. Without a ticker column the file's name is the ticker. Prices are adjusted (`data/raw/adjustment.py`), and
-    volume inversely. Of several rows for one date the last is kept. Rows without a date or with a price that is
-    missing, infinite, not positive or five times another one of its bar are dropped. A `benchmark`, a ticker of the
-    data, goes to TARGET.benchmark.csv (`date, close`) instead. With `append` the bars of an earlier `target` are kept,
-    and those of the files follow each ticker's last one. Raises `DataError`, and writes nothing, if nothing usable is
-    found, the benchmark is missing, a bar of the earlier file would change, or a file cannot be written.
+    Tickers are in a column, one per file or folder, or side by side (`data/raw/layout.py`). Prices are adjusted
+    (`data/raw/adjustment.py`), and volume inversely. Of several rows for one date the last is kept. Rows without a date
+    or with a price that is missing, infinite, not positive or five times another one of its bar are dropped, and so are
+    bars on which nothing was traded. A `benchmark`, a ticker of the data, goes to TARGET.benchmark.csv (`date, close`)
+    instead. With `append` the bars of an earlier `target` are kept, and those of the files follow each ticker's last.
+
+    Raises `DataError`, and writes nothing, if nothing usable is found, too many rows or files are left out, neither the
+    files nor `choices` settle how they are to be read, bars are not daily, the benchmark is missing, a bar of the
+    earlier file would change, or a file cannot be written.
     """
-    summary = PrepareSummary(target)
+    summary, choices = PrepareSummary(target), choices or Choices()
     old = read_prepared(target, benchmark) if append else None
-    parts, events = _read_files(source, target, summary)
+    parts, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
     read = pd.concat(parts, ignore_index=True)
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
-    rows = _merged(pd.concat([old, read], ignore_index=True), spelled, summary.dropped)
+    bars = None if old is None else old[STANDARD]
+    both = pd.concat([bars, read.assign(is_new=True)], ignore_index=True)
+    rows = _merged(both, spelled, summary.dropped, choices.max_bad_row_share)
+    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
+    lost = Counter({reason: count for reason, count in summary.dropped.items() if count and reason not in _NO_LOSS})
+    reasons = [f"{count} {reason}" for reason, count in lost.most_common()]
+    total = len(read) - lost[_OTHER] + lost.total()
+    _require_few("rows", lost.total(), total, reasons, choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     codes = names.get_indexer(events["ticker"].map(spelled))
     events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
@@ -123,65 +148,111 @@ def prepare(source: Path, target: Path, benchmark: str | None = None, *, append:
         for name in names
         if name.startswith("^")
     ]
+    _require_days(stocks)
     summary.survey = survey_of(stocks)
-    _write(stocks, ["ticker", *VALUES], target)
+    further = sorted({*stocks} - {*STANDARD})
+    shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
+    summary.notes += [f"further columns, known on so many of the rows: {', '.join(shares)}"] * bool(further)
+    _write(stocks, ["ticker", *VALUES, *further], target)
     if benchmark is not None:
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
     return summary
 
 
-def _read_files(source: Path, target: Path, summary: PrepareSummary) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the rows of each usable file, and the events of all that are still to be applied."""
-    parts, events, is_scaled = [], [], False
-    for path in progress(_found(source, target), "read", "file"):
-        try:
-            rows, has_closes_only = read_file(path, _ticker_of(path), summary.dropped, summary.notes)
-            own = rows.reindex(columns=["ticker", "day", *EVENTS])
-            has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
-            if "adjusted" in rows:
-                rows, has_event, is_scaled = scale_to_adjusted(rows), has_event & False, True
-            parts.append(_usable(rows.drop(columns=EVENTS, errors="ignore"), summary.dropped))
-        except (UnusableFileError, OSError) as reason:
-            summary.skipped.append((str(path.relative_to(source)) if source.is_dir() else path.name, str(reason)))
-            continue
-        events.append(own[has_event & (own["day"] != NO_DAY)])
-        summary.closes_only += has_closes_only
-    if not parts:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
-        raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    summary.files_read = len(parts)
-    if is_scaled:
-        summary.notes.append("prices are scaled to the adjusted close where there is one, volume the other way")
+def _read_files(
+    source: Path, target: Path, summary: PrepareSummary, choices: Choices, known: Int32Array | None
+) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+    """Return the rows of each usable file, and the events of all that are still to be applied.
+
+    Files that settle their notation themselves are read first, and the others by what these show.
+    """
+    evidence, titles = Evidence(set), set[str]()
+    open_files, done = dict[Path, Table](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
+    written = (target, benchmark_file(target), target.with_suffix(".html"))
+    files = found_files(source, written, summary.skipped)
+    for path in progress(files, "read", "file"):
+        with _skipping(path, source, summary):
+            table = read_table(path, choices, summary.dropped)
+            titles.update(title.strip().casefold() for title in table.layout.titles)
+            examine(table, evidence, known)
+            if table.is_settled:
+                done[path] = _bars(table, source, summary, choices)
+            else:
+                open_files[path] = table
+    days = [np.unique(rows["day"]) for rows, _ in done.values()] + ([] if known is None else [known])
+    traded = np.unique(np.concatenate(days)) if days else None
+    for path, table in open_files.items():
+        with _skipping(path, source, summary):
+            settle(table, evidence, choices, traded)
+            done[path] = _bars(table, source, summary, choices)
+    lost = [
+        f"{name}: {reason}"
+        for name, reason in summary.skipped
+        if reason != NOT_READ and (reason != NO_TABLE or not name.endswith(".txt"))  # a note beside the files
+    ]
+    if not done:
+        raise DataError(
+            f"expected files with daily bars in {source}, got none that can be used ({'; '.join(lost[:3])})"
+        )
+    _require_few("files", len(lost), len(files), lost, choices.max_bad_row_share)
+    for title in () if choices.join else (title for title in choices.roles if title != "*" and not title.isdecimal()):
+        if title.casefold() not in titles:
+            raise ConfigError(f"--columns: expected a title, got {title!r}{hint(title, titles)}, which no file has")
+    if choices.dates == "auto":
+        _require_weekdays({path: np.unique(rows["day"]) for path, (rows, _) in done.items()}, known, source)
+    summary.files_read = len(done)
     if summary.closes_only:
         summary.notes.append(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    return parts, pd.concat(events, ignore_index=True)
+    parts, events = zip(*(done[path] for path in files if path in done), strict=True)
+    return list(parts), pd.concat(events, ignore_index=True)
 
 
-def _found(source: Path, target: Path) -> list[Path]:
-    """Return the files to read, without those written by an earlier call."""
-    written = {target.resolve(), benchmark_file(target).resolve()}
-    if not source.exists() or source.resolve() in written:
+@contextmanager
+def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[None]:
+    """List a file that cannot be used; raise `DataError` for one that a person must explain."""
+    try:
+        yield
+    except UnusableFileError as reason:
+        summary.skipped.append((shown(path, source), str(reason)))
+    except UnclearFileError as reason:
         raise DataError(
-            f"expected a CSV or parquet file, or a folder, other than the file to write, got {source}, which "
-            f"{'does not exist' if not source.exists() else 'is that file'}"
+            f"expected files of daily bars whose meaning is clear, got {shown(path, source)}: {reason}"
+        ) from None
+
+
+def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a file's usable rows, one a day of each ticker, and its events that are still to be applied."""
+    rows = rows_of(table, choices, summary.dropped)
+    if not table.layout.panel and "ticker" not in table.layout.fields:
+        rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
+    own = rows.reindex(columns=["ticker", "day", *EVENTS])
+    has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
+    if "adjusted" in rows:
+        rows, has_event = scale_to_adjusted(rows), has_event & False
+        summary.notes += [_SCALED] * (_SCALED not in summary.notes)
+    rows = one_bar_a_day(_usable(rows.drop(columns=EVENTS, errors="ignore"), summary.dropped), table, choices)
+    if apart := spacing(np.unique(rows["day"])):
+        raise UnclearFileError(f"{apart} bars; give daily ones")
+    summary.closes_only += table.layout.has_closes_only
+    return rows, own[has_event & (own["day"] != NO_DAY)]
+
+
+def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
+    """Raise `DataError` where days on weekends prove that the dates of a file are misread."""
+    misread = {path for path, days in files.items() if misread_weekdays(days)}
+    right = [days for path, days in files.items() if path not in misread] + ([] if known is None else [known])
+    weekdays = (np.concatenate([*right, np.empty(0, np.int32)]).astype(np.int64) + 3) % 7
+    regular = [weekday for weekday in (5, 6) if (weekdays == weekday).mean() > 0.08] if right else []
+    for path in (path for path in misread if misread_weekdays(files[path], regular)):
+        first = next(day for day in files[path].tolist() if (day + 3) % 7 > 4)
+        raise DataError(
+            f"expected sessions, got bars on weekends in {shown(path, source)}, as on {date_of(first)} (dates in wrong "
+            "order, or of another time zone?); mend them, or say --dates ymd, mdy or dmy, which takes them as they are"
         )
-    if not source.is_dir():
-        return [source]
-    files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not (files := [path for path in files if path.resolve() not in written]):
-        raise DataError(f"expected files that end in {', '.join(SUFFIXES)} in the folder {source}, got none")
-    return files
-
-
-def _ticker_of(path: Path) -> str:
-    """Return the ticker that a file's name tells; Stooq's ^spx_d, aapl_us_d and aapl.us are ^SPX and AAPL."""
-    named = _FILE.fullmatch(path.stem)
-    *stooq, plain = named.groups() if named else (path.stem,)
-    return plain.strip() if plain else next(filter(None, stooq)).upper()
 
 
 def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
@@ -203,8 +274,6 @@ def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
     rows = rows[first == len(faults)]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
-    if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
-        raise UnusableFileError("many rows for one date: expected daily bars, or a column of tickers")
     return rows
 
 
@@ -225,13 +294,48 @@ def _spellings(names: Iterable[str], earlier: Iterable[str], summary: PrepareSum
     return {name: spelled[short.casefold()] for name, short in [*plain.items(), *((one, one) for one in earlier)]}
 
 
-def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str]) -> pd.DataFrame:
-    """Return rows of all files sorted by ticker, as a category, and day, the last of each kept."""
+def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str], max_share: float) -> pd.DataFrame:
+    """Return rows of all files sorted by ticker, as a category, and day, the last of each kept.
+
+    Raises `DataError` where prices of one ticker and day differ on more than this share of its rows.
+    """
     rows["ticker"] = rows["ticker"].map(spelled).astype("category")
     rows = rows.sort_values(["ticker", "day"], kind="stable")  # rows of one date stay in the order read
+    is_new = rows.pop("is_new").notna()
+    traded = rows["volume"] > 0
+    is_flat = (rows[PRICES].max(axis=1) == rows[PRICES].min(axis=1)) & (rows["volume"] == 0)
+    is_idle = is_new & is_flat & traded.groupby(rows["ticker"], observed=True).transform("any")
+    rows, is_new = rows[~is_idle], is_new[~is_idle]
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
-    dropped["duplicate date, the last row was kept"] = int(is_repeated.sum())
+    later = rows[PRICES].shift(-1)
+    is_other = is_repeated & is_new & ~np.isclose(rows[PRICES], later, rtol=SAME).all(axis=1)
+    counts = {_IDLE: is_idle, _REPEATED: is_repeated & ~is_other, _OTHER: is_other}
+    dropped.update({reason: int(is_such.sum()) for reason, is_such in counts.items()})
+    shares = is_other[is_new].groupby(rows["ticker"][is_new], observed=True).mean()
+    if len(shares) and shares.max() > max_share:
+        first = rows[is_other & (rows["ticker"] == shares.idxmax())].iloc[0]
+        close = later.loc[first.name, "close"]
+        raise DataError(
+            f"expected one series of {first['ticker']}, got closes {first['close']:g} and {close:g} on "
+            f"{date_of(first['day'])} in two files or rows; rename or remove one of them, or raise --max-bad-row-share"
+        )
     return rows[~is_repeated].reset_index(drop=True)
+
+
+def _require_days(stocks: pd.DataFrame) -> None:
+    """Raise `DataError` where the bars of a ticker are weeks or months apart."""
+    for ticker, own in stocks.groupby("ticker", observed=True)["day"]:
+        if len(own) > _FEW_BARS and (apart := spacing(own.to_numpy())):
+            raise DataError(f"expected daily bars, got {apart} ones of {ticker}; give daily ones, or leave it out")
+
+
+def _require_few(what: str, lost: int, total: int, reasons: Sequence[str], max_share: float) -> None:
+    """Raise `DataError` where more than this share of files or rows was left out."""
+    if lost > max_share * total:
+        raise DataError(
+            f"expected at most {max_share:.2%} of the {what} to be left out, got {lost} of {total} "
+            f"({'; '.join(reasons[:3])}); mend them, or allow it: --max-bad-row-share"
+        )
 
 
 def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:

@@ -1,12 +1,17 @@
-"""Dates and numbers in the notations that vendors use."""
+"""Dates and numbers in the notations that vendors use: what a column shows of its own, and its values.
+
+A column of texts is one string, a line for each row.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from data.bars import latest_day, misread_weekdays, spacing
 
 Int32Array = npt.NDArray[np.int32]
 Float64Array = npt.NDArray[np.float64]
@@ -14,35 +19,71 @@ Float64Array = npt.NDArray[np.float64]
 EPOCH = date(1970, 1, 1).toordinal()
 NO_DAY = np.iinfo(np.int32).min
 """Marks a date that could not be read."""
+ORDERS = {"mdy": ("%m-%d-%Y", "%m-%d-%y"), "dmy": ("%d-%m-%Y", "%d-%m-%y"), "ymd": ("%y-%m-%d",)}
+"""Forms of dates in digits by the order of day, month and year."""
+OTHER = {".": ",", ",": "."}
+"""The sign that groups thousands, by the decimal one."""
 
-_DATE = r"^(\d{8}|\w{1,9}[-/. ]+\w{1,9}[-/., ]+\d{1,4})(?:\.0|,?[ T].*)?$"
+_ZEROS = "\u0660\u06f0\u0966\u09e6\uff10"  # of the digits of Arabic, Persian, Hindi, Bengali and full width
+_ASCII = {ord(zero) + digit: str(digit) for zero in _ZEROS for digit in range(10)}
+_ASCII |= {0x66B: ".", 0x66C: ",", 0x2212: "-"}
+_EDGES = re.compile(r"^[^\S\n]+|[^\S\n]+$", re.MULTILINE)
+_NO_ISO = re.compile(r"^(?!\d{4}-\d\d-\d\d$)", re.MULTILINE | re.ASCII)
+_DATE = r"^(\d{8}|\w{1,9}[-/. ]+\w{1,9}[-/., ]+\d{1,4})\.?(?:\.0|,?[ T].*)?$"
 _SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y", "%b-%d-%Y")
-_MONTH_FIRST, _DAY_FIRST = ("%m-%d-%Y", "%m-%d-%y"), ("%d-%m-%Y", "%d-%m-%y")
+_UNSETTLED = re.compile(r"^\d\d?[-/. ]+\d\d?[-/. ]+\d\d", re.MULTILINE)
 _UNIX = r"^(\d{9,10}|\d{12,13})(?:\.0)?$"
+_LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年")
 _UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
-_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
-_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
+_CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d{2}):?(\d{2})?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
+_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "万": 1e4, "亿": 1e8}
+_STRANGE = re.compile(r"[^-+0-9.,\n]")
+_SIGN = "[$€£¥₹₩₽₺฿]"
+_CURRENCY = re.compile(rf"^([-+]?) ?{_SIGN}[ \u00a0]?|[ \u00a0\u202f]?{_SIGN}$", re.MULTILINE)
+_SPACES = re.compile("(?<=[0-9])[ \u00a0\u202f'\u2019](?=[0-9]{3}(?![0-9]))")
+_LONG = re.compile(r"^[-+]?\d{4}", re.MULTILINE)
+"""Thousands that are not grouped."""
+_NOT_GROUPED = {
+    decimal: re.compile(
+        rf"^(?![-+]?[1-9]\d{{0,2}}(?:[{group}]\d{{2,3}})*[{group}]\d{{3}}(?:[{decimal}]\d*)? ?[KMBkmb万亿]?$)"
+        rf".*[{group}].*$",
+        re.MULTILINE,
+    )
+    for decimal, group in OTHER.items()
+}
+"""Lines where the other sign than the decimal one does not group thousands."""
 
 
-def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
-    """Return days since 1970-01-01 (texts,) of one file's dates, `NO_DAY` for any other text.
+def lines_of(texts: Iterable[str]) -> str:
+    """Return texts as lines, without spaces around them, digits of other scripts as those of ASCII."""
+    text = "\n".join(texts)
+    return text if text.isascii() and " " not in text else _EDGES.sub("", text.translate(_ASCII))
+
+
+def resolve_days(text: str, order: str = "mdy") -> Int32Array:
+    """Return days since 1970-01-01 (lines,) of one file's dates, `NO_DAY` for any other text.
 
     Accepts 2014-11-30, 20141130, 30-Nov-2014, Nov 30, 2014, 11/30/2014 and 30/11/2014, each with or without a time of
-    day, and Unix time in seconds or milliseconds. Whether day or month comes first is decided once per file; where no
-    date settles it the month comes first, and one such date is returned as well.
+    day, and Unix time in seconds or milliseconds. Dates in digits that do not begin with a year of four have the
+    `order`, one of `ORDERS`.
     """
-    text = pd.Series(texts, dtype=object)
-    text = text.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
-    plain = text.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
+    lines = text.split("\n")
+    if not _NO_ISO.search(text):
+        try:
+            return np.asarray(np.array(lines, dtype="datetime64[D]"), dtype=np.int32)
+        except ValueError:  # a 30th of February
+            pass
+    place, unique = pd.factorize(np.array(lines, dtype=object))
+    dates = pd.Series(unique, dtype="str")
+    plain = dates.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
+    plain = plain.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
     plain = plain.str.replace(r"([A-Za-z]{3})[A-Za-z]*", r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
-    numeric = plain.str.extract(r"^(\d\d?)-(\d\d?)-\d+$").astype(np.float64)
-    first, second = (numeric > 12).sum()
-    days = pd.Series(np.nan, index=text.index)
-    for form in _SETTLED + (_DAY_FIRST if first > second else _MONTH_FIRST):
-        found = pd.to_datetime(plain, format=form, errors="coerce")
-        number = pd.Series(found.to_numpy().astype("datetime64[D]").astype(np.float64))
-        days = days.fillna(number.where(found.notna()))
-    unix, hours = (text.str.extract(form, expand=False, flags=re.ASCII).astype(np.float64) for form in (_UNIX, _UTC))
+    days = pd.Series(np.nan, index=dates.index)
+    for form in (*_SETTLED, *ORDERS[order]):
+        if not (left := plain[days.isna()].dropna()).empty:
+            found = pd.to_datetime(left, format=form, errors="coerce").dropna()
+            days[found.index] = found.to_numpy().astype("datetime64[D]").astype(np.float64)
+    unix, hours = (dates.str.extract(form, expand=False, flags=re.ASCII).astype(np.float64) for form in (_UNIX, _UTC))
     hours = (unix.where(unix < 1e11, unix // 1000) // 3600).fillna(24 * days + hours)
     # A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well; midnight east
     # of Greenwich falls late on the day before. Stamps are read so where late ones fall on Sundays, none on a Friday.
@@ -50,9 +91,53 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
     weekdays = (hours[is_late] // 24 + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
     is_east = (weekdays == 6).any() and not (weekdays == 4).any()
     days = (hours // 24 + (is_late & is_east)).fillna(days)
-    is_numeric = numeric[0].notna()
-    unsettled = str(text[is_numeric].iloc[0]) if is_numeric.any() and first == second else None
-    return days.fillna(NO_DAY).to_numpy(np.int32), unsettled
+    resolved: Int32Array = days.fillna(NO_DAY).to_numpy(np.int32)
+    return np.asarray(resolved[place])
+
+
+def possible_orders(text: str, known: Int32Array | None = None, *, is_daily: bool = True) -> list[str]:
+    """Return the orders of `ORDERS` in which one file's dates can be read, one where nothing depends on it.
+
+    An order is possible if it reads as many of the dates as any, and, where this leaves several, if its days do not
+    fall on weekends, in the future, a week or month apart (of daily bars), or beside those of `known` bars.
+    """
+    if not _UNSETTLED.search(text):
+        return ["mdy"]
+    text = "\n".join(dict.fromkeys(text.split("\n")))
+    read = {order: np.unique(days[days != NO_DAY]) for order in ORDERS if (days := resolve_days(text, order)).size}
+    most = max(map(len, read.values()))
+    tied = {days.tobytes(): order for order, days in reversed(read.items()) if len(days) == most}
+    left = [order for order in read if order in tied.values()]
+    if len(left) == 1 or not most:
+        return left[:1]
+    fits = {order: 0 if known is None or not known.size else _fit(read[order], known) for order in left}
+    for is_likely in (
+        lambda order: read[order][-1] <= latest_day(),
+        lambda order: not (is_daily and spacing(read[order])),
+        lambda order: not misread_weekdays(read[order]),
+        lambda order: order != "mdy" or "." not in text,  # nobody writes the month first between points
+        lambda order: fits[order] == max(fits.values()),
+    ):
+        left = [order for order in left if is_likely(order)] or left
+    return left
+
+
+def _fit(days: Int32Array, known: Int32Array) -> int:
+    """Return 2 if days are those of known bars and go on soon after them, 1 if they are all known, 0 for other days."""
+    new = days[days > known[-1]]
+    if not np.isin(days[days <= known[-1]], known).all() or (new.size and new[0] - known[-1] > 7):
+        return 0
+    return 2 if new.size else 1
+
+
+def clocks(text: str) -> Float64Array:
+    """Return the seconds since midnight (lines,) of times of a day, alone or in a date; NaN for any other text."""
+    texts = pd.Series(text.split("\n"), dtype="str")
+    parts, unix = texts.str.extract(_CLOCK), texts.str.extract(_UNIX, expand=False).astype(np.float64)
+    hour, minute, second = (parts[place].astype(np.float64) for place in range(3))
+    hour = hour.where(parts[3].isna(), hour % 12 + 12 * parts[3].str.upper().eq("PM"))
+    since = 3600 * hour + 60 * minute + second.fillna(0)
+    return np.asarray(since.fillna(unix.where(unix < 1e11, unix / 1000) % 86400), dtype=np.float64)
 
 
 def date_of(day: float) -> date:
@@ -60,36 +145,61 @@ def date_of(day: float) -> date:
     return date.fromordinal(EPOCH + int(day))
 
 
-def is_day(text: str) -> bool:
-    """Return whether the text is a date."""
-    return bool(resolve_days([text])[0][0] != NO_DAY)
+def are_days(texts: Sequence[str]) -> list[bool]:
+    """Return whether each text is a date, in any order."""
+    like = [text if _LIKE_DATE.search(text) else "" for text in map(lambda one: lines_of([one]), texts)]
+    return [bool(text) and any(resolve_days(text, order)[0] != NO_DAY for order in ORDERS) for text in like]
 
 
-def numbers(texts: Sequence[str], separator: str, is_volume: bool = False) -> Float64Array:
-    """Return the values (texts,) of a column in a file with this field separator, NaN for any other text.
+def are_numbers(texts: Sequence[str]) -> list[bool]:
+    """Return whether each text is a number, in any notation."""
+    bare = [bare_numbers(lines_of([text])) for text in texts]
+    return [any(np.isfinite(numbers(text, decimal)[0]) for decimal in OTHER) for text in bare]
 
-    Volume may be written as 1.5M (thousands K, millions M, billions B).
+
+def bare_numbers(text: str) -> str:
+    """Return numbers without signs of a currency, and without spaces or apostrophes between thousands."""
+    return _SPACES.sub("", _CURRENCY.sub(r"\1", text)) if _STRANGE.search(text) else text
+
+
+def decimal_sign(text: str) -> str:
+    """Return the decimal sign, one of `OTHER`, by which most bare numbers can be read; "" where nothing depends on it.
+
+    Thousands are grouped everywhere or nowhere. Where nothing settles it, as in 12,345 alone, a question mark and the
+    sign are returned, and the mark alone for both signs.
     """
+    if not (signs := [sign for sign in OTHER if sign in text]):
+        return ""
+    for sign in OTHER:
+        is_only = OTHER[sign] not in text and _NOT_GROUPED[OTHER[sign]].search(text)
+        if is_only and np.isfinite(numbers(text, sign)).all():
+            return sign
+    values = {sign: numbers(text, sign) for sign in OTHER}
+    counts = {sign: np.isfinite(own).sum() for sign, own in values.items()}
+    for sign in signs:
+        counts[OTHER[sign]] -= len(_LONG.findall(text))
+    if counts["."] != counts[","]:
+        return max(counts, key=counts.__getitem__)
+    return "" if np.array_equal(values["."], values[","], equal_nan=True) else "?" + signs[0] * (len(signs) == 1)
+
+
+def numbers(text: str, decimal: str = ".") -> Float64Array:
+    """Return the values (lines,) of bare numbers with this decimal sign, NaN for any other text.
+
+    Thousands may be grouped by the other sign, in India by two digits. 1.5M is 1,500,000.
+    """
+    if (group := OTHER[decimal]) in text:
+        text = _NOT_GROUPED[decimal].sub("", text).replace(group, "")
+    lines = text.replace(decimal, ".").split("\n")
     try:
-        return np.array([float(text) for text in texts])
+        return np.array([*map(float, lines)])
     except ValueError:
-        return np.array([_number(text, separator, is_volume) for text in texts])
+        return np.array([*map(_number, lines)])
 
 
-def is_number(text: str, separator: str) -> bool:
-    """Return whether the text is a number; dollar signs and commas are allowed."""
-    return not np.isnan(_number(text, separator))
-
-
-def _number(text: str, separator: str, is_volume: bool = False) -> float:
-    """Return the value of a number; digits and separator decide whether a comma is decimal or groups thousands."""
-    text = text.strip().lstrip("$")
-    unit = _UNITS.get(text[-1:].upper(), 1.0) if is_volume else 1.0
-    text = text[:-1] if unit > 1 else text
-    if "," in text:
-        thousands = _THOUSANDS.fullmatch(text) and ("." in text or separator != ";")
-        text = text.replace(",", "") if thousands else text.replace(".", "").replace(",", ".")
+def _number(text: str) -> float:
+    unit = _UNITS.get(text[-1:].upper(), 1.0)
     try:
-        return unit * float(text)
+        return unit * float(text[:-1] if unit > 1 else text)
     except ValueError:
         return float("nan")

@@ -250,7 +250,7 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         (f"--learning.hidden {10**30}", f"--learning.hidden: expected a number up to 10^9, got {10**30}"),
         ("prepare", "SOURCE: expected PATH, got nothing"),
         ("prepare a b c", "got 'c'"),
-        ("prepare a --seed 3", "got '--seed'; see --help"),
+        ("prepare a --seed 3", "got '--seed'; the nearest is '--keep'"),
         ("trian", "'train'"),
         ("bake", "got 'bake'; see --help"),
     ],

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.raw.prepare import PrepareSummary, prepare
+from utils.config.prepare import Choices
 
 HEADER = "Date,Open,High,Low,Close,Volume,Dividends,Stock Splits\n"
 
 
-def prepared(folder: Path, text: str) -> tuple[PrepareSummary, pd.DataFrame]:
+def prepared(folder: Path, text: str, choices: Choices | None = None) -> tuple[PrepareSummary, pd.DataFrame]:
     (folder / "A.csv").write_text(text)
-    summary = prepare(folder / "A.csv", folder / "out" / "bars.parquet")
+    summary = prepare(folder / "A.csv", folder / "out" / "bars.parquet", choices=choices)
     return summary, pd.read_parquet(folder / "out" / "bars.parquet")
 
 
@@ -128,7 +129,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
 def test_events_that_change_nothing(tmp_path: Path) -> None:
     """Before the first bar, after the last, of no size, or larger than the price."""
     rows = "2014-01-02,10,10,10,10,1,3,4\n2014-01-03,10,10,10,10,1,20,1\n2014-01-06,10,10,10,10,1,-1,nan\n"
-    summary, bars = prepared(tmp_path, HEADER + rows + "2014-01-07,0,0,0,0,1,1,2\n")
+    summary, bars = prepared(tmp_path, HEADER + rows + "2014-01-07,0,0,0,0,1,1,2\n", Choices(max_bad_row_share=0.3))
     assert bars["close"].tolist() == [10.0, 10.0, 10.0]
     assert summary.notes == []
 

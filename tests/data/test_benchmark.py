@@ -31,12 +31,12 @@ def test_closes_are_the_last_known_ones_and_none_is_made_up(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "CSV file with columns date, close"),
-        ("date,price\n2020-01-01,1\n", "got date, price"),
+        ("", "columns date, close"),
+        ("date,open\n2020-01-01,1\n", "no column for close in the header 'date,open'"),
         ("date,close\n", "at least one row"),
-        ("date,close\n2020-01-01,1\nsoon,2\n", "'soon', '2' on line 3"),
-        ("date,close\n2020-01-01,0\n", "'0' on line 2"),
-        ("date,close\n2020-01-01,1\n2020-01-02,\n", "'' on line 3"),
+        ("date,close\n2020-01-01,1\nsoon,2\n", "'soon' on line 3"),
+        ("date,close\n2020-01-01,0\n", "'2020-01-01' on line 2"),
+        ("date,close\n2020-01-01,1\n2020-01-02,\n", "'2020-01-02' on line 3"),
         ("\x00\x01\xff", "columns date, close"),
     ],
 )

@@ -1,6 +1,6 @@
 """CSV files in the forms that people have them, prepared and read back."""
 
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.raw.prepare import PrepareSummary, prepare
-from data.raw.text import NO_DAY, numbers, resolve_days
+from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
+from utils.config.prepare import Choices
 from utils.errors import DataError
 
 EPOCH = date(1970, 1, 1)
 HEADER = "Date,Open,High,Low,Close,Volume\n"
 
 
-def run(folder: Path, files: dict[str, str | bytes], only: str | None = None) -> tuple[PrepareSummary, pd.DataFrame]:
+LENIENT = Choices(max_bad_row_share=0.99)
+
+
+def run(
+    folder: Path, files: dict[str, str | bytes], only: str | None = None, choices: Choices | None = None
+) -> tuple[PrepareSummary, pd.DataFrame]:
     """Write the files, prepare the folder or one of them, and return the summary and the rows."""
     source = folder / "source"
     for name, content in files.items():
@@ -28,7 +34,7 @@ def run(folder: Path, files: dict[str, str | bytes], only: str | None = None) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     target = folder / "made" / "bars.parquet"
-    summary = prepare(source / only if only else source, target)
+    summary = prepare(source / only if only else source, target, choices=choices)
     assert summary.target == target
     assert [path.name for path in target.parent.iterdir()] == ["bars.parquet"]
     rows: pd.DataFrame = pq.read_table(target).to_pandas()
@@ -95,7 +101,8 @@ def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
         "Date,Open,High,Low,Close,Adj Close,Volume\n"
         "2014-01-02,10,12,8,10,2.5,5\n2014-01-03,10,12,8,10,,5\n2014-01-06,10,12,8,0,2.5,5\n2014-01-07,9,9.3,9,9.3,3.1,5\n"
     )
-    summary, rows = run(tmp_path, {"A.csv": text, "B.csv": f"{text.splitlines()[0]}\n2014-01-08,8,12,8,10,2.5,5\n"})
+    files = {"A.csv": text, "B.csv": f"{text.splitlines()[0]}\n2014-01-08,8,12,8,10,2.5,5\n"}
+    summary, rows = run(tmp_path, {**files}, choices=LENIENT)
     assert bars(rows)[0] == ("A", "2014-01-02", 2.5, 3.0, 2.0, 2.5)
     assert rows["high"][1] == rows["close"][1] == 3.1
     assert bars(rows)[2] == ("B", "2014-01-08", 2.0, 3.0, 2.0, 2.5)
@@ -125,7 +132,11 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
         "\n   \n"
         "Total\n"
     )
-    summary, rows = run(tmp_path, {"A.csv": text, "sub/EMPTY.csv": "", "BLANK.txt": "\n \n", "note.md": "not data"})
+    files = {"A.csv": text, "sub/EMPTY.csv": "", "BLANK.txt": "\n \n", "note.md": "not data"}
+    strict = {"A.csv": text.replace("2014-01-02,20", "2014-01-01,20"), "note.txt": "not data", "note.md": "no data"}
+    with pytest.raises(DataError, match=r"at most 1.00% of the rows to be left out, got 8 of 13 \(2 too few or"):
+        run(tmp_path / "strict", {**strict})
+    summary, rows = run(tmp_path, {**files}, choices=LENIENT)
     assert bars(rows) == [
         ("A", "2014-01-02", 20.0, 22.0, 19.0, 21.0),
         ("A", "2014-01-03", 10.0, 12.0, 9.0, 11.0),
@@ -133,59 +144,66 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
     ]
     assert summary.dropped == {
         "line before the first bar": 1,
-        "too few or too many fields": 4,
-        "date not understood": 2,
+        "line that is no bar": 3,
+        "too few or too many fields": 2,
+        "date not understood": 1,
         "price missing or not a number": 2,
         "price infinite or not positive": 2,
         "price 5 times another one of its bar": 1,
-        "duplicate date, the last row was kept": 2,
+        "duplicate date with the same prices": 1,
+        "duplicate date, the last row was kept": 1,
     }
     assert summary.files_read == 1
-    assert dict(summary.skipped) == {"BLANK.txt": "empty file", str(Path("sub/EMPTY.csv")): "empty file"}
+    empty = {"BLANK.txt": "empty file", str(Path("sub/EMPTY.csv")): "empty file"}
+    assert dict(summary.skipped) == {**empty, "note.md": summary.skipped[0][1]}
+    assert "no kind of file that is read" in summary.skipped[0][1]
     assert "Rows: 3 kept, 14 dropped" in summary.lines()
     assert "  skipped BLANK.txt: empty file" in summary.lines()
     assert np.isnan(rows["volume"].iloc[-1])
 
 
+GOOD = f"{HEADER}2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n"
+
+
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("Date,Open,Close\n2014-01-02,1,1\n", "no column for high, low"),
-        ("hello\nworld\n", "no header and no bar"),
-        (HEADER, "no rows"),
-        ("2014-01-08,8,12,8,10,2.5,5\n", "7 fields a line and no header"),
-        (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n2014-01-03,1,6,1,1,1\n", "no row with a date"),
-        (
-            HEADER + "".join(f"2014-01-02 10:{minute}:00,1,1,1,1,1\n" for minute in range(10, 30)),
-            "many rows for one date",
-        ),
-    ],
+    ("content", "reason"), [("hello\nworld\n", "no header and no bar"), (HEADER, "no rows"), ("", "empty file")]
 )
-def test_unusable_files_are_skipped_with_a_reason(content: str | bytes, reason: str, tmp_path: Path) -> None:
-    good = f"{HEADER}2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n"
-    summary, rows = run(tmp_path, {"AAPL.csv": good, "BAD.csv": content})
+def test_files_without_bars_are_refused_or_skipped_with_a_reason(content: str, reason: str, tmp_path: Path) -> None:
+    files = {"AAPL.csv": GOOD, "BAD.csv": content}
+    with pytest.raises(DataError, match=rf"of the files to be left out, got 1 of 2 \(BAD.csv: {reason}"):
+        run(tmp_path / "strict", {**files})
+    summary, rows = run(tmp_path, {**files}, choices=LENIENT)
     assert bars(rows) == PLAIN
     assert [name for name, _ in summary.skipped] == ["BAD.csv"]
     assert reason in summary.skipped[0][1]
-    with pytest.raises(DataError, match=reason) as caught:
-        run(tmp_path / "alone", {"BAD.csv": content})
-    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="expected files with daily bars") as caught:
+        run(tmp_path / "alone", {"BAD.csv": content}, choices=LENIENT)
+    assert reason in str(caught.value)
     assert not (tmp_path / "alone" / "made" / "bars.parquet").exists()
 
 
-def test_month_comes_first_where_nothing_settles_it(tmp_path: Path) -> None:
-    unsettled = f"{HEADER}02/03/2014,1,1,1,1,1\n03/03/2014,1,1,1,1,1\n"
-    settled = f"{HEADER}02/03/2014,1,1,1,1,1\n13/03/2014,1,1,1,1,1\n"
-    summary, rows = run(tmp_path, {"A.csv": unsettled, "B.csv": settled})
-    expected = [("A", "2014-02-03"), ("A", "2014-03-03"), ("B", "2014-03-02"), ("B", "2014-03-13")]
-    assert [row[:2] for row in bars(rows)] == expected
-    assert len(summary.notes) == 1
-    assert summary.notes[0].startswith("A.csv: dates like 02/03/2014 read as month/day/year")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("Date,Open,Close\n2014-01-02,1,1\n", r"no column for high, low .* --columns high=TITLE low=TITLE"),
+        ("2014-01-08,8,12,8,10,2.5,5\n", "7 fields a line and no header; .* --columns date=1"),
+        (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n2014-01-03,1,6,1,1,1\n", "1 of 2 .*--max-bad-row-share"),
+        (f"{GOOD}x,1,1,1,1,1\n2014-01-03,0,0,0,0,0\n", "got 2 of 6 .*--max-bad-row-share"),
+        (
+            HEADER + "".join(f"2014-01-02 10:{minute}:00,1,1,1,1,1\n" for minute in range(10, 30)),
+            "bars within days, as on 2014-01-02; `--resample day`",
+        ),
+    ],
+)
+def test_bars_that_would_be_lost_are_refused(content: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=reason) as caught:
+        run(tmp_path, {"AAPL.csv": GOOD, "BAD.csv": content})
+    assert "\n" not in str(caught.value) and not (tmp_path / "made" / "bars.parquet").exists()
 
 
 def test_long_lists_are_shortened(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {f"E{number:02}.csv": "" for number in range(30)}
-    summary, _ = run(tmp_path, files | {"A.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"})
+    summary, _ = run(tmp_path, files | {"A.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"}, choices=LENIENT)
     assert len(summary.skipped) == 30
     assert "  and 10 lines more, on the page" in summary.lines()
     assert len(summary.lines()) < 30
@@ -196,7 +214,9 @@ def test_the_same_ticker_in_two_files_is_merged(tmp_path: Path) -> None:
         "a/X.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n2014-01-03,1,1,1,1,1\n",
         "b/X.csv": f"{HEADER}2014-01-03,2,2,2,2,2\n2014-01-06,2,2,2,2,2\n",
     }
-    summary, rows = run(tmp_path, files)
+    with pytest.raises(DataError, match="expected one series of X, got closes 1 and 2 on 2014-01-03 in two files or"):
+        run(tmp_path / "strict", files)
+    summary, rows = run(tmp_path, files, choices=LENIENT)
     assert [row[1:3] for row in bars(rows)] == [("2014-01-02", 1.0), ("2014-01-03", 2.0), ("2014-01-06", 2.0)]
     assert summary.dropped == {"duplicate date, the last row was kept": 1}
 
@@ -232,7 +252,8 @@ TITLES = {
 def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("styles")
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    days = [date(2009, 11, 20) + timedelta(days=int(day)) for day in np.sort(rng.choice(400, 10, replace=False))]
+    sessions = np.busday_offset("2009-11-20", np.sort(rng.choice(280, 10, replace=False)))
+    days: list[date] = sessions.astype(object).tolist()
     files: dict[str, str | bytes] = {}
     expected = []
     for ticker in ("AA", "B.B", "C-C"):
@@ -263,25 +284,43 @@ def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_fac
 @given(text=st.text(max_size=20))
 @settings(max_examples=20)
 def test_any_text_is_a_date_or_none(text: str) -> None:
-    days, _ = resolve_days([text, "2014-13-01", "99999999", "32/01/2014", ""])
-    assert list(days[1:]) == [NO_DAY] * 4
-    assert days.dtype == np.int32
+    text = " ".join(text.split("\n"))
+    for order in possible_orders(text):
+        days = resolve_days("\n".join([text, "2014-13-01", "99999999", "32/01/2014", ""]), order)
+        assert list(days[1:]) == [NO_DAY] * 4
+        assert days.dtype == np.int32
 
 
 @pytest.mark.parametrize(
-    ("text", "separator", "value"),
+    ("texts", "values"),
     [
-        ("1234.5", ",", 1234.5),
-        ("1,234.5", ",", 1234.5),
-        ("1,234", ",", 1234.0),
-        ("1,234", ";", 1.234),
-        ("12,5", "\t", 12.5),
-        ("1.234,56", ";", 1234.56),
-        ("1,234.56", ";", 1234.56),
-        (" $7.25 ", ",", 7.25),
-        ("-1", ",", -1.0),
+        ("1234.5", [1234.5]),
+        ("1,234.5", [1234.5]),
+        ("1,234 12,345,678", [1234.0, 12345678.0]),
+        ("12,34,567", [1234567.0]),
+        ("12,5 12,345", [12.5, 12.345]),
+        ("1.234,56", [1234.56]),
+        ("1.200 1.201,50", [1200.0, 1201.5]),
+        ("123.456 1.234.567", [123456.0, 1234567.0]),
+        ("12.345 12345", [12.345, 12345.0]),
+        ("0,123", [0.123]),
+        ("1\u00a0234,5 12\u00a0345\u00a0678,9", [1234.5, 12345678.9]),
+        ("1'234.5", [1234.5]),
+        ("$7.25 €8.5", [7.25, 8.5]),
+        ("\u0661\u0662\u066b\u0665", [12.5]),
+        ("-1", [-1.0]),
+        ("1e-3", [0.001]),
     ],
 )
-def test_numbers_as_people_write_them(text: str, separator: str, value: float) -> None:
-    assert numbers([text, "x"], separator)[0] == value
-    assert np.isnan(numbers([text, "1,2,3", "", "null"], separator)[1:]).all()
+def test_numbers_as_people_write_them(texts: str, values: list[float]) -> None:
+    bare = bare_numbers(lines_of(texts.split(" ")))
+    decimal = decimal_sign(bare) or "."
+    np.testing.assert_array_equal(numbers(bare, decimal), values)
+    assert np.isnan(numbers("x\n1,2,3\n\nnull", ".")).all()
+
+
+@pytest.mark.parametrize(
+    ("texts", "sign"), [("12,345", "?,"), ("12.345 985", "?."), ("1.050 985", "?."), ("1.234 1,234", "?"), ("1", "")]
+)
+def test_numbers_that_stay_open(texts: str, sign: str) -> None:
+    assert decimal_sign(texts.replace(" ", "\n")) == sign

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,37 @@ def test_without_memory_a_run_ends_in_one_line(
     shown = capsys.readouterr().err
     assert "ERROR expected enough memory" in shown.splitlines()[-1] and "Traceback" not in shown
     assert (tiny.parent / "runs" / "one").exists() == ("continue with" in shown) == (generation == 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs pseudo-terminals")
+@pytest.mark.parametrize(("ignored", "code"), [(False, 129), (True, 0)])
+def test_a_closed_terminal_stops_a_run_unless_nohup_does_not_let_it(ignored: bool, code: int, tmp_path: Path) -> None:
+    """Shell and kernel both send SIGHUP, and writing to the terminal fails from then on."""
+    script = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from utils.errors import StopRequested
+from utils.memory.guard import MemoryGuard
+from utils.runs.stopping import SafePoint
+{"signal.signal(signal.SIGHUP, signal.SIG_IGN)" if ignored else ""}
+with SafePoint(MemoryGuard()) as check:
+    open({str(tmp_path / "ready")!r}, "w").close()
+    while not os.path.exists({str(tmp_path / "closed")!r}):
+        time.sleep(0.01)
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGHUP)
+    try:
+        check()
+    except StopRequested as error:
+        print("told", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
+"""
+    terminal, end = os.openpty()
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=end, stderr=end, start_new_session=True)
+    os.close(end)
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.close(terminal)
+    (tmp_path / "closed").touch()
+    assert process.wait(60) == code

@@ -10,6 +10,7 @@ from pydantic import Field
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config import kinds
 from utils.config.cli import Command
+from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals, default_settings
 from utils.runs.run_lock import require_free
@@ -37,6 +38,7 @@ class PrepareArguments:
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
     append: bool = False
     """Append to the bars of TARGET, which stay as they are but for dividends and splits; other changes are refused."""
+    reading: Choices = field(default_factory=Choices)
 
 
 @checked_dataclass

@@ -12,10 +12,14 @@ from torch import Tensor
 
 from data.features import CLOSE, HIGH, LOW
 from data.market import Market
+from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, lines_of, possible_orders, resolve_days
 from environment import orders
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
+_NEAR = 1.1
+"""Ratio of an entry's price to the prices of its day beyond which it is another stock's, or that before a split."""
 COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
 
@@ -100,24 +104,45 @@ def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = 
     """
     where, held = str(path), dict[tuple[str, bool], Holding]()
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-                raise ValueError(f"no {missing[0]} in its header")
-            for row in reader:
-                where = f"line {reader.line_num} of {path}"
-                holding = _holding(row, market, day, basket)
-                if (key := (holding.ticker, holding.is_of_basket)) in held:
-                    raise ValueError(f"{holding.ticker} a second time")
-                held[key] = holding
+        for line, row in _rows(path, market).items():
+            where = f"line {line} of {path}"
+            holding = _holding(row, market, day, basket)
+            if (key := (holding.ticker, holding.is_of_basket)) in held:
+                raise ValueError(f"{holding.ticker} a second time")
+            held[key] = holding
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
     return list(held.values())
 
 
-def _holding(row: Mapping[str, str | None], market: Market, day: int, basket: Sequence[int]) -> Holding:
+def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
+    """Return the rows by line, with ISO dates and decimal points. Raises ValueError where either stays open."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        head = file.readline()
+        file.seek(0)
+        reader = csv.DictReader(file, delimiter=(separator := next((one for one in "\t;|" if one in head), ",")))
+        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            raise ValueError(f"no {missing[0]} in its header")
+        rows = dict((reader.line_num, {name: (row[name] or "").strip() for name in COLUMNS}) for row in reader)
+    dates, bare = lines_of(row["entry_date"] for row in rows.values()), dict[str, list[str]]()
+    orders = possible_orders(dates, market.dates.astype("datetime64[D]").astype(np.int32))
+    for name in COLUMNS[2:]:
+        text = bare_numbers(lines_of(row[name] for row in rows.values()))
+        sign = decimal_sign(text) or "."
+        sign = "." if separator == "," and sign == "?." else sign
+        if sign not in OTHER or len(orders) != 1:
+            raise ValueError("numbers or dates that may be read in two ways; write 1234.5 and 2020-12-31")
+        bare[name] = text.replace(OTHER[sign], "").replace(sign, ".").split("\n")
+    days = resolve_days(dates, orders[0]).tolist()
+    for place, row in enumerate(rows.values()):
+        row |= {name: texts[place] for name, texts in bare.items()}
+        row["entry_date"] = row["entry_date"] if days[place] == NO_DAY else str(date_of(days[place]))
+    return rows
+
+
+def _holding(row: Mapping[str, str], market: Market, day: int, basket: Sequence[int]) -> Holding:
     """Raise ValueError where a row is no position."""
-    ticker, entry_date, *numbers = ((row[name] or "").strip() for name in COLUMNS)
+    ticker, entry_date, *numbers = (row[name] for name in COLUMNS)
     is_of_basket, owner = not numbers[1], "the agents" if numbers[1] else "the basket"
     chosen = basket if is_of_basket else market.investable_columns.tolist()
     columns = {market.tickers[column]: column for column in chosen}
@@ -130,6 +155,14 @@ def _holding(row: Mapping[str, str | None], market: Market, day: int, basket: Se
     if entry > day:
         raise ValueError(f"an entry after {market.dates[day]}")
     bars = market.data_array[entry : day + 1, columns[ticker]]
+    if not (is_of_basket or MIN_TARGET_PERCENT - 0.01 <= target <= MAX_TARGET_PERCENT + 0.01):
+        raise ValueError(f"a target of {target:g} in place of {MIN_TARGET_PERCENT:g} to {MAX_TARGET_PERCENT:g} percent")
+    low, high = next((bar[[LOW, HIGH]].tolist() for bar in bars if np.isfinite(bar[CLOSE])), (price, price))
+    if not low / _NEAR <= price <= high * _NEAR:
+        raise ValueError(
+            f"an entry of {ticker} at {price:g}, whose prices are {low:g} to {high:g} that day; after a split give its "
+            "price and shares as they are since then"
+        )
     return Holding(ticker, columns[ticker], entry, price, target, shares, bars)
 
 

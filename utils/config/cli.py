@@ -135,6 +135,8 @@ def _parser(
         options: dict[str, Any] = {"metavar": setting.word, "type": partial(_value, setting=setting)}
         if not setting.flag:
             options = {"metavar": key.upper(), "nargs": "*" if get_origin(kind) is tuple else "?"}
+        elif get_origin(kind) is tuple:
+            options |= {"nargs": "+", "action": "extend"}
         elif kind is bool:
             options = {"action": "store_const", "const": not default}
         elif Mark.NEWEST_IF_BARE in setting.field.metadata:

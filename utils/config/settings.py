@@ -215,7 +215,7 @@ def _shaping(settings: Any) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML file. Raises ConfigError where it is none."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from utils.config.settings import flatten, from_dict, hint
+from utils.config.kinds import Mark
+from utils.config.settings import flatten, from_dict, hint, settings_of, to_dict, with_settings
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import new_file
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
+_BEGAN_IN = "began_in"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 Settings = TypeVar("Settings")
 
@@ -38,8 +40,8 @@ class RunLog:
 
     @classmethod
     def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
-        """Create a run with its settings; see `new_folder`."""
-        return cls(new_folder(runs_dir, name, CONFIG, config))
+        """Create a run with its settings, and the folder from which relative paths go; see `new_folder`."""
+        return cls(new_folder(runs_dir, name, CONFIG, {**config, _BEGAN_IN: str(Path.cwd())}))
 
     @classmethod
     def open(cls, runs_dir: Path, name: str | None) -> RunLog:
@@ -57,10 +59,21 @@ class RunLog:
         return self.path.name
 
     def settings(self, kind: type[Settings]) -> Settings:
-        """Read the settings that the run began with. Raises ConfigError if this version cannot read them."""
+        """Read the settings that the run began with; input files are found from here, or from where it began.
+
+        Raises ConfigError if this version cannot read them.
+        """
         path = self.path / CONFIG
         try:
-            return from_dict(json.loads(path.read_text(encoding="utf-8")), kind)
+            values = json.loads(path.read_text(encoding="utf-8"))
+            began_in = Path(values.pop(_BEGAN_IN, "")) if isinstance(values, dict) else Path()
+            began, known = from_dict(values, kind), settings_of(kind)
+            files = [name for name in known if Mark.INPUT in known[name].field.metadata]
+            given = {name: file for name, file in flatten(to_dict(began)).items() if name in files and file}
+            moved = {
+                name: file for name, file in given.items() if not Path(file).exists() and (began_in / file).exists()
+            }
+            return with_settings(began, {name: str(began_in / file) for name, file in moved.items()})
         except (ConfigError, OSError, RecursionError, ValueError) as error:
             raise ConfigError(
                 f"expected settings of this version in {path}, got: {error}; use the version that the run began with, "

@@ -1,0 +1,97 @@
+"""Files of a folder, and the tickers that their names tell."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from data.raw.files import KINDS, SUFFIXES
+from data.raw.layout import UnclearFileError, role_of
+from data.raw.text import NO_DAY, Int32Array
+from utils.errors import DataError
+
+_FILE = re.compile(
+    r"(?:historicaldata_|daily_(?:adjusted_)?)?(?:(\^.+)_d|(.+)_us_d|(.+)\.us|(.+?))"
+    r"(?: (?:stock )?(?:historical data|price history))?(?: ?\(\d+\))?",
+    re.IGNORECASE,
+)
+"""What Nasdaq, Alpha Vantage, Stooq, Investing.com and browsers add to a ticker in a file's name."""
+_YEAR = re.compile(r"(.*?)[-_ ]?((?:19|20)\d\d)")
+_NO_TICKER = re.compile(r"part[-_.\w]*|data|prices?|bars|daily|ohlcv?|quotes?|history|1d")
+"""Names of files in a folder that is named after their ticker."""
+NOT_READ = f"no kind of file that is read ({KINDS})"
+
+
+def shown(path: Path, source: Path | None = None) -> str:
+    """Return a path, from a folder `source` on, as text; names that are no UTF-8 are read as Latin-1."""
+    name = os.fsencode(path if source is None or path == source else path.relative_to(source))
+    name = os.path.basename(name) if path == source else name
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name.decode("latin-1")
+
+
+def found_files(source: Path, written: Iterable[Path], skipped: list[tuple[str, str]]) -> list[Path]:
+    """Return the files to read, without those `written` by an earlier call; others are listed with the reason.
+
+    Raises `DataError` where there is nothing to read.
+    """
+    seen = {os.path.realpath(path) for path in written}
+    if not source.exists() or os.path.realpath(source) in seen:
+        raise DataError(
+            f"expected a CSV or parquet file, or a folder, other than the file to write, got {source}, which "
+            f"{'does not exist' if not source.exists() else 'is that file'}"
+        )
+    if not source.is_dir():
+        return [source]
+    found = []
+    for path in sorted(_walk(source)):
+        if (real := os.path.realpath(path)) in seen:
+            continue
+        seen.add(real)
+        if path.name.lower().endswith(SUFFIXES):
+            found.append(path)
+        else:
+            skipped.append((shown(path, source), NOT_READ))
+    if not found:
+        others = ", ".join(name for name, _ in skipped[:3]) or "none"
+        raise DataError(f"expected files that end in {KINDS} in the folder {source}, got {others}")
+    return found
+
+
+def _walk(source: Path) -> Iterator[Path]:
+    """Yield all files of a folder but hidden ones, those of linked folders too, each folder once."""
+    seen = set[str]()
+    for place, folders, names in os.walk(source, followlinks=True):
+        is_new = (real := os.path.realpath(place)) not in seen
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if is_new and not name.startswith("."))
+        yield from (path for name in names if is_new and name[0] != "." and (path := Path(place, name)).is_file())
+
+
+def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
+    """Return the ticker that a file's name tells; Stooq's ^spx_d, aapl_us_d and aapl.us are ^SPX and AAPL.
+
+    A folder `ticker=AAPL` tells it first, and any folder where the file is named after its year, or not after a stock.
+    """
+    *folders, name = Path(shown(path, source)).parts
+    for part in reversed(Path(shown(path)).parts[:-1]):
+        key, _, value = part.partition("=")
+        if value and (role_of(key) or ("", 0))[0] == "ticker":
+            return value
+    suffixes = [suffix for suffix in SUFFIXES if name.lower().endswith(suffix)]
+    stem = name.removesuffix(name[-len(max(suffixes, key=len)) :]) if suffixes else name
+    years = {
+        str(1970 + int(year))
+        for year in days[days != NO_DAY].astype("datetime64[D]").astype("datetime64[Y]").astype(int)
+    }
+    if (year := _YEAR.fullmatch(stem)) and years == {year[2]}:
+        stem = year[1] or (folders[-1] if folders else "")
+    elif folders and _NO_TICKER.fullmatch(stem):
+        stem = folders[-1]
+    if not stem:
+        raise UnclearFileError("no ticker; give a column of tickers, or a folder or file named after it")
+    named = _FILE.fullmatch(stem)
+    *stooq, plain = named.groups() if named else (stem,)
+    return plain.strip() if plain else str(next(filter(None, stooq))).upper()

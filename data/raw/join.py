@@ -1,0 +1,166 @@
+"""Columns beside the bars: further ones of their files, and those of other files, joined as of the day they are known.
+
+A row of another file counts from the close of the day on which it is known, never from the period that it describes:
+the last such row (an as-of join, `pandas.merge_asof`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from data.raw.files import Table, read_table
+from data.raw.layout import BLANKS, STANDARD, UnclearFileError, UnusableFileError, role_of
+from data.raw.text import (
+    NO_DAY,
+    Float64Array,
+    Int32Array,
+    bare_numbers,
+    decimal_sign,
+    numbers,
+    possible_orders,
+    resolve_days,
+)
+from utils.config.prepare import Choices
+from utils.config.settings import hint
+from utils.errors import ConfigError, DataError
+
+_DAILY, _SLOW = 0.5, 0.2
+"""Share of the sessions with a row, from which on a file is daily, and below which it is slow."""
+_STALE_DAYS = 10
+"""Days for which a row counts where later ones are missing, in a file that does not tell when its rows are known."""
+_TAKEN = {*STANDARD, "date", "since"}
+_FEW = 0.01
+"""Share of texts in a column of numbers that are none."""
+
+
+def further_columns(
+    table: Table, choices: Choices, known: Container[str] = (), prefix: str = "other"
+) -> dict[str, Float64Array]:
+    """Return the columns of numbers by their names that a layout does not use, or uses in `known` roles.
+
+    Names are titles in lower case, after the prefix where they are those of bars. Raises `UnclearFileError` where a
+    column may be read in two ways.
+    """
+    layout, found = table.layout, dict[str, Float64Array]()
+    used = {place for role, place in layout.fields.items() if role not in known}
+    for place, title in enumerate(layout.titles):
+        if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
+            continue
+        name, *longer = (
+            re.sub(r"\W+", "_", text.casefold()).strip("_")
+            for text in (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
+        )
+        if not name or name.startswith("unnamed"):  # the index of a table
+            continue
+        name = next(one for one in (name, *longer) if one not in _TAKEN and one not in found)
+        if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
+            found[name] = values
+    return found
+
+
+def _numbers_in(cell: str | Float64Array, title: str, table: Table, choices: Choices) -> Float64Array | None:
+    """Return the numbers of a column, None for one of texts."""
+    if not isinstance(cell, str):
+        return cell
+    cell = bare_numbers(re.sub(" ?%$", "", cell, flags=re.MULTILINE))
+    sign = decimal_sign(cell)
+    if sign.startswith("?"):
+        sign = table.signs.get("price", "") or choices.decimal.replace("auto", "")
+    values = numbers(cell, sign or ".")
+    blank = sum(line.casefold() in BLANKS for line in cell.split("\n"))
+    if np.isnan(values).sum() - blank > _FEW * len(values) or blank == len(values):
+        return None
+    if not sign and decimal_sign(cell):
+        raise UnclearFileError(
+            f"column {title!r} may have decimals or be in thousands; say which: --decimal . or --decimal ,; or leave "
+            f"it out: --columns 'ignore={title}'"
+        )
+    return values
+
+
+def kept(names: set[str], choices: Choices) -> list[str]:
+    """Return the names of further columns that are kept, sorted. Raises ConfigError for one that no file has."""
+    if not choices.keep:
+        return sorted(names)
+    wanted = {*choices.keep} - {"none"}
+    for name in sorted(wanted - names):
+        has = ", ".join(sorted(names)) or "none"
+        raise ConfigError(f"--keep: expected columns of the files, got {name!r}{hint(name, names)}; they have {has}")
+    return sorted(wanted)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file to join."""
+
+    rows: pd.DataFrame
+    """`day` on which a row is known, `ticker` but for a market-wide series, and columns of numbers; sorted by day."""
+    is_slow: bool
+    """It has rows on few of the sessions."""
+    longest: int | None
+    """Days for which a row counts where later ones are missing; None: for ever."""
+
+
+def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
+    """Return rows, sorted by `ticker` (a category) and `day`, with the columns of all files of `choices.join`.
+
+    Columns of slow files have another one, NAME_age, the sessions since their value is known. Raises `DataError` where
+    a file cannot be read, has no row of these tickers, or would tell the future.
+    """
+    sessions, key = np.unique(rows["day"]), ["day", "ticker"]
+    bars = rows[key].astype({"day": np.int64, "ticker": str}).sort_values("day", kind="stable").reset_index()
+    for text in choices.join:
+        name, _, lag = text.rpartition(":")
+        path, days = (Path(name), int(lag)) if name and lag.isdecimal() else (Path(text), None)
+        try:
+            source = _read(path, days, choices, rows["ticker"].cat.categories, sessions)
+        except (UnusableFileError, UnclearFileError) as reason:
+            raise DataError(f"expected a file of dates and numbers to join, got {path}: {reason}") from None
+        by, columns = [name for name in key if name in source.rows], sorted({*source.rows} - {*key})
+        other = source.rows.assign(since=np.searchsorted(sessions, source.rows["day"]))
+        found = pd.merge_asof(bars, other, on="day", by=by[1:] or None, tolerance=source.longest).set_index("index")
+        if source.is_slow:
+            age = np.searchsorted(sessions, found["day"]) - found["since"]
+            found = found.assign(**{f"{name}_age": age.where(found[name].notna()) for name in columns})
+            columns = sorted({*found} - {*key, "since"})
+        if taken := {*columns} & {*rows}:
+            raise DataError(f"expected new names of columns in {path}, got {min(taken)!r}, which there is; rename it")
+        rows = rows.join(found[columns])
+    return rows
+
+
+def _read(path: Path, lag: int | None, choices: Choices, tickers: pd.Index, sessions: Int32Array) -> _Source:
+    """Read a file. Raises `UnclearFileError` for one that is not daily and does not tell when its rows are known."""
+    table = read_table(path, replace(choices, columns=(*choices.columns, "date=known")), Counter(), ())
+    fields, text = table.layout.fields, table.text("date")
+    orders = possible_orders(text, sessions, is_daily=False) if choices.dates == "auto" else [choices.dates]
+    if len(orders) > 1:
+        raise UnclearFileError(f"dates like {text.partition(chr(10))[0]!r} may be read in several ways; say --dates")
+    rows = pd.DataFrame({"day": resolve_days(text, orders[0]).astype(np.int64)})
+    rows = rows.assign(**further_columns(table, choices, {*fields} - {"date", "time", "ticker"}, path.stem))
+    is_read = rows["day"] != NO_DAY
+    if rows.shape[1] == 1 or (~is_read).mean() > choices.max_bad_row_share:
+        raise UnclearFileError(f"{rows.shape[1] - 1} columns of numbers, and {is_read.sum()} dates in {len(rows)} rows")
+    if "ticker" in fields:
+        spelled = {name.casefold(): name for name in tickers}
+        rows["ticker"] = [spelled.get(name, "") for name in table.text("ticker").casefold().split("\n")]
+        is_read &= rows["ticker"] != ""
+    if not is_read.any():
+        raise UnclearFileError("no row of a ticker that the bars have")
+    rows = rows[is_read].sort_values("day", kind="stable")
+    held = rows[rows["day"].between(sessions[0], sessions[-1])]
+    days = held.groupby("ticker" if "ticker" in rows else lambda _: 0)["day"].agg(["min", "max", "nunique"])
+    is_own = lag is None and table.layout.titles[fields["date"]].strip().casefold() != "known"
+    spans = np.searchsorted(sessions, days["max"]) - np.searchsorted(sessions, days["min"])
+    if is_own and (share := (days["nunique"] - 1).sum() / max(1, spans.sum())) < _DAILY:
+        raise UnclearFileError(
+            f"rows on {share:.0%} of the sessions, and no word of when they were known: bars would look ahead; give "
+            f"them a column 'known' of dates, or a lag in days, as in --join {path}:45"
+        )
+    rows["day"] += lag or 0
+    return _Source(rows, days["nunique"].mean() < _SLOW * len(sessions), _STALE_DAYS if is_own else None)

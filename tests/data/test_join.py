@@ -1,0 +1,180 @@
+"""Columns beside the bars: kept ones, and joined ones as of the day on which they are known."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.loader import StockDataLoader
+from data.raw.prepare import prepare
+from main import main
+from utils.config.prepare import Choices
+from utils.errors import ProgramError
+
+DAYS = pd.bdate_range("2020-01-02", periods=60)
+FIRST = [f"{day:%Y-%m-%d}" for day in DAYS[:10]]
+
+
+def bars(tickers: str = "AB", days: pd.DatetimeIndex = DAYS) -> pd.DataFrame:
+    one = pd.DataFrame({"date": days, "open": 10.0, "high": 11.0, "low": 9.0, "close": 10.0, "volume": 5.0})
+    return pd.concat([one.assign(ticker=name) for name in tickers], ignore_index=True)
+
+
+def made(folder: Path, source: pd.DataFrame, *join: str, keep: tuple[str, ...] = ()) -> pd.DataFrame:
+    source.to_csv(folder / "source.csv", index=False)
+    prepare(folder / "source.csv", folder / "bars.parquet", choices=Choices(join=join, keep=keep))
+    return pd.read_parquet(folder / "bars.parquet").astype({"ticker": str})
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def own(rows: pd.DataFrame, name: str, ticker: str = "A") -> dict[str, float]:
+    found = rows[rows["ticker"] == ticker]
+    return dict(zip(found["date"].map(str), found[name].tolist(), strict=True))
+
+
+def test_further_numbers_are_kept_under_their_titles_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = bars().assign(**{"Mkt Cap (USD)": '"1,234.5"', "P/E": np.nan, "sector": "x", "Shares": 7})
+    source.loc[0, "P/E"] = 12.5
+    text = source.to_csv(index=False).replace('"""1,234.5"""', '"1,234.5"')
+    (tmp_path / "source.csv").write_text(text)
+    words = ["prepare", str(tmp_path / "source.csv"), str(tmp_path / "bars.parquet")]
+    assert main(words) == 0
+    rows = pd.read_parquet(tmp_path / "bars.parquet")
+    assert list(rows.columns[7:]) == ["mkt_cap_usd", "p_e", "shares"]
+    assert set(rows["mkt_cap_usd"]) == {1234.5} and rows["p_e"].notna().sum() == 1 and rows["p_e"][0] == 12.5
+    assert "known on so many of the rows: mkt_cap_usd 100.0%, p_e 0.8%, shares 100.0%" in capsys.readouterr().err
+    for keep, left in ((["shares"], ["shares"]), (["none"], [])):
+        assert main([*words, "--keep", *keep]) == 0
+        assert list(pd.read_parquet(tmp_path / "bars.parquet").columns[7:]) == left
+    assert main([*words, "--keep", "share"]) == 2
+    assert "--keep: expected columns of the files, got 'share'; the nearest is 'shares'" in capsys.readouterr().err
+
+
+def test_names_of_bars_are_not_taken(tmp_path: Path) -> None:
+    source = bars().assign(last=3.0, Vol=4.0, **{"CLOSE ": 5.0, "": range(120), "Unnamed: 0": range(120)})
+    rows = made(tmp_path, source)
+    assert sorted(rows.columns[7:]) == ["last", "other_close", "vol"] and rows["other_close"].eq(5).all()
+    vix = pd.DataFrame({"date": DAYS, "close": np.arange(60.0), "ticker": "A"})
+    rows = made(tmp_path, bars(), written(tmp_path, "vix.csv", vix.to_csv(index=False)))
+    assert rows["close"].eq(10).all() and own(rows, "vix_close")["2020-01-03"] == 1.0
+    assert rows[rows["ticker"] == "B"]["vix_close"].isna().all()
+
+
+def test_a_row_counts_from_the_day_on_which_it_is_known(tmp_path: Path) -> None:
+    text = (
+        "ticker,date,known,eps\nA,2019-12-31,2020-01-07,1.5\nA,2020-03-31,2020-01-11,2.5\nZ,2019-12-31,2020-01-02,9\n"
+    )
+    rows = made(tmp_path, bars(), written(tmp_path, "eps.csv", text))
+    found, age = own(rows, "eps"), own(rows, "eps_age")
+    assert [found[day] for day in FIRST] == pytest.approx([np.nan] * 3 + [1.5] * 4 + [2.5] * 3, nan_ok=True)
+    assert [age[day] for day in FIRST] == pytest.approx([np.nan] * 3 + [0, 1, 2, 3, 0, 1, 2], nan_ok=True)
+    assert rows[rows["ticker"] == "B"]["eps"].isna().all()
+
+
+def test_a_lag_in_days_after_the_rows_own_date(tmp_path: Path) -> None:
+    text = "symbol,date,eps\na,2020-01-02,1.5\n"
+    rows = made(tmp_path, bars(), written(tmp_path, "eps.csv", text) + ":5")
+    assert [own(rows, "eps")[day] for day in FIRST[:5]] == pytest.approx([np.nan] * 3 + [1.5] * 2, nan_ok=True)
+
+
+def test_a_series_of_the_market_is_that_of_all_tickers(tmp_path: Path) -> None:
+    series = pd.DataFrame({"Date": DAYS[:40], "VIX": np.arange(40) + 0.5}).drop(index=[3])
+    rows = made(tmp_path, bars(), written(tmp_path, "vix.csv", series.to_csv(index=False)))
+    for ticker in "AB":
+        found = list(own(rows, "vix", ticker).values())
+        assert found[:6] == [0.5, 1.5, 2.5, 2.5, 4.5, 5.5]
+        assert found[39] == 39.5 and np.isnan(found[-1])  # a daily series that ends is not known for ever
+    assert "vix_age" not in rows
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "ticker,date,eps\nA,2019-12-31,1\nA,2020-03-31,2\n",
+            "look ahead; give them a column 'known' of dates, or a lag",
+        ),
+        ("date,gdp\n2020-01-01,1.5\n2020-02-01,1.5\n2020-03-01,1.5\n", "rows on .*% of the sessions"),
+        ("date,f\nsoon,1\n2020-01-02,1\n", "1 columns of numbers, and 1 dates in 2 rows"),
+        ("ticker,date,eps\nQ,2020-01-02,1\n", "no row of a ticker that the bars have"),
+        ("date,name of it\n2020-01-02,x\n", "0 columns of numbers, and 1 dates in 1 rows"),
+        ("date,f,sector\n2020-01-02,1,x\n2020-01-03,1,y\n", "no column of tickers, but 'sector'"),
+        ("date,f\n" + "".join(f"{day:%Y-%m-%d},1.234\n" for day in DAYS), "--decimal . or --decimal ,"),
+        ("hello\n", "no rows"),
+    ],
+)
+def test_what_would_look_ahead_or_is_unclear_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=words) as caught:
+        made(tmp_path, bars(), written(tmp_path, "other.csv", text))
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+    assert not (tmp_path / "bars.parquet").exists()
+
+
+def test_the_same_name_twice_is_refused(tmp_path: Path) -> None:
+    series = written(tmp_path, "f.csv", pd.DataFrame({"date": DAYS, "f": 1.0}).to_csv(index=False))
+    with pytest.raises(ProgramError, match=r"expected new names of columns in .*, got 'f'"):
+        made(tmp_path, bars().assign(f=1), series)
+    with pytest.raises(ProgramError, match="no readable file"):
+        made(tmp_path, bars(), str(tmp_path / "none.csv"))
+
+
+@given(data=st.data())
+@settings(max_examples=15)
+def test_cutting_off_the_future_changes_no_earlier_row(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("causal")
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    daily = pd.DataFrame({"date": DAYS, "vix": rng.standard_normal(60)})
+    sparse = pd.DataFrame({"date": pd.date_range("2019-10-01", periods=24, freq="7D"), "ticker": "A"})
+    sparse["eps"] = rng.standard_normal(24)
+    sparse["known"] = sparse["date"] + pd.to_timedelta(rng.integers(1, 60, 24), unit="D")
+    sparse = sparse[rng.random(24) < 0.6]
+    last = DAYS[data.draw(st.integers(5, 58))]
+    rows = []
+    for place, cut in enumerate((None, last)):
+        (folder / str(place)).mkdir()
+        known, series = (
+            (sparse, daily) if cut is None else (sparse[sparse["known"] <= cut], daily[daily["date"] <= cut])
+        )
+        files = [(known, "eps.csv"), (series, "vix.csv"), (sparse.assign(lagged=1.0)[["date", "lagged"]], "lagged.csv")]
+        if cut is not None:
+            files[2] = (files[2][0][files[2][0]["date"] + pd.Timedelta(days=30) <= cut], "lagged.csv")
+        if any(frame.empty for frame, _ in files):
+            return
+        names = [written(folder / str(place), name, frame.to_csv(index=False)) for frame, name in files]
+        rows.append(made(folder / str(place), bars(), names[0], names[1], names[2] + ":30"))
+    whole, short = [frame[frame["date"] <= last.date()] for frame in rows]
+    columns = [name for name in ("eps", "vix", "lagged") if name in short]
+    assert columns == ["eps", "vix", "lagged"]
+    pd.testing.assert_frame_equal(whole[columns], short[columns])
+
+
+def test_appended_days_have_the_same_columns_and_old_ones_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = bars().assign(pe=1.0), tmp_path / "bars.parquet"
+    eps = written(tmp_path, "eps.csv", "ticker,known,date,eps\nA,2020-01-06,2019-12-31,1.5\n")
+    before = made(tmp_path, source[source["date"] < DAYS[40]], eps)
+    (tmp_path / "eps.csv").write_text(
+        "ticker,known,date,eps\nA,2020-01-06,2019-12-31,7.5\nA,2020-03-02,2020-01-31,2.5\n"
+    )
+    source[source["date"] >= DAYS[38]].to_csv(tmp_path / "new.csv", index=False)
+    words = ["prepare", str(tmp_path / "new.csv"), str(target), "--append"]
+    assert main(words) == 2
+    assert "got other ones (eps, eps_age, pe and pe); give the same with --keep" in capsys.readouterr().err
+    assert main([*words, "--join", eps]) == 0
+    after = pd.read_parquet(target).astype({"ticker": str})
+    old = after[after["date"] < DAYS[40].date()].reset_index(drop=True)
+    pd.testing.assert_frame_equal(old, before)
+    assert list(own(after, "eps").values())[-1] == 2.5 and own(after, "pe")[f"{DAYS[-1]:%Y-%m-%d}"] == 1.0
+    StockDataLoader(target).load_and_prepare()

@@ -1,0 +1,290 @@
+"""Files as vendors and tools write them: each is read as it is meant, or refused in one line that says what to do."""
+
+import bz2
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from data.benchmark import read_benchmark
+from data.loader import StockDataLoader
+from main import main
+from tests.data.test_loader import bars_frame
+from tests.data.test_prepare import bars, run
+from utils.config.prepare import Choices
+from utils.errors import DataError, ProgramError
+
+OHLC = "date,open,high,low,close\n"
+BAR = "2020-01-02,10,11,9,10\n"
+OTHER = "2020-01-02,20,21,19,20\n"
+
+
+def days(count: int, form: str, start: str = "2020-01-02", step: str = "B") -> list[str]:
+    return [f"{day:{form}}" for day in pd.date_range(start, periods=count, freq=step)]
+
+
+def table(dates: list[str], row: str = "10,11,9,10", header: str = OHLC) -> str:
+    return header + "".join(f"{day},{row}\n" for day in dates)
+
+
+TURKISH = '"Tarih","\u015eimdi","A\u00e7\u0131l\u0131\u015f","Y\u00fcksek","D\u00fc\u015f\u00fck","Hac."\n'
+QUOTED = '"02.01.2020","50,09","49,78","50,59","49,28","1,23M"\n'
+READ = {
+    "Turkish": (TURKISH + QUOTED, [("X", 49.78, 50.59, 49.28, 50.09, 1.23e6)]),
+    "LSEG": (
+        "Instrument,Date,Price Close,Price Open,Price High,Price Low\nAAPL.O,2020-01-02,75,74,76,73\n",
+        [("AAPL.O", 74, 76, 73, 75, np.nan)],
+    ),
+    "fields of tickers": (
+        "Date,Close_A,Close_B,High_A,High_B,Low_A,Low_B,Open_A,Open_B\n2020-01-02,10,20,11,21,9,19,9.5,19.5\n",
+        [("A", 9.5, 11, 9, 10, np.nan), ("B", 19.5, 21, 19, 20, np.nan)],
+    ),
+    "tickers of quantmod": (
+        "Index,BRK.B.Open,BRK.B.High,BRK.B.Low,BRK.B.Close,BRK.B.Adjusted\n2020-01-02,10,11,9,10,5\n",
+        [("BRK.B", 5, 5.5, 4.5, 5, np.nan)],
+    ),
+    "letters": ("t,o,h,l,c,v\n2020-01-02,10,11,9,10,5.5\n", [("X", 10, 11, 9, 10, 5.5)]),
+    "Polish": (
+        "Data,Otwarcie,Najwyzszy,Najnizszy,Zamkniecie,Wolumen\n2020-01-02,10,11,9,10,5\n",
+        [("X", 10, 11, 9, 10, 5)],
+    ),
+    "CRSP": (
+        "PERMNO,date,BIDLO,ASKHI,PRC,VOL,OPENPRC,CFACPR\n10107,20200102,9,11,10,5,10,2\n10107,20200103,9,11,-10,0,,2\n",
+        [("10107", 5, 5.5, 4.5, 5, 10)],
+    ),
+    "codes": (
+        "ts_code,trade_date,open,high,low,close\n600000.SH,20200102,10,11,9,10\n000001.SZ,20200102,20,21,19,20\n",
+        [("000001.SZ", 20, 21, 19, 20, np.nan), ("600000.SH", 10, 11, 9, 10, np.nan)],
+    ),
+    "contracts": (
+        "Contract,date,open,high,low,close\nESH0,20200102,10,11,9,10\nESM0,20200102,20,21,19,20\n",
+        [("ESH0", 10, 11, 9, 10, np.nan), ("ESM0", 20, 21, 19, 20, np.nan)],
+    ),
+    "MetaTrader": ("2020.01.02,00:00,1.1,1.12,1.09,1.11,3144\n", [("X", 1.1, 1.12, 1.09, 1.11, 3144)]),
+    "tabs": ("02.01.2020\t12,1\t12,345\t12,05\t12,2\n", [("X", 12.1, 12.345, 12.05, 12.2, np.nan)]),
+    "prices in thousands": (
+        "Datum;Hoch;Er\u00f6ffnung;Tief;Schluss;Vol\n02.01.2020;1.201,50;1.200;1.190;1.200;123.456\n"
+        "03.01.2020;1.201,50;1.200;1.190;1.200;1.234.567\n",
+        [("X", 1200, 1201.5, 1190, 1200, 123456), ("X", 1200, 1201.5, 1190, 1200, 1234567)],
+    ),
+    "years of two digits": (table(["20/01/02"]), [("X", 10, 11, 9, 10, np.nan)]),
+    "closeadj": (f"{OHLC[:-1]},closeunadj,closeadj\n2020-01-02,10,11,9,10,3,5\n", [("X", 5, 5.5, 4.5, 5, np.nan)]),
+    "Yahoo in German": (
+        "Datum;Er\u00f6ffnen;Er\u00f6ffnung;Hoch;Tief;Schlusskurs*;Adj. Schlusskurs**\n02.01.2020;1;10;11;9;10;5\n",
+        [("X", 5, 5.5, 4.5, 5, np.nan)],
+    ),
+    "days without trades": (
+        f"{OHLC[:-1]},volume\n2020-01-02,10,11,9,10,5\n2020-01-03,10,10,10,10,0\n",
+        [("X", 10, 11, 9, 10, 5)],
+    ),
+    "funds without volume": (f"{OHLC[:-1]},volume\n2020-01-02,9,9,9,9,0\n", [("X", 9, 9, 9, 9, 0)]),
+    "splits as ratios": (
+        f"{OHLC[:-1]},stock splits\n2020-01-02,10,11,9,10,\n2020-01-03,5,5.5,4.5,5,2:1\n2020-01-06,5,5.5,4.5,5,\n",
+        [("X", 5, 5.5, 4.5, 5, np.nan)] * 3,
+    ),
+    "open all days": (table(days(20, "%Y-%m-%d", step="D")), [("X", 10, 11, 9, 10, np.nan)] * 20),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), READ.values(), ids=READ)
+def test_samples_are_read_as_they_are_meant(text: str, expected: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    _, rows = run(tmp_path, {"X.csv": text})
+    assert rows["ticker"].tolist() == [row[0] for row in expected]
+    np.testing.assert_array_equal(rows[["open", "high", "low", "close", "volume"]], [row[1:] for row in expected])
+    assert rows["date"].iloc[0].isoformat() in ("2020-01-02", "2020-01-01")
+
+
+SHIFTED = [f"{day + pd.Timedelta(days=1):%Y-%m-%d}" for day in pd.bdate_range("2020-01-02", periods=30)]
+UNKNOWN = TURKISH.replace("imdi", "ilk").replace("Hac", "Lot") + QUOTED
+NSE = "SYMBOL,SERIES,OPEN,HIGH,LOW,CLOSE,TIMESTAMP\nABC,EQ,10,11,9,10,02-JAN-2020\nABC,N1,90,91,89,90,02-JAN-2020\n"
+REFUSED = {
+    "unknown title": (UNKNOWN, r"no column for close .*--columns close=TITLE"),
+    "unknown titles": ("Foo,Bar,Baz,Qux,Quux\n" + BAR, "no column for open, high, low, close"),
+    "unknown titles above other lines": ("Foo,Bar,Baz,Qux,Quux\n#\n" + BAR, "no column|unknown titles"),
+    "CRSP without bars": ("date,PERMNO,PRC\n20200102,10107,160.6\n", "no column for open, high, low"),
+    "no titles": ("Date,,\n2020-01-02,1,2\n", "no column for open, high, low, close"),
+    "bars in capitals": ("DATE,AA,BB,CC,DD,EE\n2020-01-02,10,11,9,10,12345\n", "behave as .*--columns "),
+    "bars in capitals at one price": (
+        "DATE,AA,BB,CC,DD,EE\n" + "".join(f"{d},1,1,1,1,{10**i}.5\n" for i, d in enumerate(days(6, "%Y-%m-%d"))),
+        "behave as volume",
+    ),
+    "other places": ("2020-01-02,10,9,11,10\n", r"are not date, open, high, low, close; .*--columns"),
+    "returns": ("Date,AA,BB\n2020-01-02,0.01,-0.02\n2020-01-03,-0.01,0.02\n", r"left out, got 2 of 4 .*--max-bad-row"),
+    "tickers under an unknown title": (f"Foo,{OHLC}AB,{BAR}CD,{OTHER}", "'Foo' with 'AB' and 'CD'; .*ticker=Foo"),
+    "codes under an unknown title": (f"Foo,{OHLC}1,{BAR}2,{OTHER}", "closes 10 and 20 .* on 2020-01-02; .*one of Foo"),
+    "series": (NSE, "closes 10 and 90 of 'ABC' on 2020-01-02; .*one of SYMBOL, SERIES"),
+    "exchanges": (NSE.replace("SERIES", "exchange"), "one of SYMBOL, exchange"),
+    "minutes": ("".join(f"01/02/2020,09:{m},10,11,9,10,5\n" for m in range(30, 40)), "within days.*--resample day"),
+    "four hours": (table([f"{d} {h}:00" for d in days(3, "%Y-%m-%d") for h in ("08", "12")]), "--resample day"),
+    "weeks": (table(days(4, "%Y-%m-%d", step="7D")), "weekly bars"),
+    "months": (table(days(4, "%Y-%m-%d", step="BME")), "monthly bars"),
+    "three decimals": (table(["2020-01-02"], "1.234,1.235,1.233,1.234"), "--decimal . or --decimal ,"),
+    "volume of three decimals": (f"{OHLC[:-1]},v,volume\n2020-01-02,1.5,1.6,1.4,1.5,1,1.234\n", "volumes like .*--dec"),
+    "volume in other units": (f"{OHLC[:-1]},volume\n{BAR[:-1]},12.3 lots\n", "volume '12.3 lots'; .*--columns ignore="),
+    "day or month first": (table(["03/04/2020"]), "--dates mdy or --dates dmy"),
+    "Saturdays": (table(SHIFTED), "bars on weekends in X.csv, as on 2020-01-04"),
+    "lost rows": (table([*days(60, "%Y-%m-%d"), "x1"]), r"at most 1.00% .*got 1 of 61 \(1 date not understood\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED.values(), ids=REFUSED)
+def test_samples_that_nobody_can_know_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        run(tmp_path, {"X.csv": text})
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("sample", "choices", "expected"),
+    [
+        ("unknown title", {"columns": ("close=\u015eilk",)}, [49.78, 50.59, 49.28, 50.09]),
+        ("unknown titles", {"columns": ("date=Foo", "open=bar", "high=Baz", "low=Qux", "close=Quux")}, [10, 11, 9, 10]),
+        ("other places", {"columns": ("date=1", "open=2", "low=3", "high=4", "close=5")}, [10, 11, 9, 10]),
+        ("tickers under an unknown title", {"columns": ("ticker=Foo",)}, [10, 11, 9, 10]),
+        ("series", {"columns": ("ticker=SERIES",)}, [10, 11, 9, 10]),
+        ("minutes", {"resample": "day"}, [10, 11, 9, 10]),
+        ("three decimals", {"decimal": "."}, [1.234, 1.235, 1.233, 1.234]),
+        ("three decimals", {"decimal": ","}, [1234, 1235, 1233, 1234]),
+        ("day or month first", {"dates": "dmy"}, [10, 11, 9, 10]),
+        ("Saturdays", {"dates": "ymd"}, [10, 11, 9, 10]),
+        ("lost rows", {"max_bad_row_share": 0.02}, [10, 11, 9, 10]),
+        ("bars in capitals", {"columns": ("close=*",)}, [10] * 4),
+    ],
+)
+def test_what_a_person_says_settles_it(
+    sample: str, choices: dict[str, Any], expected: list[float], tmp_path: Path
+) -> None:
+    _, rows = run(tmp_path, {"X.csv": REFUSED[sample][0]}, choices=Choices(**choices))
+    assert rows[["open", "high", "low", "close"]].iloc[0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"columns": ("close=Nope",)}, "a title, got 'Nope'"),
+        ({"columns": ("closing=Close",)}, "--columns: expected date, time"),
+        ({"columns": ("close",)}, "--columns: expected date, time"),
+    ],
+)
+def test_mistakes_of_a_person_are_told(choices: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=words) as caught:
+        run(tmp_path, {"X.csv": OHLC + BAR}, choices=Choices(**choices))
+    assert caught.value.exit_code == 2
+
+
+def test_bars_within_days_make_days(tmp_path: Path) -> None:
+    text = "date,time,open,high,low,close,volume\n" + "".join(
+        f"2020-01-0{day},{clock},{price},{price + 1},{price - 1},{price},5\n"
+        for day in (2, 3)
+        for clock, price in (("3:00 PM", 14), ("9:30 AM", 10), ("11:00 AM", 12))
+    )
+    _, rows = run(tmp_path, {"X.csv": text}, choices=Choices(resample="day"))
+    assert bars(rows) == [("X", f"2020-01-0{day}", 10.0, 15.0, 9.0, 14.0) for day in (2, 3)]
+    assert rows["volume"].tolist() == [15, 15]
+
+
+@pytest.mark.parametrize(
+    ("names", "tickers"),
+    [
+        (("ticker=AAPL/part-0.csv", "ticker=MSFT/part-0.csv"), ["AAPL", "MSFT"]),
+        (("AAPL/2020.csv", "MSFT/2020.csv"), ["AAPL", "MSFT"]),
+        (("AAPL/prices.csv", "MSFT/prices.csv"), ["AAPL", "MSFT"]),
+        (("AAPL_2020.csv", "MSFT-2020.csv"), ["AAPL", "MSFT"]),
+        (("7203.csv", "2021.csv"), ["2021", "7203"]),
+    ],
+)
+def test_tickers_in_names_of_files_and_folders(names: tuple[str, str], tickers: list[str], tmp_path: Path) -> None:
+    _, rows = run(tmp_path, dict(zip(names, (OHLC + BAR, OHLC + OTHER), strict=True)))
+    assert rows["ticker"].tolist() == tickers
+
+
+def test_a_year_is_no_ticker(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"2020.csv: no ticker; give a column of tickers, or a folder or file named"):
+        run(tmp_path, {"2020.csv": OHLC + BAR})
+
+
+def test_a_short_file_is_settled_by_the_others_and_by_the_file_that_it_is_appended_to(tmp_path: Path) -> None:
+    short, long = table(["03/04/2020"]), table(days(60, "%d/%m/%Y"))
+    _, rows = run(tmp_path, {"A.csv": short, "B.csv": long})
+    assert bars(rows)[0][:2] == ("A", "2020-04-03")
+    three = table(["2020-01-02"], '"1,234","1,235","1,233","1,234"')
+    other = table(["2020-01-02"], '"1,5","1,6","1,4","1,5"')
+    _, rows = run(tmp_path / "numbers", {"A.csv": three, "B.csv": other})
+    assert rows["close"].tolist() == [1.234, 1.5]
+    run(tmp_path / "old", {"A.csv": table(days(22, "%Y-%m-%d"))})
+    target = tmp_path / "old" / "made" / "bars.parquet"
+    (tmp_path / "A.csv").write_text(table(["03/02/2020"]))
+    assert main(["prepare", str(tmp_path / "A.csv"), str(target), "--append"]) == 0
+    assert pd.read_parquet(target)["date"].iloc[-1].isoformat() == "2020-02-03"
+
+
+def test_all_that_can_be_read_in_a_folder_is_read_and_the_rest_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, source, linked = table(days(12, "%Y-%m-%d")), tmp_path / "source", tmp_path / "linked"
+    source.mkdir()
+    linked.mkdir()
+    (source / "A.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (source / "B.csv.bz2").write_bytes(bz2.compress(text.encode()))
+    (source / "C.csv.zst").write_bytes(pa.compress(text.encode(), "zstd", asbytes=True))
+    pd.DataFrame({"date": days(12, "%Y-%m-%d"), "open": 1.0, "high": 1.0, "low": 1.0, "close": 1.0}).to_feather(
+        source / "D.feather"
+    )
+    (linked / "E.csv").write_text(text)
+    (source / "link").symlink_to(linked)
+    (source / "circle").symlink_to(source)
+    Path(os.fsdecode(os.fsencode(source) + b"/\xc9.csv")).write_text(text)
+    for name in ("F.xlsx", "G.json", "H.zip", "I.csv.gz"):
+        (source / name).write_bytes(b"PK junk")
+    words = ["prepare", str(source), str(tmp_path / "bars.parquet")]
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert "at most 1.00% of the files to be left out, got 2 of 8 (F.xlsx: no readable excel" in shown
+    assert "I.csv.gz: no readable" in shown and not (tmp_path / "bars.parquet").exists()
+    assert main([*words, "--max-bad-row-share", "0.3"]) == 0
+    assert pd.read_parquet(tmp_path / "bars.parquet")["ticker"].unique().tolist() == [*"ABCDE", "\u00c9"]
+    page = (tmp_path / "bars.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("F.xlsx", "G.json", "H.zip", "I.csv.gz"))
+
+
+@pytest.mark.parametrize(
+    ("text", "closes"),
+    [
+        ("Date,Close,Adj Close\n2020-01-02,10,5\n2020-01-03,10,10\n", [5, 10]),
+        ("Datum;Schlusskurs\n02.01.2020;1.234,5\n03.01.2020;1.234,5\n", [1234.5, 1234.5]),
+        ("Date,^SPX\n2020-01-02,10\n2020-01-03,11\n", [10, 11]),
+    ],
+)
+def test_a_benchmark_is_read_like_all_files(text: str, closes: list[float], tmp_path: Path) -> None:
+    (tmp_path / "index.csv").write_text(text)
+    dates = np.array(["2020-01-02", "2020-01-03"], dtype="datetime64[D]")
+    np.testing.assert_array_equal(read_benchmark(tmp_path / "index.csv", dates), closes)
+
+
+def test_weekly_bars_are_not_loaded(tmp_path: Path) -> None:
+    frame = bars_frame()
+    week = (frame["date"].rank(method="dense") - 1).astype(int)
+    frame["date"] = pd.Timestamp("2010-01-04") + pd.to_timedelta(7 * week, unit="D")
+    frame.to_parquet(tmp_path / "bars.parquet")
+    with pytest.raises(DataError, match=r"expected daily bars in .*, got weekly ones"):
+        StockDataLoader(tmp_path / "bars.parquet").load_and_prepare()
+
+
+def test_settings_may_begin_with_a_mark_of_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.toml").write_text("\ufeffgenerations = 0\n", encoding="utf-8")
+    assert main(["--config", str(tmp_path / "settings.toml")]) == 2
+    assert "generations" in capsys.readouterr().err
+
+
+def test_a_ticker_of_weekly_bars_among_daily_ones_is_named(tmp_path: Path) -> None:
+    daily, weekly = (days(count, "%Y-%m-%d", step=step) for count, step in ((40, "B"), (7, "7D")))
+    text = f"ticker,{OHLC}" + "".join(
+        f"{name},{day},10,11,9,10\n" for name, own in (("A", daily), ("B", weekly)) for day in own
+    )
+    with pytest.raises(DataError, match="expected daily bars, got weekly ones of B"):
+        run(tmp_path, {"X.csv": text})

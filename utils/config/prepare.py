@@ -1,0 +1,57 @@
+"""Settings of `prepare`: what a person may say about files of bars that do not tell it themselves."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Literal
+
+from utils.config import kinds
+from utils.config.settings import checked_dataclass, hint
+from utils.errors import ConfigError
+
+ROLES = [
+    "date", "time", "ticker", "open", "high", "low", "close", "adjusted", "volume", "split", "dividend", "ignore",
+]  # fmt: skip
+
+
+@checked_dataclass
+class Choices:
+    """How files are read where they do not settle it themselves."""
+
+    columns: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
+    """Columns under unknown titles, as in `close=Kurs ticker=Kode`; a number is a place, `ignore=TITLE` leaves a column
+    out, and `close=*` says that columns are closes of tickers (default: by their titles)."""
+    decimal: Annotated[Literal["auto", ".", ","], kinds.Mark.SHORT] = "auto"
+    """Decimal sign of numbers that may be read in two ways."""
+    dates: Annotated[Literal["auto", "ymd", "mdy", "dmy"], kinds.Mark.SHORT] = "auto"
+    """Order of year, month and day in dates that may be read in two ways; dates on weekends are taken as they are."""
+    resample: Annotated[Literal["no", "day"], kinds.Mark.SHORT] = "no"
+    """`day` makes days of bars within days."""
+    keep: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
+    """Further columns of numbers that are kept, or `none` (default: all)."""
+    join: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
+    """Files whose columns are joined by date and ticker, or date alone, once they are known: on the date in a column
+    `known`, with FILE:DAYS so many days after their own, else on their own if the file is daily (default: none)."""
+    max_bad_row_share: Annotated[kinds.Share, kinds.Mark.SHORT] = 0.01
+    """Share of rows, and of files, that may be left out."""
+
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """Role by title or place, of `columns`. Raises ConfigError for another text."""
+        pairs = [tuple(map(str.strip, one.partition("=")[::2])) for one in self.columns]
+        for role, title in pairs:
+            if role not in ROLES or not title:
+                raise ConfigError(
+                    f"--columns: expected {', '.join(ROLES)} with a title, as in close=Kurs, got {role!r}"
+                    f"{hint(role, ROLES)}"
+                )
+        return {title: role for role, title in pairs}
+
+    def places(self, titles: Sequence[str]) -> dict[str, int]:
+        """Return the places of named columns among these titles, by role; those to ignore under names of their own."""
+        names, found = [title.strip().casefold() for title in titles], dict[str, int]()
+        for title, role in self.roles.items():
+            name = title.casefold()
+            place = names.index(name) if name in names else int(title) - 1 if title.isdecimal() else -1
+            if 0 <= place < len(names):
+                found[f"ignore {title}" if role == "ignore" else role] = place
+        return found
