@@ -23,6 +23,7 @@ from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy,
 from training.evaluation.supervised import LIGHTGBM, TUNING_WINDOWS, fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
 from training.rollout import Rollout, play, play_agent_on
+from training.run.market import with_own_features
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -75,6 +76,7 @@ class UnseenPaths:
         first = self.unseen_seed + config.seed * self.paths
         for seed in range(first, first + self.paths):
             market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
+            market = with_own_features(market, config.features, audits=False)
             days = Span(config.split.context_window_days, len(market.dates) - 1)
             starts = spaced_windows(days, config.env.episode_steps, self.windows)
             yield UnseenPath(market, scores, TradingEnvironment.on(market, config.env), starts)
@@ -94,7 +96,8 @@ class UnseenPaths:
 
 def training_market(config: Config) -> tuple[Market, PlantedScores]:
     """Return the path that a seed trains on; seed 0's is that of `python main.py`."""
-    return built_in_market(config.synthetic, config.split, config.env, seed=MARKET_SEED + config.seed)
+    market, scores = built_in_market(config.synthetic, config.split, config.env, seed=MARKET_SEED + config.seed)
+    return with_own_features(market, config.features, audits=False), scores
 
 
 def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
