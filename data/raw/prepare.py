@@ -113,14 +113,10 @@ def prepare(
     parts, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
     read = pd.concat(parts, ignore_index=True)
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
-    bars = None if old is None else old[STANDARD]
-    both = pd.concat([bars, read.assign(is_new=True)], ignore_index=True)
-    rows = _merged(both, spelled, summary.dropped, choices.max_bad_row_share)
+    parts = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
+    rows = _merged(pd.concat(parts, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
-    lost = Counter({reason: count for reason, count in summary.dropped.items() if count and reason not in _NO_LOSS})
-    reasons = [f"{count} {reason}" for reason, count in lost.most_common()]
-    total = len(read) - lost[_OTHER] + lost.total()
-    _require_few("rows", lost.total(), total, reasons, choices.max_bad_row_share)
+    _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     codes = names.get_indexer(events["ticker"].map(spelled))
     events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
@@ -327,6 +323,13 @@ def _require_days(stocks: pd.DataFrame) -> None:
     for ticker, own in stocks.groupby("ticker", observed=True)["day"]:
         if len(own) > _FEW_BARS and (apart := spacing(own.to_numpy())):
             raise DataError(f"expected daily bars, got {apart} ones of {ticker}; give daily ones, or leave it out")
+
+
+def _require_few_dropped(dropped: Counter[str], kept: int, max_share: float) -> None:
+    """Raise `DataError` where more than this share of rows was lost; `kept` counts those replaced by later ones."""
+    lost = Counter({reason: count for reason, count in dropped.items() if count and reason not in _NO_LOSS})
+    reasons = [f"{count} {reason}" for reason, count in lost.most_common()]
+    _require_few("rows", lost.total(), kept - lost[_OTHER] + lost.total(), reasons, max_share)
 
 
 def _require_few(what: str, lost: int, total: int, reasons: Sequence[str], max_share: float) -> None:
