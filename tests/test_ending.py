@@ -62,7 +62,7 @@ def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
     ("command", "mistake", "says"),
     [
         ("train", no_list, "got 'no ticker'"),
-        ("train", no_benchmark, "'dear' on line 3"),
+        ("train", no_benchmark, "'2001-01-02' on line 3"),
         ("walk-forward", too_few_days, "give more data"),
         ("sweep", no_data, "expected a readable parquet file"),
     ],

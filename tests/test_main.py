@@ -116,7 +116,6 @@ def test_a_run_finds_its_data_from_another_folder(tiny: Path, monkeypatch: pytes
     [
         ("--synthetic.kind both", "synthetic.kind"),
         ("--resume nothing", "nothing"),
-        ("--env.volume-cap 5", "expected volume for --env.volume-cap 5"),
         ("--synthetic.days 1000000000", "free memory, got 1,000,000,000 days x 6 tickers x 300 bytes"),
     ],
 )

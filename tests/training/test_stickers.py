@@ -52,9 +52,9 @@ PARTS: dict[str, Alteration | dict[str, float]] = {
 
 @cache
 def market() -> Market:
-    """One whose drifts last."""
+    """One whose drifts last, of which closes tell all."""
     planted = SyntheticConfig(kind="momentum", days=1000, stocks=10)
-    return built_in_market(planted, DataConfig(context_window_days=64), RULES)[0]
+    return built_in_market(planted, DataConfig(context_window_days=64, inputs="past"), RULES)[0]
 
 
 @cache
