@@ -16,7 +16,7 @@ from utils.errors import ConfigError
 from utils.runs.seeding import named_generator
 
 REBALANCING_SESSIONS = 252
-_MOST_STOCKS, _SAMPLE = 300, 150
+MOST_STOCKS, SAMPLE = 300, 150
 """Stocks above which a basket holds a sample, and its size."""
 BAND = 1.5
 """Multiple of its part up to which a stock may grow until what is above it is sold at a rebalancing."""
@@ -64,9 +64,9 @@ class Basket:
                     f"expected --evaluation.basket to be a ticker of the data, as {market.tickers[0]}, got {ticker!r}"
                 )
             columns = np.array([market.tickers.index(ticker)])
-        elif len(columns) > _MOST_STOCKS:
+        elif len(columns) > MOST_STOCKS:
             by_name = np.array(sorted(columns.tolist(), key=lambda column: market.tickers[column]))
-            drawn = torch.randperm(len(columns), generator=named_generator(seed, "basket"))[:_SAMPLE]
+            drawn = torch.randperm(len(columns), generator=named_generator(seed, "basket"))[:SAMPLE]
             columns = np.sort(by_name[drawn.numpy()])
         return cls(Bars.of(market.data_array, columns), columns)
 

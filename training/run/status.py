@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data.features.catalogue import CATALOGUE
 from data.market import Market
+from environment.basket import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
 from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
+
+_NAMED = 5
+"""Columns that are named at the start."""
 
 
 def opening_line(config: Config, device: object, path: Path) -> str:
@@ -32,11 +37,16 @@ def market_lines(config: Config, market: Market) -> str:
         f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
         for name, span in spans.items()
     )
+    own = [one.name for one in market.features if one.name not in CATALOGUE]
+    named = f", {len(own)} of them columns: {', '.join(own[:_NAMED])}{', ...' * (len(own) > _NAMED)}" if own else ""
+    is_sample = stocks > MOST_STOCKS and not config.evaluation.basket
+    basket = f"\nBasket: {SAMPLE} of these {stocks} stocks, drawn from the seed" if is_sample else ""
     return (
         f"Loaded: {days} days, {columns} stocks, {features} features from {source}; {market.dates[0]} to "
         f"{market.dates[-1]}, {'all' if stocks == columns else stocks} may be bought\n"
         f"Environments: {', '.join(environments)}; episodes of {config.env.trading_days} trading and "
-        f"{config.env.settlement_days} settlement days"
+        f"{config.env.settlement_days} settlement days\n"
+        f"Inputs: past returns and {len(market.features)} features{named}{basket}"
     )
 
 
