@@ -1,6 +1,7 @@
 """The program as a user runs it: whole runs on a tiny market, resuming, and mistakes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,13 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     lines = ("Loaded:", "Environments:", "Generation 1 of 2", "Generation 2 of 2", "Result of the champion", "Returns ")
     places = [shown.index(line) for line in lines]
     assert places == sorted(places)
+    for text in (shown, log):
+        watched = [int(number) for number in re.findall(r"Generation (\d+) / 2\n", text)]
+        assert watched == [1, 2]
+        begins = [text.index("Initializing persistent"), text.index("Generation 1 / 2\n")]
+        begins += [text.index(f"{phase} the ") for phase in ("Evaluating", "Evolving", "Training", "Validating")]
+        assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
+    assert "Training range: days 16 to 209;" in shown  # 70% of 300 days, after a context of 16
     # A run that was stopped before its judgement is only judged, and alike.
     with unjudged():
         assert run(tiny, "--run", "last") == 0

@@ -55,7 +55,9 @@ class ERLTrainer:
         Args:
             env: agents are evaluated in it, and the champion validated in one like it.
         """
-        self.market, self.eval_env, self.val_env = market, env, env.twin()
+        self.market, self.eval_env = market, env
+        logger.info("Initializing persistent validation environment...")
+        self.val_env = env.twin()
         self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
@@ -153,7 +155,7 @@ class ERLTrainer:
         replayed = torch.stack([rows[(share.to(rows.device) * len(rows)).long()] for rows, share in places], dim=1)
         rows, losses = self.days.transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
         rate, place = population.rates, population.target_places
-        for now in progress(range(learning.gradient_steps), "train", "update"):
+        for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
             taken = self.updating.take(population, rate, place, rows[now], replayed[now])
             losses.append(torch.stack([taken[name] for name in LOSSES]))
@@ -207,7 +209,7 @@ class ERLTrainer:
         played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.days.later
         is_later = later.days.start <= played.start and played.stop <= later.days.stop
         forecasts = agent.forecasts(self.market, later) if is_later else agent.forecasts(self.market, days=played)
-        play_agent_on(env, agent, forecasts, starts.reshape(-1), label="validate", lengths=lengths)
+        play_agent_on(env, agent, forecasts, starts.reshape(-1), label="Validating agent", lengths=lengths)
         summary = env.get_episode_summary()
         return summary if starts.dim() else {name: value.item() for name, value in summary.items()}
 
@@ -275,6 +277,7 @@ def build_trainer(
     profiler: MemoryProfiler | None = None,
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; a profiler also watches its memory."""
+    logger.info("Initializing persistent evaluation environment...")
     env = TradingEnvironment.on(market, config.env, device)
     log = GenerationLog(config.generations, device, profiler, config.census_every)
     parts = config.learning, config.evolution, config.evaluation

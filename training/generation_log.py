@@ -18,6 +18,13 @@ from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
 HISTORY = 1000
+_BEGINNINGS = {
+    "evaluate": "Evaluating the population...",
+    "evolve": "Evolving the population...",
+    "train": "Training the population...",
+    "validate": "Validating the champion...",
+}
+"""Of phases, which are logged."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +52,8 @@ class GenerationLog:
         self._counted_until: float | None = None
 
     def begin(self, generation: int) -> None:
-        """Begin a generation."""
+        """Begin a generation, and say so."""
+        logger.info("Generation %d / %d", generation, self.generations)
         self.generation = generation
         self.seconds.append({})
         if self._counted_until is None:
@@ -58,7 +66,8 @@ class GenerationLog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
+        """Announce and measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
+        logger.info("%s", _BEGINNINGS[name])
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":

@@ -63,7 +63,7 @@ def roll_out(
     noise: Tensor | None = None,
     records: bool = False,
     safe_point: Callable[[], None] = lambda: None,
-    label: str = "evaluate",
+    label: str = "Evaluating agents",
     graph: CudaGraph | None = None,
     lengths: tuple[int, int] | None = None,
     risk_aversion: float = 0.0,

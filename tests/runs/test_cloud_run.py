@@ -75,8 +75,8 @@ def test_a_run_is_in_the_cloud_when_it_ends(
     assert there == here and any(name.startswith("tensorboard/") for name in there)
     shown = capsys.readouterr().err
     assert {"summary.json", "report.html", "fitness.png", "equity.png", "memory.png", "market.json"} < there.keys()
-    assert len(re.findall(r"uploads: \d+ pending, \d+ done, 0 failed", shown)) == 3
-    assert "uploads: 0 pending" in shown.splitlines()[-1]
+    assert len(re.findall(r"Upload status: \d+ pending, \d+ done, 0 failed", shown)) == 3
+    assert "Upload status: 0 pending" in shown.splitlines()[-1]
 
 
 def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,21 +159,21 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     played: list[tuple[Any, list[int], Any]] = []
 
     def spying(*args: Any, **given: Any) -> Rollout:
-        played.append((given.get("label", "evaluate"), args[4].tolist(), given.get("noise")))
+        played.append((given.get("label", "Evaluating agents"), args[4].tolist(), given.get("noise")))
         return roll_out(*args, **given)
 
     monkeypatch.setattr(rollout, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
     for label, starts, noise in played:
-        span: Span = splits.validation if label == "validate" else splits.train
+        span: Span = splits.validation if label == "Validating agent" else splits.train
         assert all(span.first <= start and start + steps <= span.last for start in starts)
-        if label == "evaluate":
+        if label == "Evaluating agents":
             assert len(starts) == TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
             assert noise.shape == (4, TINY_EVALUATION.exploration_windows, TINY_RULES.trading_days)
         else:
             assert noise is None and len(starts) == len(set(starts))
-    assert [label for label, *_ in played] == ["evaluate", "validate"] * 2
+    assert [label for label, *_ in played] == ["Evaluating agents", "Validating agent"] * 2
     assert played[0][1] != played[2][1], "windows are drawn anew"
     assert played[1][1] == played[3][1]
 

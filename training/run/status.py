@@ -27,7 +27,8 @@ def market_lines(config: Config, market: Market) -> str:
     days, columns, features = market.data_array.shape
     planted = f"the built-in market ({config.synthetic.kind}; it says nothing about real ones)"
     source, stocks = planted if config.data is None else config.data, len(market.investable_columns)
-    spans = {"training": market.splits.train, "validation": market.splits.validation}
+    train, validation = market.splits.train, market.splits.validation
+    spans = {"training": train, "validation": validation}
     environments = (
         f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
         for name, span in spans.items()
@@ -36,7 +37,9 @@ def market_lines(config: Config, market: Market) -> str:
         f"Loaded: {days} days, {columns} stocks, {features} features from {source}; {market.dates[0]} to "
         f"{market.dates[-1]}, {'all' if stocks == columns else stocks} may be bought\n"
         f"Environments: {', '.join(environments)}; episodes of {config.env.trading_days} trading and "
-        f"{config.env.settlement_days} settlement days"
+        f"{config.env.settlement_days} settlement days\n"
+        f"Training range: days {train.first} to {train.last}; validation range: days {validation.first} to "
+        f"{validation.last}"
     )
 
 
@@ -50,9 +53,9 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, learning = record["trading"], record["learning"]
     size, starts = replay["size"], replay["training_starts"]
-    buffer = f"{size:,} / {replay['capacity']:,}, ready"
+    buffer = f"{size} / {replay['capacity']}, ready"
     if size < starts:
-        buffer = f"Buffer not ready: {size:,} / {starts:,}"
+        buffer = f"Buffer not ready: {size} / {starts}"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
     phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
