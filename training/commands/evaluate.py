@@ -146,7 +146,7 @@ def judge_training(
     scores: PlantedScores | None,
 ) -> Evaluation:
     """Judge the champion of a finished training run on its validation days."""
-    agents = trainer.champion, trainer.best_agent
+    agents = trainer.champion, trainer.fittest_agent
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()
