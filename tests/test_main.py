@@ -75,6 +75,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         begins += [text.index(f"{phase} the ") for phase in ("Evaluating", "Evolving", "Training", "Validating")]
         assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
     assert "Training range: days 16 to 209;" in shown  # 70% of 300 days, after a context of 16
+    assert "41 days at the end are left out, for the holdout" in shown
     # A run that was stopped before its judgement is only judged, and alike.
     with unjudged():
         assert run(tiny, "--run", "last") == 0
@@ -169,3 +170,16 @@ def test_memory_is_reported_in_a_file_and_on_request(
     shown, times = capsys.readouterr().err, 2 if flags or not is_terminal else 0
     for text in ("memory [train]", "memory trend\n", "memory growth since 'baseline'\n"):
         assert shown.count(text) == times, text
+
+
+def test_a_run_without_a_holdout_trains_to_the_end_and_says_so(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its record, and so resuming, evaluating and extending, know that there is none."""
+    assert run(tiny, "--run", "all", "--split.holdout-fraction", "0", "--rivals", "none") == 0
+    shown, runs = capsys.readouterr().err, str(tiny.parent / "runs")
+    assert "; 0 days at the end are left out" in shown and "--split holdout" not in shown
+    record = json.loads((tiny.parent / "runs" / "all" / "market.json").read_text())
+    assert record["splits"]["validation"][1] == record["splits"]["holdout"][0] > record["splits"]["holdout"][1]
+    assert run(tiny, "--resume", "all", "--generations", "3", "--rivals", "none") == 0
+    assert main(["signals", "--run", "all", "--runs-dir", runs]) == 0
+    assert main(["evaluate", "--run", "all", "--runs-dir", runs, "--split", "holdout"]) == 2
+    assert "expected a run with a holdout" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def market_lines(config: Config, market: Market) -> str:
     days, columns, features = market.data_array.shape
     planted = f"the built-in market ({config.synthetic.kind}; it says nothing about real ones)"
     source, stocks = planted if config.data is None else config.data, len(market.investable_columns)
-    train, validation = market.splits.train, market.splits.validation
+    train, validation, holdout = vars(market.splits).values()
     spans = {"training": train, "validation": validation}
     environments = (
         f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
@@ -39,7 +39,7 @@ def market_lines(config: Config, market: Market) -> str:
         f"Environments: {', '.join(environments)}; episodes of {config.env.trading_days} trading and "
         f"{config.env.settlement_days} settlement days\n"
         f"Training range: days {train.first} to {train.last}; validation range: days {validation.first} to "
-        f"{validation.last}"
+        f"{validation.last}; {holdout.days} days at the end are left out, for the holdout (--split.holdout-fraction)"
     )
 
 
@@ -83,6 +83,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
     """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
     run = shlex.join(["--run", path.name, *([] if path.parent == RUNS else ["--runs-dir", str(path.parent)])])
+    has_holdout = evaluation.market.splits.holdout.days > 0
     windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
     lines = {
         "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
@@ -93,7 +94,7 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
         "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
-        "Next": f"python main.py evaluate {run} --split holdout",
+        "Next": f"python main.py evaluate {run} --split {'holdout' if has_holdout else 'validation'}",
         "": f"python main.py signals {run}",
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
