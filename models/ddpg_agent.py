@@ -138,11 +138,7 @@ class DDPGAgent:
     def update(
         self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05
     ) -> dict[str, float]:
-        """Learn from a batch, and return the losses.
-
-        Args:
-            accumulate: keep its gradients for the next update; one without takes a DDPG step along the mean of all.
-        """
+        """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
         place = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
         how = {"cost": 100 * self.rules.cost_rate, "gamma": gamma}
         taken = ddpg.add_gradients(self.networks, self.rates, place, batch, 1.0, **how)

@@ -72,7 +72,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         watched = [int(number) for number in re.findall(r"Generation (\d+) / 2\n", text)]
         assert watched == [1, 2]
         begins = [text.index("Initializing persistent"), text.index("Generation 1 / 2\n")]
-        begins += [text.index(f"{phase} the ") for phase in ("Evaluating", "Evolving", "Training", "Validating")]
+        begins += [text.index(f"{phase}...\n") for phase in ("Evaluate", "Evolve", "Train", "Validate")]
         assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
     assert "Training range: days 16 to 209;" in shown  # 70% of 300 days, after a context of 16
     assert "41 days at the end are left out, for the holdout" in shown

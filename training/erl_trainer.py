@@ -12,7 +12,7 @@ from torch import Tensor
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.basket import Basket
-from environment.trading_env import Days, TradingEnvironment, windows_from
+from environment.trading_env import Days, TradingEnvironment
 from models.ddpg import LOSSES
 from models.ddpg_agent import DDPGAgent
 from models.evolution import next_generation
@@ -116,8 +116,7 @@ class ERLTrainer:
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
         """Play all agents on windows of training days by what did not learn from them; fill the replay buffer.
 
-        Returns:
-            (P,) fitness, and sums of counts, penalties and costs over all episodes; `played` has all results.
+        Returns (P,) fitness, and counts, penalties and costs of all episodes; `played` has all results.
         """
         self.played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), self.replay.capacity)
         self.replay.add(transitions)
@@ -222,29 +221,17 @@ class ERLTrainer:
         return best.betting(self.champion.share)
 
     def run_episode(
-        self,
-        agent: DDPGAgent,
-        env: TradingEnvironment,
-        start_idx: Days,
-        end_idx: Days,
-        training: bool = True,
-        *,
-        trading_end_idx: Days | None = None,
+        self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, training: bool = True
     ) -> tuple[Any, dict[str, Any]]:
-        """Play an agent, as deployed, on one window or on many of equal length as lanes.
+        """Play an agent, as deployed, on one window or on many of equal length as lanes; the last days are settlement.
 
         Args:
-            training: it explores, and its transitions enter the replay buffer.
-            trading_end_idx: orders are accepted before this day; default: all but the settlement days of the rules.
+            training: it explores, and its transitions enter the replay buffer; ValueError for other than training days.
 
         Returns:
-            Its fitness, which is the sum of the rewards, less the penalty for an episode without a trade; and the
-            summary, see `TradingEnvironment.get_episode_summary`.
-
-        Raises:
-            ValueError: a window to train on has days that are not for training.
+            The sum of the rewards, less the penalty for an episode without a trade; and the summary of the episode.
         """
-        trading_end_idx = end_idx - env.rules.settlement_days if trading_end_idx is None else trading_end_idx
+        trading_end_idx = end_idx - env.rules.settlement_days
         env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=trading_end_idx, observe=False)
         starts, lengths = torch.as_tensor(start_idx), (env.account.steps, env.account.trading_steps)
         played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.days.later
@@ -276,8 +263,8 @@ class ERLTrainer:
         rules, span = self.val_env.rules, self.market.splits.validation
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
-        windows = windows_from(starts, rules)
-        _, summary = self.run_episode(agent=self.champion, env=self.val_env, **windows, training=False)
+        ends = starts + rules.episode_steps
+        _, summary = self.run_episode(self.champion, self.val_env, starts, ends, training=False)
         agents = float(torch.from_numpy(summary["profit_percent"]).mean())
         held = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
         basket, share = 100 * (float(held) / rules.initial_capital - 1), self.champion.share

@@ -18,13 +18,6 @@ from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
 HISTORY = 1000
-_BEGINNINGS = {
-    "evaluate": "Evaluating the population...",
-    "evolve": "Evolving the population...",
-    "train": "Training the population...",
-    "validate": "Validating the champion...",
-}
-"""Of phases, which are logged."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +60,7 @@ class GenerationLog:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Announce and measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
-        logger.info("%s", _BEGINNINGS[name])
+        logger.info("%s...", name.capitalize())
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":

@@ -211,9 +211,8 @@ class MemoryProfiler:
             change = now.measures["rss_mb"] - before.measures["rss_mb"]
             named = {CLASSES.get(name, name): value for name, value in now.measures.items()}
             rows.append({**named, "label": now.label, "seconds": now.seconds, "Change": change})
-        living = [CLASSES.get(name, name) for name in count_living()]
         sizes = ("label", "seconds", "rss_mb", "Change", "gpu_allocated_mb", "gpu_reserved_mb")
-        return table(rows[-last:], (*sizes, *living, *(KINDS if self.is_reporting else ())))
+        return table(rows[-last:], (*sizes, *CLASSES.values(), *(KINDS if self.is_reporting else ())))
 
     def report(self) -> str:
         """Return the trend of the last snapshots, and growth since the baseline."""

@@ -62,9 +62,9 @@ def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(first: str) -
     list(trainer.run(2))
     agent, splits = trainer.champion, trainer.market.splits
     start = (splits.train if first == "training" else splits.validation).first
-    window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 6}
+    window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 3}
     size = trainer.replay.size
-    reward, summary = trainer.run_episode(agent, trainer.eval_env, **window, training=False)
+    reward, summary = trainer.run_episode(agent, trainer.eval_env, start, start + 9, training=False)
     env, forecasts, is_over = trainer.eval_env.twin(), agent.forecasts(trainer.market), False
     observation, info = env.reset(**window)
     while not is_over:

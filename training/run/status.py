@@ -83,7 +83,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
     """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
     run = shlex.join(["--run", path.name, *([] if path.parent == RUNS else ["--runs-dir", str(path.parent)])])
-    has_holdout = evaluation.market.splits.holdout.days > 0
+    split = "holdout" if evaluation.market.splits.holdout.days else "validation"
     windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
     lines = {
         "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
@@ -94,7 +94,7 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
         "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
-        "Next": f"python main.py evaluate {run} --split {'holdout' if has_holdout else 'validation'}",
+        "Next": f"python main.py evaluate {run} --split {split}",
         "": f"python main.py signals {run}",
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"

@@ -142,10 +142,7 @@ class RunLog:
         return records
 
     def truncate_to(self, generation: int) -> None:
-        """Drop the records and TensorBoard events after that generation; call it before appending to a resumed run.
-
-        A warning tells of a torn last line, and of generations without a record.
-        """
+        """Drop records and TensorBoard events after that generation before a resumed run appends; tell what is lost."""
         kept = [record for record in self.records() if record["generation"] <= generation]
         path = self.path / METRICS
         if torn := path.read_bytes().rpartition(b"\n")[2] if path.exists() else b"":
