@@ -40,23 +40,24 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
     Raises:
         DataError: a split holds no whole episode.
     """
-    held_out = 1.0 - config.train_fraction - config.validation_fraction
-    if held_out < 1e-9:
+    known, kept_out = config.train_fraction + config.validation_fraction, config.holdout_fraction
+    if kept_out is None and 1.0 - known < 1e-9:
         raise DataError(
             "expected split.train-fraction + split.validation-fraction < 1, got 1: no day is left for the holdout; "
-            "lower one of them"
+            "lower one of them, or give --split.holdout-fraction 0"
         )
-    train_end = int(days * config.train_fraction)
+    scale = 1.0 if kept_out is None else (1.0 - kept_out) / known
     # 0.1 + 0.7 is a little less than 0.8: without the margin such sums would lose a day.
-    validation_end = int(days * (config.train_fraction + config.validation_fraction) + 1e-9)
+    train_end = int(days * scale * config.train_fraction)
+    validation_end = int(days * scale * known + 1e-9)
     purge = env.trade_sessions
     splits = Splits(
         Span(config.context_window_days, train_end - 1),
         Span(train_end + purge, validation_end - 1),
-        Span(validation_end + purge, days - 1),
+        Span(days - 1, days - 2) if kept_out == 0 else Span(validation_end + purge, days - 1),
     )
     for name, span in vars(splits).items():
-        if span.days <= env.episode_steps:
+        if span.days <= env.episode_steps and (name != "holdout" or kept_out != 0):
             context = f" after {config.context_window_days} of context" if name == "train" else ""
             smaller = "--split.context-window-days or --env.trading-days" if context else "--env.trading-days"
             raise DataError(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Optional, Self
 
 import gymnasium as gym
 import numpy as np
@@ -97,7 +97,12 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         columns = np.arange(total) if investable_columns is None else np.asarray(investable_columns)
         if not 0 < columns.size == len({*columns.tolist()} & {*range(total)}):
             raise ValueError(f"expected investable_columns to be distinct columns 0..{total - 1}, got {columns}")
-        self.rules, self._is_history_cleared = rules or EnvironmentConfig(), False
+        self.rules = rules or EnvironmentConfig()
+        self.episode_rewards: list[float] = []
+        """Of the episode so far, where it has one window and is stepped by actions; until its history is cleared."""
+        self.episode_actions: list[NDArray[np.float32]] = []
+        """(investable, 2) each, as the rewards."""
+        self._told: dict[str, Any] | None = None  # the summary of an episode whose history is cleared
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
         self._further = further or {}
@@ -175,7 +180,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         *,
         seed: int | None = None,
         options: dict[str, Any] | None = None,
-        start_idx: Days | None = None,
+        start_idx: Optional[Days] = None,  # noqa: UP045 - older notes look for this spelling
         end_idx: Days | None = None,
         trading_end_idx: Days | None = None,
         observe: bool = True,
@@ -184,7 +189,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
         Args:
             options: may hold `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
-            start_idx: Optional first day to observe; one number, or an array of equally long windows, traded as lanes.
+            start_idx: first day to observe; one number, or an array of equally long windows, traded as lanes.
             end_idx: last day of the episode, on which every position is closed.
             trading_end_idx: orders are accepted before this day.
             observe: without it observation and info are empty, for policies that read `account`.
@@ -194,7 +199,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
-        self._is_history_cleared = False
+        self._clear()
         return self._observe() if observe else (Observation(), {})
 
     def step(self, action: NDArray[np.float32] | Orders | None) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
@@ -229,6 +234,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         terminated, truncated = self.account.is_done, False
         if self._is_batched:
             return observation, reward, np.full(len(reward), terminated), np.full(len(reward), truncated), info
+        self.episode_actions.append(action)
+        self.episode_rewards.append(reward.item())
         return observation, reward.item(), terminated, truncated, info
 
     def _of_lanes(self, values: Tensor) -> NDArray[Any]:
@@ -256,15 +263,36 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         }
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared."""
+        """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared, but not the sums."""
         self._require_reset()
+        if self._told is not None:
+            return dict(self._told)
         summary = self.account.summary()
         totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
+        totals = totals if self._is_batched else {name: value.item() for name, value in totals.items()}
         if self.account.is_done:
             self.account.clear_history()
-            self._is_history_cleared = True
-        return totals if self._is_batched else {name: value.item() for name, value in totals.items()}
+            self._clear(totals)
+        return dict(totals)
+
+    def _clear(self, told: dict[str, Any] | None = None) -> None:
+        """Forget the episode but for its summary; other environments may hold the same lists."""
+        self.episode_rewards, self.episode_actions, self._told = [], [], told
+
+    @property
+    def current_idx(self) -> Days:
+        """The day that is observed now; of lanes (lanes,) days."""
+        self._require_reset()
+        day = self._of_lanes(self.account.day)
+        return day.copy() if self._is_batched else int(day)
+
+    @property
+    def open_positions(self) -> list[dict[str, Any]]:
+        """The open positions, as `get_trades` has them, of all lanes one after the other."""
+        self._require_reset()
+        trades = (trade for lane in range(self.account.lanes) for trade in trade_ledger(self.account, lane))
+        return [trade for trade in trades if trade["exit_day"] is None]
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
         """List the trades of the episode so far, in the order of the decisions; open positions have no exit.
@@ -273,7 +301,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             RuntimeError: `get_episode_summary` has cleared those of the finished episode.
         """
         self._require_reset()
-        if self._is_history_cleared:
+        if self._told is not None:
             raise RuntimeError("get_episode_summary has cleared the trades of the episode; call get_trades before it")
         return trade_ledger(self.account, lane)
 

@@ -51,30 +51,44 @@ def update(
     """
     totals = torch.zeros(len(LOSSES), len(rate), device=batch.x.device)
     for part, share in batch.split(accumulate):
-        target_gain, target_time = targets(networks, rate, place, part, cost, gamma)
-        hidden, outputs = networks.online.judge(part.x.flatten(1, 2))
-        gain, time = outputs.unflatten(2, part.x.shape[1:3]).unbind(-1)  # (A, folds, D, S) each
-        unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
-        error, late = (gain - target_gain) / unit, (time - target_time) / sessions
-        level = error.mean(-1, keepdim=True)
-        loss = (error - level).square().mean((2, 3)) + _LEVEL * level.square().mean((2, 3))
-        loss = loss + _TIME * late.square().mean((2, 3))
-        (share * loss.sum()).backward()
-        price = _price(rate, part.invested)
-        value = score_of(gain, time, price).detach()
-        scores = networks.online.act(part.x.flatten(1, 2), hidden.detach()).unflatten(2, part.x.shape[1:3])
-        score = score_of(scores[..., 0], scores[..., 1], price)
-        actor = actor_loss(score, value, cost)
-        (share * actor.sum()).backward(inputs=[networks.online.actor])
-        found = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
-        totals += share * torch.stack(found).detach()
+        totals += share * add_gradients(networks, rate, place, part, share, cost=cost, gamma=gamma)
+    step(networks, tau)
+    return dict(zip(LOSSES, totals, strict=True))
+
+
+def add_gradients(
+    networks: Networks, rate: Tensor, place: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
+) -> Tensor:
+    """Add a share of the gradients of a batch to those that wait for a step; return the (losses, A) losses."""
+    target_gain, target_time = targets(networks, rate, place, batch, cost, gamma)
+    hidden, outputs = networks.online.judge(batch.x.flatten(1, 2))
+    gain, time = outputs.unflatten(2, batch.x.shape[1:3]).unbind(-1)  # (A, folds, D, S) each
+    unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
+    error, late = (gain - target_gain) / unit, (time - target_time) / sessions
+    level = error.mean(-1, keepdim=True)
+    loss = (error - level).square().mean((2, 3)) + _LEVEL * level.square().mean((2, 3))
+    loss = loss + _TIME * late.square().mean((2, 3))
+    (share * loss.sum()).backward()
+    price = _price(rate, batch.invested)
+    value = score_of(gain, time, price).detach()
+    scores = networks.online.act(batch.x.flatten(1, 2), hidden.detach()).unflatten(2, batch.x.shape[1:3])
+    score = score_of(scores[..., 0], scores[..., 1], price)
+    actor = actor_loss(score, value, cost)
+    (share * actor.sum()).backward(inputs=[networks.online.actor])
+    found = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
+    return torch.stack(found).detach()
+
+
+def step(networks: Networks, tau: float, share: float = 1.0) -> None:
+    """Take a step along a share of the gradients that wait, and move the targets."""
     networks.mask_gradients()
     for owner in ("critic", "actor"):
         optimizer = getattr(networks, f"{owner}_optimizer")
+        if share != 1.0:
+            optimizer.parameter.grad.mul_(share)
         optimizer.step()
         share_of_new = optimizer.averaging(tau)
         soft_update(networks.tensors[f"{owner}_target"], networks.tensors[owner], share_of_new)
-    return dict(zip(LOSSES, totals, strict=True))
 
 
 @torch.no_grad()

@@ -73,6 +73,8 @@ class DDPGAgent:
     """Standard deviation of its exploration noise, in deviations of a session's results."""
     losses: dict[str, deque[float]] = field(default_factory=loss_histories)
     """Of its last updates."""
+    waiting: int = 0
+    """Batches whose gradients wait for a step."""
 
     @property
     def actor(self) -> Tensor:
@@ -133,19 +135,25 @@ class DDPGAgent:
         """Device of its tensors."""
         return self.rates.device
 
-    def update(self, batch: Batch, accumulate: int = 1, *, gamma: float = 1.0, tau: float = 0.05) -> dict[str, float]:
-        """Take one DDPG step on a batch, accumulating gradients over `accumulate` micro-batches; return the losses."""
+    def update(
+        self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05
+    ) -> dict[str, float]:
+        """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
         place = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
-        how = {"cost": 100 * self.rules.cost_rate, "gamma": gamma, "tau": tau}
-        taken = ddpg.update(self.networks, self.rates, place, batch, accumulate, **how)
-        losses = {name: float(loss.mean()) for name, loss in taken.items()}
+        how = {"cost": 100 * self.rules.cost_rate, "gamma": gamma}
+        taken = ddpg.add_gradients(self.networks, self.rates, place, batch, 1.0, **how)
+        self.waiting += 1
+        if not accumulate:
+            ddpg.step(self.networks, tau, 1.0 / self.waiting)
+            self.waiting = 0
+        losses = {name: float(loss.mean()) for name, loss in zip(LOSSES, taken, strict=True)}
         for name, loss in losses.items():
             self.losses[name].append(loss)
         return losses
 
     def clone(self) -> DDPGAgent:
         """Return a copy that shares no network."""
-        return replace(self, networks=self.networks.map(torch.clone), losses=copy.deepcopy(self.losses))
+        return replace(self, networks=self.networks.map(torch.clone), losses=copy.deepcopy(self.losses), waiting=0)
 
     def get_stats(self) -> dict[str, float]:
         """Return the last losses, gradient norms, steps taken and skipped, and the noise scale."""

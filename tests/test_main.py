@@ -1,6 +1,7 @@
 """The program as a user runs it: whole runs on a tiny market, resuming, and mistakes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     lines = ("Loaded:", "Environments:", "Generation 1 of 2", "Generation 2 of 2", "Result of the champion", "Returns ")
     places = [shown.index(line) for line in lines]
     assert places == sorted(places)
+    for text in (shown, log):
+        watched = [int(number) for number in re.findall(r"Generation (\d+) / 2\n", text)]
+        assert watched == [1, 2]
+        begins = [text.index("Initializing persistent"), text.index("Generation 1 / 2\n")]
+        begins += [text.index(f"{phase}...\n") for phase in ("Evaluate", "Evolve", "Train", "Validate")]
+        assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
+    assert "Training range: days 16 to 209;" in shown  # 70% of 300 days, after a context of 16
+    assert "41 days at the end are left out, for the holdout" in shown
     # A run that was stopped before its judgement is only judged, and alike.
     with unjudged():
         assert run(tiny, "--run", "last") == 0
@@ -144,3 +153,32 @@ def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
     shown = capsys.readouterr().err
     errors = [line for line in shown.splitlines() if " INFO " not in line]
     assert len(errors) == 1 and "expected settings of this version" in errors[0] and "a_setting_that_went" in errors[0]
+
+
+@pytest.mark.parametrize(("is_terminal", "flags"), [(False, ()), (True, ()), (True, ("--memory-report", "on"))])
+def test_memory_is_reported_in_a_file_and_on_request(
+    tiny: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+    flags: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    with unjudged():
+        assert run(tiny, "--census-every", "100", *flags) == 0
+    shown, times = capsys.readouterr().err, 2 if flags or not is_terminal else 0
+    for text in ("memory [train]", "memory trend\n", "memory growth since 'baseline'\n"):
+        assert shown.count(text) == times, text
+
+
+def test_a_run_without_a_holdout_trains_to_the_end_and_says_so(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its record, and so resuming, evaluating and extending, know that there is none."""
+    assert run(tiny, "--run", "all", "--split.holdout-fraction", "0", "--rivals", "none") == 0
+    shown, runs = capsys.readouterr().err, str(tiny.parent / "runs")
+    assert "; 0 days at the end are left out" in shown and "--split holdout" not in shown
+    record = json.loads((tiny.parent / "runs" / "all" / "market.json").read_text())
+    assert record["splits"]["validation"][1] == record["splits"]["holdout"][0] > record["splits"]["holdout"][1]
+    assert run(tiny, "--resume", "all", "--generations", "3", "--rivals", "none") == 0
+    assert main(["signals", "--run", "all", "--runs-dir", runs]) == 0
+    assert main(["evaluate", "--run", "all", "--runs-dir", runs, "--split", "holdout"]) == 2
+    assert "expected a run with a holdout" in capsys.readouterr().err

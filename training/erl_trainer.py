@@ -1,6 +1,7 @@
 """The generation loop of ERL (Khadka and Tumer 2018): evaluate, evolve, train, validate."""
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.basket import Basket
-from environment.trading_env import Days, TradingEnvironment, windows_from
+from environment.trading_env import Days, TradingEnvironment
 from models.ddpg import LOSSES
 from models.ddpg_agent import DDPGAgent
 from models.evolution import next_generation
@@ -55,7 +56,9 @@ class ERLTrainer:
         Args:
             env: agents are evaluated in it, and the champion validated in one like it.
         """
-        self.market, self.eval_env, self.val_env = market, env, env.twin()
+        self.market, self.eval_env = market, env
+        logger.info("Initializing persistent validation environment...")
+        self.val_env = env.twin()
         self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
@@ -82,6 +85,13 @@ class ERLTrainer:
         self.updating = Updates(days.transitions, self.replay, learning.gradient_accumulation, **how)
         self.champion = self.build_champion()
         """The elites of the last generation in one agent, which is deployed."""
+        self.played: PopulationResults
+        """Results of the last evaluation."""
+        self.fitness_history: deque[float] = deque(maxlen=HISTORY)
+        """Largest fitness of each of the last evaluations."""
+        self.best_fitness = math.nan
+        """Largest of all evaluations, each of which has windows of its own; NaN before the first one."""
+        self._best = self.population.best_agent.state_dict()
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run until this number of generations is complete; yield each record once the state may be saved."""
@@ -92,24 +102,31 @@ class ERLTrainer:
         """Run one generation and return its record for the metrics."""
         self.log.begin(self.log.generation + 1)
         with self.log.phase("evaluate"):
-            played = self.evaluate_population()
-        learning = self.log.learning(played, self.population, self.learning.exploration_noise)
+            fitness, _ = self.evaluate_population()
+        learning = self.log.learning(self.played, self.population, self.learning.exploration_noise)
         with self.log.phase("evolve"):
-            self.evolve_population(played.fitness)
+            self.evolve_population(fitness)
         with self.log.phase("train"):
             learning |= self.train_population()
         with self.log.phase("validate"):
             validation = self.validate_best_agent()
         learning |= {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
-        return self.log.record(played, learning, validation, self.replay)
+        return self.log.record(self.played, learning, validation, self.replay)
 
-    def evaluate_population(self) -> PopulationResults:
-        """Play all agents on windows of training days by what did not learn from them; fill the replay buffer."""
-        played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), self.replay.capacity)
+    def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
+        """Play all agents on windows of training days by what did not learn from them; fill the replay buffer.
+
+        Returns (P,) fitness, and counts, penalties and costs of all episodes; `played` has all results.
+        """
+        self.played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), self.replay.capacity)
         self.replay.add(transitions)
         self.population.reward_rate.copy_(self.replay.reward_rate())
-        self.population.evaluated(played.fitness)
-        return played
+        self.population.evaluated(self.played.fitness)
+        fitness = float(self.population.fitness[self.population.elites[0]])
+        self.fitness_history.append(fitness)
+        if math.isnan(self.best_fitness) or fitness > self.best_fitness:
+            self.best_fitness, self._best = fitness, self.population.best_agent.state_dict()
+        return self.played.fitness, self.played.trading
 
     def draw_windows(self) -> Windows:
         """Draw the windows of an evaluation, those of exploration last, and the noise of exploration."""
@@ -153,7 +170,7 @@ class ERLTrainer:
         replayed = torch.stack([rows[(share.to(rows.device) * len(rows)).long()] for rows, share in places], dim=1)
         rows, losses = self.days.transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
         rate, place = population.rates, population.target_places
-        for now in progress(range(learning.gradient_steps), "train", "update"):
+        for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
             taken = self.updating.take(population, rate, place, rows[now], replayed[now])
             losses.append(torch.stack([taken[name] for name in LOSSES]))
@@ -182,9 +199,9 @@ class ERLTrainer:
         return self.log.generation
 
     @property
-    def best_fitness(self) -> float:
-        """Fitness of the best agent; NaN before the first evaluation."""
-        return float(self.population.fitness[self.population.elites[0]])
+    def generation_times(self) -> list[float]:
+        """Seconds of the last generations."""
+        return [sum(phases.values()) for phases in self.log.seconds]
 
     @property
     def device(self) -> torch.device:
@@ -193,23 +210,48 @@ class ERLTrainer:
 
     @property
     def best_agent(self) -> DDPGAgent:
+        """A copy of the agent that had `best_fitness`, as it was then."""
+        return DDPGAgent.from_state(self._best, self.device).clone()
+
+    @property
+    def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation, with the champion's evidence and share."""
         best = self.population.best_agent
         best.evidence = self.champion.evidence
         return best.betting(self.champion.share)
 
     def run_episode(
-        self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, trading_end_idx: Days
-    ) -> dict[str, Any]:
-        """Play an agent, as deployed, on one window or on many of equal length as lanes; return the summary."""
+        self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, training: bool = True
+    ) -> tuple[Any, dict[str, Any]]:
+        """Play an agent, as deployed, on one window or on many of equal length as lanes; the last days are settlement.
+
+        Args:
+            training: it explores, and its transitions enter the replay buffer; ValueError for other than training days.
+
+        Returns:
+            The sum of the rewards, less the penalty for an episode without a trade; and the summary of the episode.
+        """
+        trading_end_idx = end_idx - env.rules.settlement_days
         env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=trading_end_idx, observe=False)
         starts, lengths = torch.as_tensor(start_idx), (env.account.steps, env.account.trading_steps)
         played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.days.later
         is_later = later.days.start <= played.start and played.stop <= later.days.stop
         forecasts = agent.forecasts(self.market, later) if is_later else agent.forecasts(self.market, days=played)
-        play_agent_on(env, agent, forecasts, starts.reshape(-1), label="validate", lengths=lengths)
+        how: dict[str, Any] = {"label": "Validating agent", "lengths": lengths}
+        if training:
+            train = self.market.splits.train
+            if played.start < train.first or played.stop > train.last:
+                days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
+                raise ValueError(f"expected training days {days}; choose others, or training=False")
+            noise = torch.randn(1, starts.numel(), lengths[1], generator=self.generators["noise"])
+            unit = self.learning.exploration_noise * agent.networks.scale[:1, :1, None]
+            how = {"label": "Training agent", "lengths": lengths, "noise": noise.to(unit) * unit, "records": True}
+        rollout = play_agent_on(env, agent, forecasts, starts.reshape(-1), **how)
+        if training:
+            self.replay.add({name: part.flatten(0, 2) for name, part in rollout.transitions.items()})
         summary = env.get_episode_summary()
-        return summary if starts.dim() else {name: value.item() for name, value in summary.items()}
+        info = summary if starts.dim() else {name: value.item() for name, value in summary.items()}
+        return info["fitness"], info
 
     def validate_best_agent(self) -> dict[str, float]:
         """Play the champion on the validation windows, its agents and its basket; nothing is selected by the result.
@@ -221,7 +263,8 @@ class ERLTrainer:
         rules, span = self.val_env.rules, self.market.splits.validation
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
-        summary = self.run_episode(agent=self.champion, env=self.val_env, **windows_from(starts, rules))
+        ends = starts + rules.episode_steps
+        _, summary = self.run_episode(self.champion, self.val_env, starts, ends, training=False)
         agents = float(torch.from_numpy(summary["profit_percent"]).mean())
         held = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
         basket, share = 100 * (float(held) / rules.initial_capital - 1), self.champion.share
@@ -240,12 +283,15 @@ class ERLTrainer:
         return {
             "population": self.population.state_dict(),
             "champion": self.champion.state_dict(),
-            "best_agent": self.best_agent.state_dict(),
+            "best_agent": self.fittest_agent.state_dict(),
+            "best_ever": self._best,
             "replay": self.replay.state_dict(),
             "progress": {
                 "generation": self.log.generation,
                 "device": str(self.device),
                 "seconds": list(self.log.seconds),
+                "fitness_history": list(self.fitness_history),
+                "best_fitness": self.best_fitness,
             },
             "random": {
                 "named": {name: generator.get_state() for name, generator in self.generators.items()},
@@ -258,6 +304,8 @@ class ERLTrainer:
         progress, device = state["progress"], self.device
         self.log.generation = progress["generation"]
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
+        self.fitness_history = deque(progress["fitness_history"], maxlen=HISTORY)
+        self.best_fitness, self._best = progress["best_fitness"], state["best_ever"]
         self.population.load_state_dict(state["population"])
         self.champion = DDPGAgent.from_state(state["champion"], device)
         self.replay.load_state_dict(state["replay"])
@@ -275,6 +323,7 @@ def build_trainer(
     profiler: MemoryProfiler | None = None,
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; a profiler also watches its memory."""
+    logger.info("Initializing persistent evaluation environment...")
     env = TradingEnvironment.on(market, config.env, device)
     log = GenerationLog(config.generations, device, profiler, config.census_every)
     parts = config.learning, config.evolution, config.evaluation

@@ -45,7 +45,8 @@ class GenerationLog:
         self._counted_until: float | None = None
 
     def begin(self, generation: int) -> None:
-        """Begin a generation."""
+        """Begin a generation, and say so."""
+        logger.info("Generation %d / %d", generation, self.generations)
         self.generation = generation
         self.seconds.append({})
         if self._counted_until is None:
@@ -58,7 +59,8 @@ class GenerationLog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
+        """Announce and measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
+        logger.info("%s...", name.capitalize())
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ def roll_out(
     noise: Tensor | None = None,
     records: bool = False,
     safe_point: Callable[[], None] = lambda: None,
-    label: str = "evaluate",
+    label: str = "Evaluating agents",
     graph: CudaGraph | None = None,
     lengths: tuple[int, int] | None = None,
     risk_aversion: float = 0.0,
@@ -304,19 +304,7 @@ def play_agent_on(
     agent: DDPGAgent,
     forecasts: Forecasts,
     starts: Tensor,
-    *,
-    label: str = "assess",
-    safe_point: Callable[[], None] = lambda: None,
-    lengths: tuple[int, int] | None = None,
+    **how: Any,
 ) -> Rollout:
-    """Play one agent on windows, all orders its own, see `roll_out`."""
-    return roll_out(
-        env,
-        forecasts,
-        agent.rate,
-        agent.target_percent,
-        starts,
-        label=label,
-        safe_point=safe_point,
-        lengths=lengths,
-    )
+    """Play one agent on windows, all orders its own; `how` as in `roll_out`."""
+    return roll_out(env, forecasts, agent.rate, agent.target_percent, starts, **{"label": "assess", **how})

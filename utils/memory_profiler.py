@@ -20,10 +20,10 @@ from itertools import pairwise
 
 import psutil
 
-from utils.memory.census import Heap, large_object_table
+from utils.memory.census import Heap, count_kinds, large_object_table
 from utils.memory.clean_up import gpu_memory, thawed_heap
 from utils.memory.guard import MB, peak_rss_mb
-from utils.memory.living import count_living, forget_living
+from utils.memory.living import CLASSES, count_living, forget_living
 from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 1000
@@ -35,6 +35,9 @@ RECENT_VISITS, LEAST_VISITS = 10, 5
 LEAK_MB = 5.0
 """Slower growth than this by visit is no leak."""
 FIGURE_TYPE, TYPE = "matplotlib.figure.Figure", "python objects of type "
+KINDS = ("lists", "dicts", "arrays", "tensors")
+SHOWN_SNAPSHOTS = 6
+"""In the report of a generation: its own, and the last one before it."""
 MIN_OBJECTS = 10
 """Objects by visit: a history that gains a few is no leak unless they hold tensors or arrays."""
 
@@ -52,7 +55,9 @@ class Snapshot:
     """Sizes in MiB (`uss_mb` is unique to this process), living objects by label, counts of a census."""
 
     def __str__(self) -> str:
-        return f"memory [{self.label}] " + ", ".join(f"{name} {cell(value)}" for name, value in self.measures.items())
+        return f"memory [{self.label}] " + ", ".join(
+            f"{CLASSES.get(name, name)} {cell(value)}" for name, value in self.measures.items()
+        )
 
 
 class MemoryProfiler:
@@ -61,6 +66,8 @@ class MemoryProfiler:
     def __init__(self) -> None:
         self.snapshots: deque[Snapshot] = deque(maxlen=MAX_SNAPSHOTS)
         self.baseline: Snapshot | None = None  # the first snapshot
+        self.is_reporting = False
+        """Every snapshot counts lists, dicts, arrays and tensors, and is shown."""
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
@@ -73,13 +80,14 @@ class MemoryProfiler:
         show_objects: bool = False,
         *,
         census: bool = False,
-        show: Callable[[str], object] = logger.debug,
+        show: Callable[[str], object] | None = None,
     ) -> Snapshot:
         """Take, keep and show a snapshot.
 
         Args:
             show_objects: show the largest objects too, after a census.
             census: count all objects (1 s for 500,000 of them).
+            show: default: the log, and while it is reporting the console.
         """
         parts = []
         with thawed_heap() if census or show_objects else nullcontext():
@@ -91,10 +99,11 @@ class MemoryProfiler:
                     self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1)).append(_kinds(heap))
                 parts += [f"largest objects\n{large_object_table(heap)}"] * show_objects
                 del heap  # it keeps everything alive
+            snapshot.measures.update(count_kinds() if self.is_reporting else {})
         self._visits[label] += 1
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        show("\n".join([str(snapshot), *parts]))
+        (show or (logger.info if self.is_reporting else logger.debug))("\n".join([str(snapshot), *parts]))
         return snapshot
 
     def _measure(self) -> dict[str, float]:
@@ -181,21 +190,40 @@ class MemoryProfiler:
             raise ValueError(f"expected the label of a snapshot, got {baseline_label!r}; labels so far: {known}")
         slopes = {name: slope for label in self._visits for name, slope in self.trend(label).items()}
         rows = [
-            {"measure": name, "first": before, "last": now, "change": now - before, "slope per visit": slopes.get(name)}
+            {
+                "measure": CLASSES.get(name, name),
+                "first": before,
+                "last": now,
+                "change": now - before,
+                "growth %": 100.0 * (now - before) / before if before else None,
+                "slope per visit": slopes.get(name),
+            }
             for name, now in self.snapshots[-1].measures.items()
             for before in (first.measures.get(name, math.nan),)
         ]
-        columns = ("measure", "first", "last", "change", "slope per visit")
+        columns = ("measure", "first", "last", "change", "growth %", "slope per visit")
         return f"memory growth since {first.label!r}\n{table(rows, columns)}"
+
+    def trend_table(self, last: int = MAX_SNAPSHOTS) -> str:
+        """Return a row for each of the last snapshots, with the change of resident memory since the one before, MiB."""
+        seen, rows = [*self.snapshots], []
+        for before, now in zip([*seen[:1], *seen], seen, strict=False):
+            change = now.measures["rss_mb"] - before.measures["rss_mb"]
+            named = {CLASSES.get(name, name): value for name, value in now.measures.items()}
+            rows.append({**named, "label": now.label, "seconds": now.seconds, "Change": change})
+        sizes = ("label", "seconds", "rss_mb", "Change", "gpu_allocated_mb", "gpu_reserved_mb")
+        return table(rows[-last:], (*sizes, *CLASSES.values(), *(KINDS if self.is_reporting else ())))
+
+    def report(self) -> str:
+        """Return the trend of the last snapshots, and growth since the baseline."""
+        return f"memory trend\n{self.trend_table(SHOWN_SNAPSHOTS)}\n{self.growth_table()}"
 
     def final_summary(self, min_mb: float = 50.0) -> str:
         """Return a row for each kept snapshot, growth since the baseline, leaks and the largest objects."""
-        rows = [{**s.measures, "label": s.label, "seconds": s.seconds} for s in self.snapshots]
-        columns = ("label", "seconds", "rss_mb", "gpu_allocated_mb", "gpu_reserved_mb", *count_living())
         leaks = [f"leak: {kind} {growth}" for kind, growth in self.find_leaks().items()]
         with thawed_heap():
             objects = f"objects of {min_mb:g} MB and more\n{large_object_table(Heap(), min_mb)}"
-        return "\n".join([table(rows, columns), self.growth_table(), *leaks, objects])
+        return "\n".join([self.trend_table(), self.growth_table(), *leaks, objects])
 
     def print_memory_growth(self, baseline_label: str | None = None) -> None:
         """Print growth since the first snapshot with this label, see `growth_table`."""

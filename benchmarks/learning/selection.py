@@ -59,7 +59,7 @@ class SelectionStudy:
 
     def __init__(self, trainer: ERLTrainer, *, has_agents: bool = False) -> None:
         self.trainer, self.share = trainer, trainer.champion.share
-        self.agents = {ALL_ORDERS: trainer.champion, BEST_AGENT: trainer.best_agent}
+        self.agents = {ALL_ORDERS: trainer.champion, BEST_AGENT: trainer.fittest_agent}
         self.last = Agents.of(trainer, trainer.population) if has_agents else None
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:

@@ -67,7 +67,7 @@ class VectorFuelBreakEnvironment:
         self.states: list[BurnState] = []  # planning fires by lane
         self._rewarded: list[BurnState] = []
 
-    def clear(self) -> None:
+    def cleanup_memory(self) -> None:
         """Forget the episodes and all fires, which later resets simulate again."""
         self.states, self._rewarded = [], []
         self.planning.cache_clear()

@@ -47,7 +47,7 @@ def test_selection_is_measured_on_the_last_generation() -> None:
     trainer.run_generation()
     study, profits = SelectionStudy(trainer, has_agents=True), []
     trainer.champion = trainer.champion.betting(0.25)
-    study.share, known = 0.25, {ALL_ORDERS: trainer.champion, BEST_AGENT: trainer.best_agent}
+    study.share, known = 0.25, {ALL_ORDERS: trainer.champion, BEST_AGENT: trainer.fittest_agent}
     for path in UnseenPaths(paths=2, windows=4).each(config, trainer.market.stats):
         x = trainer.days.inputs.of(path.market)
         played = study.play(path, x)
@@ -74,6 +74,6 @@ def test_fitness_is_that_of_the_trainer() -> None:
     steps = trainer.eval_env.rules.episode_steps
     starts = spaced_windows(trainer.market.splits.train, steps, 32)
     with mock.patch("training.erl_trainer.random_windows", lambda *_: starts):
-        evaluated = trainer.evaluate_population().fitness
+        evaluated, _ = trainer.evaluate_population()
     last = SelectionStudy(trainer, has_agents=True).last
     assert last is not None and torch.equal(last.fitness, evaluated)

@@ -183,7 +183,7 @@ def test_a_random_replay_holds_other_accounts_on_the_same_days() -> None:
 
 def test_random_fitness_chooses_other_elites() -> None:
     one, other = altered("random fitness"), altered(BASE)
-    chosen = [trainer.evaluate_population().fitness for trainer in (one, other)]
+    chosen = [trainer.evaluate_population()[0] for trainer in (one, other)]
     assert not torch.equal(*chosen) and torch.equal(one.population.genes, other.population.genes)
 
 

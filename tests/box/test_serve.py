@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from werkzeug.http import dump_cookie
@@ -53,6 +54,17 @@ def served(runs: Path, board: Any = None) -> Iterator[int]:
     finally:
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    "path", ["/%00", "/one/%0a", "/tensorboard/%0d%0aSet-Cookie:x", "/%1b%5b2J", "/one/report.html%00.png"]
+)
+def test_control_characters_in_a_path_are_a_bad_request(port: int, path: str) -> None:
+    for query, headers in (("", CARRIED), (f"?token={quote(TOKEN)}", {}), ("", {})):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", path + query, headers=headers)
+        assert connection.getresponse().status == 400
+        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +137,6 @@ def test_files_of_runs_are_shown_and_head_has_no_content(port: int, path: str, k
         "/one/config.json",
         "/one/checkpoints/generation-000001/manifest.json",
         "/one/",
-        "/one/report.html%00.png",
     ],
 )
 def test_nothing_else_is_there(port: int, path: str) -> None:

@@ -269,7 +269,7 @@ def test_the_last_of_a_repeated_flag_counts_and_resume_takes_a_name_or_none() ->
 
 def test_these_settings_may_differ_in_a_resumed_run_and_no_others() -> None:
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints"}
-    free |= {"threads", "verbose", "census_every", "memory_limit_mb"}
+    free |= {"threads", "verbose", "census_every", "memory_limit_mb", "memory_report"}
     free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
     assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.field.metadata} == free
     base = Config()
@@ -281,7 +281,9 @@ def test_the_hash_of_settings_stays_for_checkpoints_hold_it() -> None:
     """Wherever files lie, and however a number is written."""
     assert settings_hash(Config(data=Path("/a/bars.parquet"))) == settings_hash(Config(data=Path("b/bars.parquet")))
     assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5))) == settings_hash(Config())
-    canonical = b'{"context_window_days":504,"input_clip":8.0,"inputs":"all","max_bad_row_share":0.01,'
+    canonical = (
+        b'{"context_window_days":504,"holdout_fraction":null,"input_clip":8.0,"inputs":"all","max_bad_row_share":0.01,'
+    )
     canonical += b'"train_fraction":0.7,"validation_fraction":0.15}'
     assert settings_hash(DataConfig()) == hashlib.sha256(canonical).hexdigest()
 

@@ -46,6 +46,22 @@ def test_known_days_of_the_full_data() -> None:
     assert splits == Splits(Span(504, 2645), Span(2666, 3212), Span(3233, 3780))
 
 
+def test_a_share_of_the_holdout_is_taken_from_the_end() -> None:
+    """The other days keep their proportion; without a holdout validation ends with the data."""
+    none = make_splits(3781, DataConfig(holdout_fraction=0.0), EnvironmentConfig())
+    assert none.validation.last == 3780 and none.holdout.days == 0
+    assert none.train == Span(504, int(3781 * 0.7 / 0.85) - 1) and none.validation.first == none.train.last + 21
+    assert make_splits(3781, DataConfig(holdout_fraction=0.15), EnvironmentConfig()) == make_splits(
+        3781, DataConfig(), EnvironmentConfig()
+    )
+    third = make_splits(4000, DataConfig(holdout_fraction=0.35), EnvironmentConfig())
+    assert (third.validation.last, third.holdout.last) == (2599, 3999)
+    whole = DataConfig(train_fraction=0.8, validation_fraction=0.2, holdout_fraction=0.0)
+    assert make_splits(1000, whole, EnvironmentConfig(trading_days=50)).validation == Span(820, 999)
+    with pytest.raises(DataError, match="holdout-fraction 0"):
+        make_splits(1000, DataConfig(train_fraction=0.8, validation_fraction=0.2), EnvironmentConfig())
+
+
 def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
     config = DataConfig(context_window_days=2, train_fraction=0.7, validation_fraction=0.1)
     assert config.train_fraction + config.validation_fraction < 0.8

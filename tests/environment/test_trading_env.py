@@ -49,6 +49,9 @@ def play(env: TradingEnvironment, orders: FloatArray) -> tuple[list[Observation]
         observation, reward, terminated, truncated, info = env.step(action)
         assert terminated == (step == len(orders) - 1)
         assert not truncated
+        held = np.flatnonzero(observation["portfolio"][:, 0]).tolist()
+        assert env.current_idx == info["day_index"]
+        assert sorted(position["stock"] for position in env.open_positions) == held
         observations.append(observation)
         rewards.append(reward)
         infos.append(info)
@@ -102,6 +105,7 @@ def test_lanes_are_the_single_environment_bit_for_bit(market: Market) -> None:
                 one = found[-1][name] if name == "can_order" else found[-1][name][lane]
                 np.testing.assert_array_equal(one, value)
         assert batched.get_trades(lane) == single.get_trades()
+    assert batched.current_idx.tolist() == window["end_idx"].tolist() and not batched.episode_rewards
     totals, alone = batched.get_episode_summary(), single.get_episode_summary()
     assert {name: value[-1] for name, value in totals.items()} == alone
 
@@ -164,10 +168,12 @@ def test_observations_rewards_and_totals_agree_with_the_oracle(case: MarketCase)
     assert [(trade["stock"], trade["order_day"], trade["exit_day"], trade["reason"]) for trade in env.get_trades()] == [
         (trade.stock, trade.order_day, trade.exit_day, trade.reason) for trade in expected.trades
     ]
-    assert_totals(env.get_episode_summary(), expected, case.rules)
+    assert env.episode_rewards == rewards and len(env.episode_actions) == len(rewards) and env.open_positions == []
+    totals = env.get_episode_summary()
+    assert_totals(totals, expected, case.rules)
     with pytest.raises(RuntimeError, match="get_episode_summary has cleared the trades"):
         env.get_trades()
-    assert env.get_episode_summary()["trades"] == 0
+    assert env.get_episode_summary() == totals and not env.episode_rewards and not env.episode_actions
 
 
 def assert_totals(totals: dict[str, float], expected: Result, rules: EnvironmentConfig) -> None:

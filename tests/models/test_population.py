@@ -52,12 +52,28 @@ def tensors_of(population: Population) -> dict[str, Tensor]:
 def test_an_update_of_an_agent_changes_only_its_row() -> None:
     population = population_of()
     before = tensors_of(population)
-    losses = population[1].update(random_batch(inputs=population.inputs.size), accumulate=2)
+    losses = population[1].update(random_batch(inputs=population.inputs.size))
     after = tensors_of(population)
     differs = torch.stack([(part != after[name]).flatten(1).any(1) for name, part in before.items()]).any(0)
     assert differs.tolist() == [False, True, False, False]
     assert set(losses) == set(LOSSES) and all(math.isfinite(loss) for loss in losses.values())
     assert [len(population[row].losses["gain"]) for row in range(4)] == [0, 1, 0, 0]
+
+
+def test_batches_of_an_agent_may_wait_for_one_step() -> None:
+    """Two halves are the step of the whole, in the critic; until then nothing moves."""
+    whole, parts = population_of(), population_of()
+    batch = random_batch(inputs=whole.inputs.size)
+    halves = [half for half, _ in batch.split(2)]
+    before = tensors_of(parts)
+    parts[1].update(halves[0], accumulate=True)
+    assert all(torch.equal(part, before[name]) for name, part in tensors_of(parts).items())
+    parts[1].update(halves[1], accumulate=False)
+    whole[1].update(batch)
+    one, two = tensors_of(whole), tensors_of(parts)
+    torch.testing.assert_close(one["critic_first"], two["critic_first"], rtol=1e-4, atol=1e-6)
+    assert one["critic_counts"][1, 0] == two["critic_counts"][1, 0] and not torch.equal(one["critic"], before["critic"])
+    assert parts[1].waiting == whole[1].waiting == 0 and len(parts[1].losses["gain"]) == 2
 
 
 def test_an_agent_is_a_view_of_its_row() -> None:
@@ -147,7 +163,7 @@ def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     assert math.isnan(trainer.best_fitness)
     trainer.population[0].losses["gain"].extend([0.5] * 2000)
     *_, record = trainer.run(2)
-    assert trainer.best_fitness == record["fitness"]["max"] == float(trainer.population.fitness.max())
+    assert trainer.fitness_history[-1] == record["fitness"]["max"] == float(trainer.population.fitness.max())
     for agent in (trainer.population[row] for row in range(1, len(trainer.population))):
         assert agent.actor_loss_history == list(agent.losses["actor"])
         assert agent.critic_loss_history[-1] == agent.losses["gain"][-1] + agent.losses["time"][-1]

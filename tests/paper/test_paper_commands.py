@@ -17,6 +17,8 @@ from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
 from training.paper.account import Account
 from training.paper.journal import JOURNAL, STOP, Journal
+from utils.errors import ConfigError
+from utils.runs.run_lock import RunLock
 from utils.runs.run_log import REPORT
 
 LEARNED, DAYS = 300, 320
@@ -160,6 +162,35 @@ def test_a_folder_stop_is_refused_before_anything_is_written(
 def hashes(home: Path, name: str) -> list[str]:
     with Journal(home / "runs" / name / JOURNAL) as journal:
         return sorted(journal.hashes)
+
+
+def test_status_reads_a_disk_that_cannot_be_written(
+    home: Path,
+    data: Path,
+    restore_process: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of an unmerged log of SQLite are read, and nothing in the folder changes; what writes still asks for it."""
+    assert paper(home, "open", "still", "--run", "one", "--data", str(data)) == paper(home, "step", "still") == 0
+    path = home / "runs" / "still"
+    with Journal(path / JOURNAL) as journal:
+        journal.append("stop", "x", {"text": "a reason"})
+        before = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.iterdir() if file.is_file()}
+        assert f"{JOURNAL}-wal" in before
+        monkeypatch.setattr("os.access", lambda *_: False)
+        monkeypatch.setattr(RunLock, "__enter__", refused)
+        capsys.readouterr()
+        assert paper(home, "status", "still") == 0
+        assert "no new orders: a reason" in capsys.readouterr().err
+        after = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.iterdir() if file.is_file()}
+        assert after == before
+        assert paper(home, "go", "still") == 2
+
+
+def refused(lock: RunLock) -> RunLock:
+    """What a lock on a disk does that cannot be written."""
+    raise ConfigError("expected a disk that can be written")
 
 
 def test_a_head_that_was_shown_must_be_in_the_journal(

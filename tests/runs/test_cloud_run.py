@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from main import main
 from tests.tiny_run import TINY, parameters, records, run, unjudged
 from utils.cloud.restore import complete_generations
 from utils.cloud.store import LocalStore
+from utils.errors import DamagedError
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^CLOUD_PROVIDER=gcs .*python main\.py.*$", SHOWN, flags=re.MULTILINE)
@@ -75,8 +77,8 @@ def test_a_run_is_in_the_cloud_when_it_ends(
     assert there == here and any(name.startswith("tensorboard/") for name in there)
     shown = capsys.readouterr().err
     assert {"summary.json", "report.html", "fitness.png", "equity.png", "memory.png", "market.json"} < there.keys()
-    assert len(re.findall(r"uploads: \d+ pending, \d+ done, 0 failed", shown)) == 3
-    assert "uploads: 0 pending" in shown.splitlines()[-1]
+    assert len(re.findall(r"Upload status: \d+ pending, \d+ done, 0 failed", shown)) == 3
+    assert "Upload status: 0 pending" in shown.splitlines()[-1]
 
 
 def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +94,31 @@ def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixtu
     shutil.move(cut.parent / "whole", cut.parent / "runs" / "whole")
     assert_like_whole(cut)
     assert complete_generations(LocalStore(cut.parent / "volume"), "cut")[-1] == 3
+
+
+@pytest.mark.parametrize("fault", ["cut", "unreadable"])
+def test_damaged_metrics_in_the_cloud_do_not_stop_a_restore(
+    cut: Path, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoints are whole: training goes on to the same agents, and what is lost is told."""
+    shutil.rmtree(cut.parent / "runs" / "cut")
+    stored = cut.parent / "volume" / "cut" / "metrics.jsonl"
+    if fault == "cut":
+        stored.write_bytes(stored.read_bytes()[:-30])
+    else:
+        get = LocalStore.get
+
+        def damaged(store: LocalStore, name: str, *rest: Any) -> None:
+            if name.endswith("metrics.jsonl"):
+                raise DamagedError("checksums differ")
+            get(store, name, *rest)
+
+        monkeypatch.setattr(LocalStore, "get", damaged)
+    assert resume(cut, "cut") == 0
+    shown = capsys.readouterr().err
+    assert ("is torn" if fault == "cut" else "metrics.jsonl in the cloud is not used: checksums differ") in shown
+    assert "resumed after generation 2" in shown and "has no record of" in shown
+    assert parameters(cut, "cut", 3) == parameters(cut, "whole", 3)
 
 
 def test_a_run_whose_newest_checkpoint_rotted_takes_the_clouds(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:

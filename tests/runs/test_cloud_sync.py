@@ -147,7 +147,7 @@ def test_impossible_settings_are_refused_in_one_line(provider: str, bucket: str,
 def test_a_generation_is_stored_whole_and_a_status_counts_objects(
     store: ObjectStore, run: Path, tmp_path: Path
 ) -> None:
-    assert upload(store, run, 1) == "uploads: 0 pending, 3 done, 0 failed"
+    assert upload(store, run, 1) == "Upload status: 0 pending, 3 done, 0 failed"
     assert_stored(store, run, run / "checkpoints" / "generation-000001", tmp_path)
     assert fetched(store, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
 

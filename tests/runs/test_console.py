@@ -39,7 +39,7 @@ def trained(size: int, **learned: float) -> dict[str, Any]:
             RECORD,
             (
                 "Generation 3 of 25",
-                "8,120 / 50,000, ready",
+                "8120 / 50000, ready",
                 "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging (evaluate 20.1 s, evolve 0.1 s, train -",
                 "checkpoint 1.0 s, other 19.6 s)",
                 "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
@@ -53,12 +53,12 @@ def trained(size: int, **learned: float) -> dict[str, Any]:
         (
             trained(15_680, **LOSSES),
             (
-                "Replay      15,680 / 50,000, ready\n",
+                "Replay      15680 / 50000, ready\n",
                 "Learning    losses: gain 9.438, time 0.512, actor -0.003; elites earned -0.75 % an episode; ",
                 "exploration noise 0.10; 12 updates skipped\n",
             ),
         ),
-        (trained(6960), ("Replay      Buffer not ready: 6,960 / 10,000\n", "Learning    not trained;")),
+        (trained(6960), ("Replay      Buffer not ready: 6960 / 10000\n", "Learning    not trained;")),
     ],
 )
 def test_the_block_of_a_generation(record: dict[str, Any], says: tuple[str, ...]) -> None:

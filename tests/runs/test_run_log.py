@@ -82,6 +82,28 @@ def test_a_resumed_run_is_the_one_never_interrupted(
     assert sorted(path.name for path in broken.path.iterdir()) == ["config.json", "metrics.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("contents", "told"),
+    [
+        ('{"generation": 1}\n{"generation": 2}\n', []),
+        ('{"generation": 1}\n{"generation": 2}\n{"gener', ["is torn and is dropped: b'{\"gener'"]),
+        (
+            '{"generation": 1}\n{"generation": 2}',
+            ["is torn and is dropped", "no record of 1 generations, the first of them 2"],
+        ),
+        ("", ["no record of 2 generations, the first of them 1"]),
+    ],
+)
+def test_what_a_resumed_run_has_lost_of_its_records_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, contents: str, told: list[str]
+) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    (log.path / "metrics.jsonl").write_text(contents)
+    log.truncate_to(2)
+    assert len(caplog.messages) == len(told)
+    assert all(text in line for text, line in zip(told, caplog.messages, strict=True))
+
+
 def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     log = RunLog.create(tmp_path, "a", {})
     (log.path / "metrics.jsonl").write_text('{"generation": 1}\nnot json\n{"generation": 3}\n')

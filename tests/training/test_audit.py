@@ -23,7 +23,8 @@ from models.ddpg_agent import DDPGAgent
 from models.inputs import TradeInputs
 from models.responses import Responses
 from tests import tiny_run
-from tests.small_market import TINY_RULES, small_market
+from tests.market_cases import random_panel
+from tests.small_market import TINY_RULES, market_of, small_market
 from tests.tiny import tiny_agent
 from training.commands.audit import LeakError, audit
 from training.run.saved import SavedRun
@@ -234,6 +235,19 @@ def test_a_leak_is_caught_and_named(leak: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(owner, name, change(real))
     with pytest.raises(LeakError, match=r"expected what is known on .* was .* and became "):
         audited(days=12)
+
+
+def test_a_backward_fill_is_caught_where_the_data_have_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit opens some; what reads the past only still passes."""
+    gaps = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
+    market = market_of(random_panel(np.random.default_rng(1), 200, 6, **gaps), investable=(0, 2, 3, 5))
+    assert np.isfinite(market.close).all()
+    agent = tiny_agent(market, members=2, seed=2)
+    assert audited(days=4, market=market, agent=agent) == 12
+    load = StockDataLoader.load_and_prepare
+    monkeypatch.setattr(StockDataLoader, "load_and_prepare", of_bars(back_filled)(load))
+    with pytest.raises(LeakError):
+        audited(days=4, market=market, agent=agent)
 
 
 def test_the_command_reports_and_names_a_leak(

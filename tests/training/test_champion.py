@@ -49,7 +49,7 @@ def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch
         assert champion.evidence == found
         assert champion.share == {"weigh": weighed, "report": 1.0, "require": required}[evidence]
         trainer.champion = champion
-        assert (trainer.best_agent.share, trainer.best_agent.evidence) == (champion.share, found)
+        assert (trainer.fittest_agent.share, trainer.fittest_agent.evidence) == (champion.share, found)
         told, exposure = trainer.validate_best_agent(), trainer.val_env.rules.exposure
         parts = champion.share * told["agents"] + (1 - champion.share) * told["basket"]
         assert told["champion"] == pytest.approx(exposure * parts, abs=1e-9) and told["agents"] != told["basket"]
@@ -62,8 +62,9 @@ def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(first: str) -
     list(trainer.run(2))
     agent, splits = trainer.champion, trainer.market.splits
     start = (splits.train if first == "training" else splits.validation).first
-    window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 6}
-    summary = trainer.run_episode(agent, trainer.eval_env, **window)
+    window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 3}
+    size = trainer.replay.size
+    reward, summary = trainer.run_episode(agent, trainer.eval_env, start, start + 9, training=False)
     env, forecasts, is_over = trainer.eval_env.twin(), agent.forecasts(trainer.market), False
     observation, info = env.reset(**window)
     while not is_over:
@@ -71,8 +72,10 @@ def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(first: str) -
         observation, _, is_over, _, info = env.step(action)
     alone = env.get_episode_summary()
     assert info["day_index"] == start + 9 and alone["trades"] > 0
-    assert summary == pytest.approx(alone, rel=1e-6)
-    assert len(trainer.evaluate_population().fitness) == len(trainer.population)
+    assert summary == pytest.approx(alone, rel=1e-6) and reward == summary["fitness"]
+    assert trainer.replay.size == size and env.get_episode_summary() == alone
+    scores, stats = trainer.evaluate_population()
+    assert len(scores) == len(trainer.population) and stats["trades"] > 0
 
 
 @pytest.mark.parametrize("kind", ["ddpg", "closed-form"])

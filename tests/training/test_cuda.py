@@ -148,7 +148,8 @@ def test_generations_that_launch_are_those_that_run_one_by_one(
             assert ours[name] == theirs[name], name
         for trainer in (launched, eager) if generation == 2 else ():
             start = trainer.market.splits.train.first
-            trainer.run_episode(trainer.champion, trainer.eval_env, start, start + 9, start + 6)
+            end = start + rules.settlement_days + 6
+            trainer.run_episode(trainer.champion, trainer.eval_env, start, end, training=False)
     for name, part in launched.population.networks.tensors.items():
         assert torch.equal(part, eager.population.networks.tensors[name]), name
     assert caplog.text.count("updates are captured as a CUDA graph") == 1

@@ -147,11 +147,62 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
         together, alone = champion.forecasts(market), [population[row].forecasts(market) for row in elites]
         mean = torch.stack([own.gain for own in alone]).mean(0)
         torch.testing.assert_close(together.gain, mean, rtol=1e-4, atol=1e-5)
-        best, first = trainer.best_agent, population[elites[0]]
+        best, first = trainer.fittest_agent, population[elites[0]]
         assert best.evidence == champion.evidence and best.share == champion.share
         for name, part in first.networks.tensors.items():
             own = best.networks.tensors[name]
             assert torch.equal(own, part) and own.data_ptr() != part.data_ptr(), name
+
+
+def test_the_best_agent_of_all_generations_stays(market: Market) -> None:
+    """As it was when it was evaluated, however its row was bred and trained since, also in a resumed run."""
+    trainer, seen = tiny_trainer(market), []
+    trainer.rollouts.evaluate = spied(trainer, seen)  # type: ignore[method-assign]
+    list(trainer.run(3))
+    best = max(range(3), key=lambda generation: float(seen[generation][0].max()))
+    fitness, rows = seen[best]
+    other = tiny_trainer(market, seed=5)
+    other.load_state_dict(trainer.state_dict())
+    for one in (trainer, other):
+        assert list(one.fitness_history) == [float(own.max()) for own, _ in seen]
+        assert one.best_fitness == float(fitness.max()) == max(one.fitness_history)
+        own = one.best_agent.networks.tensors
+        assert torch.equal(own["critic"][0], rows["critic"][int(fitness.argmax())])
+        assert one.best_agent.networks.tensors["critic"].data_ptr() != own["critic"].data_ptr()
+    assert len(trainer.generation_times) == 3 and min(trainer.generation_times) > 0
+
+
+def spied(trainer: ERLTrainer, seen: list[tuple[Tensor, dict[str, Tensor]]]) -> Any:
+    """The evaluation, of which fitness and networks at that time are kept."""
+    evaluate = trainer.rollouts.evaluate
+
+    def spying(population: Any, *given: Any) -> Any:
+        played, transitions = evaluate(population, *given)
+        networks = {name: part.detach().clone() for name, part in population.networks.tensors.items()}
+        seen.append((played.fitness, networks))
+        return played, transitions
+
+    return spying
+
+
+def test_an_episode_of_training_explores_and_is_remembered(market: Market) -> None:
+    """Its transitions are those of its days; validation days are refused."""
+    trainer = tiny_trainer(market, learning=replace(TINY_LEARNING, exploration_noise=5.0))
+    first = market.splits.train.first
+    settlement = TINY_RULES.settlement_days
+    agent, lanes = trainer.population[0], first + torch.arange(3)
+    window = {"start_idx": first, "end_idx": first + settlement + 5}
+    plain, info = trainer.run_episode(agent, trainer.eval_env, **window, training=False)
+    assert trainer.replay.size == 0 and trainer.eval_env.account.trading_steps == 5
+    reward, explored = trainer.run_episode(agent, trainer.eval_env, **window)
+    assert (reward, explored) != (plain, info) and reward == explored["fitness"]
+    assert trainer.replay.data["day"][: trainer.replay.size].tolist() == list(range(first, window["end_idx"]))
+    total = float(trainer.replay.data["reward"][: trainer.replay.size].sum())
+    assert total == pytest.approx(explored["fitness"], rel=1e-4, abs=1e-4) and explored["trades"] > 0
+    rewards, _ = trainer.run_episode(agent, trainer.eval_env, lanes, lanes + settlement + 5)
+    assert rewards.shape == (3,) and trainer.replay.size == 4 * (settlement + 5)
+    with pytest.raises(ValueError, match="expected training days"):
+        trainer.run_episode(agent, trainer.eval_env, market.splits.train.last, market.splits.train.last + 20)
 
 
 def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,21 +210,21 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     played: list[tuple[Any, list[int], Any]] = []
 
     def spying(*args: Any, **given: Any) -> Rollout:
-        played.append((given.get("label", "evaluate"), args[4].tolist(), given.get("noise")))
+        played.append((given.get("label", "Evaluating agents"), args[4].tolist(), given.get("noise")))
         return roll_out(*args, **given)
 
     monkeypatch.setattr(rollout, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
     for label, starts, noise in played:
-        span: Span = splits.validation if label == "validate" else splits.train
+        span: Span = splits.validation if label == "Validating agent" else splits.train
         assert all(span.first <= start and start + steps <= span.last for start in starts)
-        if label == "evaluate":
+        if label == "Evaluating agents":
             assert len(starts) == TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
             assert noise.shape == (4, TINY_EVALUATION.exploration_windows, TINY_RULES.trading_days)
         else:
             assert noise is None and len(starts) == len(set(starts))
-    assert [label for label, *_ in played] == ["evaluate", "validate"] * 2
+    assert [label for label, *_ in played] == ["Evaluating agents", "Validating agent"] * 2
     assert played[0][1] != played[2][1], "windows are drawn anew"
     assert played[1][1] == played[3][1]
 
@@ -263,7 +314,7 @@ def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
         expected = weights[:, 1:, place] * seen[:, None]
         assert torch.equal(first[2][row], expected) and torch.equal(first[1][row, :, 0], weights[:, 0, place])
     one, other = closed.evaluate_population(), learning.evaluate_population()
-    assert torch.equal(one.fitness, other.fitness) and one.trading == other.trading
+    assert torch.equal(one[0], other[0]) and one[1] == other[1]
     closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
     records = [(ours, theirs) for ours, theirs in zip(closed.run(3), learning.run(3), strict=True)]
     assert not any(name.endswith("_loss") for ours, _ in records for name in ours["learning"])
@@ -279,7 +330,8 @@ def test_cold_networks_say_nothing_before_they_learn(market: Market, warm_start:
     before = trainer.days.forecasts(trainer.population.networks.targets, [0])
     known = before.gain.isfinite()
     assert bool(before.gain[known].any()) == warm_start
-    assert bool(trainer.evaluate_population().profit_percent.any()) == warm_start
+    trainer.evaluate_population()
+    assert bool(trainer.played.profit_percent.any()) == warm_start
     for _ in range(6):
         trainer.train_population()
     after = trainer.days.forecasts(trainer.population.networks.targets, [0])

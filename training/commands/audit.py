@@ -32,6 +32,8 @@ Known = dict[str, tuple[int, Array]]
 """By name the first day and the (days, ...) values."""
 _NAMES = ("open", "close", "high", "low")
 """Of `PRICES`, in their order."""
+GAPS = 0.1
+"""Share of the bars that are taken out."""
 _IMPOSSIBLE = (-np.inf, -1.0, 0.0, np.inf)
 
 
@@ -87,7 +89,8 @@ def run_audit(arguments: AuditArguments) -> int:
 def audit(run: SavedRun, days: int, draws: Draws) -> int:
     """Compare what is known on random days with and without changed data of later days; return how many were changed.
 
-    The loader reads the bars anew each time, and the champion's agents play an episode up to the day.
+    The loader reads the bars anew each time, and the champion's agents play an episode up to the day. On every second
+    day random bars are taken out first, for a backward fill reads the future only where there are gaps.
 
     Raises:
         LeakError: the first difference.
@@ -96,15 +99,17 @@ def audit(run: SavedRun, days: int, draws: Draws) -> int:
     first, last = market.splits.train.first, len(market.dates) - 1 - rules.episode_steps
     if last < first:
         raise DataError(f"expected an episode of {rules.episode_steps} steps after {market.dates[first]}, got none")
-    as_is = with_future(market)
-    agent = run.champion
-    for _ in progress(range(days), "audit", "day"):
+    gone = draws.random(market.data_array.shape[:2]) < GAPS
+    gappy = market.map_cells(lambda values: np.where(gone if values.ndim == 2 else gone[..., None], np.nan, values))
+    agent, read = run.champion, [with_future(gappy), with_future(market)]
+    for number in progress(range(days), "audit", "day"):
+        audited, as_is = (gappy, market)[number % 2], read[number % 2]
         start = int(draws.integers(first, last + 1))
         day = start + int(draws.integers(rules.trading_days))
         known = known_on_day(agent, as_is, market.stats, start, day, rules)
         for future in FUTURES:
             changed = known_on_day(
-                run.champion, with_future(market, day, future, draws), market.stats, start, day, rules
+                run.champion, with_future(audited, day, future, draws), market.stats, start, day, rules
             )
             _require_equal(known, changed, future.__name__, market, day)
     return days * len(FUTURES)

@@ -22,6 +22,7 @@ from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.settings import changed_flags
 from utils.config.trader import Config, EvaluationConfig
+from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog
 from utils.runs.seeding import named_generator
@@ -39,6 +40,10 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
+    if arguments.split == "holdout" and not run.market.splits.holdout.days:
+        raise ConfigError(
+            f"expected a run with a holdout, got {run.path.name}, which uses all days of its data; leave --split out"
+        )
     names = ("random_pickers", "rivals", "rival_refit", "benchmark")
     judging = dataclasses.replace(run.config.evaluation, **{name: getattr(arguments, name) for name in names})
     evaluation = evaluate(run, arguments.split, Portfolio.on(run.market, run.config.env, device), judging, arguments)
@@ -146,7 +151,7 @@ def judge_training(
     scores: PlantedScores | None,
 ) -> Evaluation:
     """Judge the champion of a finished training run on its validation days."""
-    agents = trainer.champion, trainer.best_agent
+    agents = trainer.champion, trainer.fittest_agent
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()

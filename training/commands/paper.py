@@ -77,7 +77,7 @@ def run_step(arguments: PaperStepArguments) -> None:
 
 def run_status(arguments: PaperArguments) -> None:
     """Show the account's last session, orders, positions and certificate, by its journal alone."""
-    with opened(arguments.path, arguments.head) as journal:
+    with opened(arguments.path, arguments.head, reads_only=True) as journal:
         _show(journal)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from werkzeug.exceptions import MethodNotAllowed, NotFound, Unauthorized
+from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotFound, Unauthorized
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
@@ -75,6 +75,8 @@ def serving(runs_dir: Path, token: str, board: WSGIApplication) -> WSGIApplicati
     @Request.application
     def app(request: Request) -> Any:
         path, asked = request.path, request.args.get("token", "")
+        if not path.isprintable():
+            raise BadRequest("Expected a path without control characters.")
         carried = (asked, request.cookies.get("token", ""))
         if not any(hmac.compare_digest(token.encode(), one.encode("utf-8", "replace")) for one in carried):
             raise Unauthorized("Expected the token: open the address that serve showed.")

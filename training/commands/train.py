@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,6 +92,8 @@ def run_training(
         if not session.restore(trainer) and (inherited := inheritance(session.run.path)) is not None:
             logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
             bequeath(inherited, trainer)
+        is_file = config.census_every > 0 and not sys.stdout.isatty()
+        get_profiler().is_reporting = config.memory_report == "on" or (config.memory_report == "auto" and is_file)
         get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
@@ -136,6 +139,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         shown = {**record, "seconds": {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}}
         bet = champion.evidence.bet(champion.share)
         logger.info("%s", status_block(shown, get_profiler().summary_line(), config.env, bet))
+        if get_profiler().is_reporting:
+            logger.info("%s", get_profiler().report())
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)
         # The pictures of the last one are drawn at the end.

@@ -188,7 +188,7 @@ class DQNTrainer:
         self.replay.clear()
         for values in self.histories.values():
             values.clear()
-        self.env.clear()
+        self.env.cleanup_memory()
         return self.cleanup_memory()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:

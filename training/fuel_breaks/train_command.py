@@ -98,11 +98,13 @@ def status_lines(record: Mapping[str, Any]) -> str:
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
     lengths = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
     freed = sum(memory["freed_mb"].values())
+    counted = ", ".join(f"{count} by {work.replace('_', ' ')}" for work, count in memory["checks"].items())
+    gpu = f"{memory['gpu_allocated_mb']:,.0f} MB allocated, {memory['gpu_reserved_mb']:,.0f} MB reserved"
     best = f"{validation['best']:.2f} % of generation {validation['best_generation']}"
     played = f"{record['episodes']:,} episodes, {record['updates']:,} updates, {record['seconds']['total']:,.0f} s"
     return f"""Generation {record["generation"]}: network {validation["agent"]:.2f} %, {_standing(validation)}
   best {best}; {played}
   loss {record["loss"]:.4g}, return {record["return_percent"]:.2f} %, epsilon {record["epsilon"]:.3f}
   replay {buffers["replay"]:,} / {buffers["replay_capacity"]:,} ({buffers["replay_bytes"]:,} bytes), {lengths}
-  {memory["rss_mb"]:,.0f} MB, GPU {memory["gpu_allocated_mb"]:,.0f} MB; clean-ups gave back {freed:,.1f} MB
+  {memory["rss_mb"]:,.0f} MB, GPU {gpu}; clean-ups ({counted}) gave back {freed:,.1f} MB
 """

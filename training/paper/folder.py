@@ -1,7 +1,11 @@
 """The folder of a paper account: how it begins, and how it is opened again."""
 
+import contextlib
 import dataclasses
 import hashlib
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,8 +77,10 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
 
 
 @contextmanager
-def opened(path: Path, head: str | None = None) -> Iterator[Journal]:
+def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> Iterator[Journal]:
     """Yield the verified journal of an account that no other process works on.
+
+    What only reads it may do so on a read-only disk, where nobody writes.
 
     Raises:
         ConfigError: another process does, or there is no account.
@@ -82,7 +88,15 @@ def opened(path: Path, head: str | None = None) -> Iterator[Journal]:
     """
     if not (path / JOURNAL).is_file():
         raise ConfigError(f"expected a paper account in {path}, got none; `paper open {path.name}` begins one")
-    with RunLock(path), Journal(path / JOURNAL) as journal:
+    with contextlib.ExitStack() as stack:
+        copied = None
+        if reads_only and not os.access(path, os.W_OK):
+            copied = Path(stack.enter_context(tempfile.TemporaryDirectory())) / JOURNAL
+            for file in path.glob(f"{JOURNAL}*"):
+                shutil.copyfile(file, copied.with_name(file.name))
+        else:
+            stack.enter_context(RunLock(path))
+        journal = stack.enter_context(Journal(path / JOURNAL, copied))
         if head is not None and head not in journal.hashes:
             raise DataError(
                 f"expected a row with the hash {head} in {journal.path}, got none: rows were cut off or written anew; "

@@ -41,15 +41,15 @@ class Journal:
     last: Row
     """The last row."""
 
-    def __init__(self, path: Path) -> None:
-        """Open and verify a journal.
+    def __init__(self, path: Path, copied: Path | None = None) -> None:
+        """Open and verify a journal, or what was `copied` of it to where SQLite may write.
 
         Raises:
             DataError: a row was changed.
         """
         self.path, self._of = path, dict[str, dict[str, Row]]()
         with _errors(path):
-            self._connection = _connect(path)
+            self._connection = _connect(copied or path)
             rows = self._connection.execute("SELECT * FROM rows ORDER BY number").fetchall()
         before = ""
         for place, (number, kind, key, text, known) in enumerate(rows, start=1):

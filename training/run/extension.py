@@ -79,7 +79,7 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
     """
     checkpoint = parent.newest_generation(settings_hash(parent.settings(Config)), lambda checkpoint: checkpoint)
     record = read_market_record(parent.path)
-    last = np.datetime64(record.splits["holdout"][1], "D")
+    last = np.datetime64(max(record.splits["holdout"]), "D")
     if not is_recorded_market(market, record) or market.dates[-1] <= last:
         raise DataError(
             f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "

@@ -116,7 +116,8 @@ class Session(Generic[Settings]):
             keep=self.settings.keep_checkpoints,
             on_written=self._upload_checkpoint,
         )
-        with frozen_heap(), writing as write:
+        # What is frozen cannot be counted.
+        with contextlib.nullcontext() if get_profiler().is_reporting else frozen_heap(), writing as write:
             for record in records:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.

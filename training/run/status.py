@@ -32,7 +32,8 @@ def market_lines(config: Config, market: Market) -> str:
     days, columns, features = market.data_array.shape
     planted = f"the built-in market ({config.synthetic.kind}; it says nothing about real ones)"
     source, stocks = planted if config.data is None else config.data, len(market.investable_columns)
-    spans = {"training": market.splits.train, "validation": market.splits.validation}
+    train, validation, holdout = vars(market.splits).values()
+    spans = {"training": train, "validation": validation}
     environments = (
         f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
         for name, span in spans.items()
@@ -46,6 +47,8 @@ def market_lines(config: Config, market: Market) -> str:
         f"{market.dates[-1]}, {'all' if stocks == columns else stocks} may be bought\n"
         f"Environments: {', '.join(environments)}; episodes of {config.env.trading_days} trading and "
         f"{config.env.settlement_days} settlement days\n"
+        f"Training range: days {train.first} to {train.last}; validation range: days {validation.first} to "
+        f"{validation.last}; {holdout.days} days at the end are left out, for the holdout (--split.holdout-fraction)\n"
         f"Inputs: past returns and {len(market.features)} features{named}{basket}"
     )
 
@@ -60,9 +63,9 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, learning = record["trading"], record["learning"]
     size, starts = replay["size"], replay["training_starts"]
-    buffer = f"{size:,} / {replay['capacity']:,}, ready"
+    buffer = f"{size} / {replay['capacity']}, ready"
     if size < starts:
-        buffer = f"Buffer not ready: {size:,} / {starts:,}"
+        buffer = f"Buffer not ready: {size} / {starts}"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
     phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
@@ -90,6 +93,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
     """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
     run = shlex.join(["--run", path.name, *([] if path.parent == RUNS else ["--runs-dir", str(path.parent)])])
+    split = "holdout" if evaluation.market.splits.holdout.days else "validation"
     windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
     lines = {
         "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
@@ -100,7 +104,7 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
         "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
-        "Next": f"python main.py evaluate {run} --split holdout",
+        "Next": f"python main.py evaluate {run} --split {split}",
         "": f"python main.py signals {run}",
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"

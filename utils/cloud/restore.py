@@ -8,9 +8,10 @@ from utils.cloud.store import ObjectStore, safe_name
 from utils.cloud.sync import list_generations
 from utils.errors import CheckpointError, CloudError, ConfigError, DamagedError, MissingError, UnavailableError
 from utils.runs import checkpoint
+from utils.runs.console import LOG
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.run_lock import LOCK, RunLock
-from utils.runs.run_log import CHECKPOINTS, CONFIG, standings
+from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, standings
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,12 @@ def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
         for name in files:
             if name != settings and PurePath(name).name != LOCK:
                 make_directory((folder.parent / name).parent)
-                store.get(name, folder.parent / name)
+                try:
+                    store.get(name, folder.parent / name)
+                except DamagedError as error:
+                    if not name.endswith((METRICS, LOG)):
+                        raise
+                    log.warning("%s in the cloud is not used: %s", name, error)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
             raise ConfigError(f"expected a usable generation of {run!r} in the cloud, got none; start a new run")
         if not is_here:

@@ -71,7 +71,7 @@ class CloudSync:
     def status(self) -> str:
         """Return the numbers of pending, finished and failed uploads."""
         with self._changed:
-            return f"uploads: {len(self._pending)} pending, {self._done} done, {len(self._failed)} failed"
+            return f"Upload status: {len(self._pending)} pending, {self._done} done, {len(self._failed)} failed"
 
     def missing(self) -> list[str]:
         """Return the names of failed and pending uploads, with the reason."""

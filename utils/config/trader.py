@@ -40,6 +40,9 @@ class DataConfig:
     """Share of the days, from the first, that training may read."""
     validation_fraction: kinds.InnerShare = 0.15
     """Share of the days after training that are for validation; the rest is the holdout."""
+    holdout_fraction: Annotated[float | None, Field(ge=0, lt=1)] = None
+    """Share of the days, the last ones, that are the holdout: training and validation divide the others in proportion
+    to their own shares. 0: validation ends with the data. Default: what the two leave."""
     input_clip: Annotated[float, Field(gt=0, le=10**6)] = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
     inputs: Annotated[Literal["all", "past"], kinds.Mark.SHORT] = "all"
@@ -265,6 +268,9 @@ class Config(RunSettings):
     """Generation after which the run ends."""
     census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
+    memory_report: Annotated[Literal["auto", "on", "off"], kinds.Mark.FREE] = "auto"
+    """Counts of objects at every snapshot, and tables of memory after every generation; `auto`: where the output is a
+    file, unless --census-every is 0."""
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)

@@ -5,7 +5,9 @@ from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-_living: dict[str, WeakSet[Any]] = {label: WeakSet() for label in ("environments", "agents", "replay_buffers")}
+CLASSES = {"environments": "TradingEnvironment", "agents": "DDPGAgent", "replay_buffers": "ReplayBuffer"}
+"""Names of the classes by label, as reports show them."""
+_living: dict[str, WeakSet[Any]] = {label: WeakSet() for label in CLASSES}
 T = TypeVar("T")
 
 

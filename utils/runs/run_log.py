@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import time
@@ -24,6 +25,7 @@ from utils.runs.durable import new_file
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+logger = logging.getLogger(__name__)
 CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
 _BEGAN_IN = "began_in"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
@@ -140,8 +142,13 @@ class RunLog:
         return records
 
     def truncate_to(self, generation: int) -> None:
-        """Drop the records and TensorBoard events after that generation; call it before appending to a resumed run."""
+        """Drop records and TensorBoard events after that generation before a resumed run appends; tell what is lost."""
         kept = [record for record in self.records() if record["generation"] <= generation]
+        path = self.path / METRICS
+        if torn := path.read_bytes().rpartition(b"\n")[2] if path.exists() else b"":
+            logger.warning("the last line of %s is torn and is dropped: %r", path, torn[:60])
+        if lost := sorted({*range(1, generation + 1)} - {record["generation"] for record in kept}):
+            logger.warning("%s has no record of %d generations, the first of them %d", path, len(lost), lost[0])
         write_atomically(self.path / METRICS, "".join(_line(record) for record in kept))
         self._purge_step = generation + 1
 
