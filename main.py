@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 try:
@@ -14,17 +15,21 @@ except KeyboardInterrupt:  # while modules load
 
 logger = logging.getLogger("main")
 PROGRAM = Path(__file__)
+VERSION = "0.5.0"
 
 
-def main(argv: list[str]) -> int:
-    """Run one command; returns the exit code.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, by default that of the command line; returns the exit code.
 
     0; 1 if a file cannot be written, the cloud lacks some, or numbers are not finite and the run is to stop there; 2
     for a user's mistake, 3 at the memory limit or out of memory, 130 after Ctrl-C, 143 after SIGTERM.
     """
     setup_logging()
-    command = None
+    argv, command = sys.argv[1:] if argv is None else argv, None
     try:
+        if argv == ["--version"]:
+            logger.info("erl-trader %s", VERSION)
+            return 0
         command = parse_command(argv, COMMANDS, help_lists)
         refuse_early(command.arguments)
         command.run()
@@ -41,4 +46,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

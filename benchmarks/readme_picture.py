@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import json
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from main import VERSION
 from main import main as program
 from utils.config.settings import to_dict
 from utils.config.trader import profile_config
@@ -21,16 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE, RECORD = "equity.png", "equity.json"
 
 
-def version() -> str:
-    """Return the version of the program."""
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
-
-
 def record(picture: bytes) -> dict[str, str]:
     """Return what a picture made now is recorded with: version, SHA-256 of the settings and of the picture."""
     settings = json.dumps(to_dict(profile_config("quick")), sort_keys=True).encode()
     return {
-        "version": version(),
+        "version": VERSION,
         "settings": hashlib.sha256(settings).hexdigest(),
         "picture": hashlib.sha256(picture).hexdigest(),
     }

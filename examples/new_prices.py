@@ -1,13 +1,11 @@
 """An agent on new prices: train, save, load, and ask for orders once there are later prices.
 
-python examples/new_prices.py
+python -m examples.new_prices
 """
 
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the program is not an installed package
 
 from data.synthetic.built_in import bars_frame, synthetic_market
 from main import main as program

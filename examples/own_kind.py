@@ -1,14 +1,9 @@
 """A planted market of your own: every stock has a season, a drift that swings with a period of 60 sessions.
 
-python examples/own_kind.py
+python -m examples.own_kind
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the program is not an installed package
 
 from data.synthetic.built_in import synthetic_market
 from data.synthetic.law import Float64Array, PlantedKind, register

@@ -1,15 +1,10 @@
 """A policy of your own in the trading environment: buy the stock that has risen most over 20 sessions.
 
-python examples/own_policy.py
+python -m examples.own_policy
 """
-
-import sys
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the program is not an installed package
 
 from data.market import Market
 from data.synthetic.built_in import built_in_market

@@ -101,7 +101,7 @@ def test_a_typo_does_not_hide_the_run_that_was_killed(
     (runs / "killed while it loaded" / "config.json").write_text("{}")
     capsys.readouterr()
     assert main(["--resume", "--runs-dir", str(runs)]) == 0
-    assert "resumed after generation 1" in capsys.readouterr().err
+    assert "resumed after generation 1" in capsys.readouterr().out
     assert [record["generation"] for record in records(tiny, "good")] == [1, 2]
 
 

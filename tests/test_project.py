@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from benchmarks.readme_picture import version
+from main import VERSION
 
 ROOT = Path(__file__).parent.parent
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -21,8 +21,9 @@ def lines(name: str) -> list[str]:
 
 def test_the_changelog_begins_with_this_version() -> None:
     versions = re.findall(r"^## \[(.*)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert versions[0] == version()
+    assert versions[0] == VERSION
     assert sorted(versions, key=Version, reverse=True) == versions
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_lock_file_pins_every_requirement_within_its_range() -> None:

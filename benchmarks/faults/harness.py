@@ -103,7 +103,7 @@ def flags(runs: Path, settings: str = SMALL_RUN) -> list[str]:
 def run_here(*words: str) -> Ended:
     """Run the program in this process, without judging its runs."""
     shown = io.StringIO()
-    with contextlib.redirect_stderr(shown), unjudged():
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), unjudged():
         code = program(list(words))
     return Ended(code, shown.getvalue())
 

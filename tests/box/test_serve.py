@@ -212,5 +212,5 @@ def test_it_listens_here_only_and_shows_a_token_of_its_own(
     monkeypatch.setattr("werkzeug.serving.ThreadedWSGIServer.serve_forever", once)
     monkeypatch.setenv(serve.TOKEN, given)
     assert main(["serve", "--runs-dir", str(runs), "--port", "0"]) == 130
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert bound == ["127.0.0.1"] and ("?token=" in shown) == (not given) and "chosen" not in shown

@@ -97,7 +97,9 @@ print(code, *(name for name in sys.argv[1].split() if name in sys.modules))
 @pytest.mark.parametrize(
     ("line", "code", "loaded"),
     [
-        ("--help", 0, "scipy"),  # of the kinds of market, which it lists
+        ("--help", 0, ""),
+        ("paper --help", 0, ""),
+        ("--help-all", 0, "scipy"),  # of the kinds of market, which it lists
         ("--extend none --run a/b", 2, ""),
         ("serve --host 999.1.1.1 --runs-dir .", 2, ""),
         ("prepare none.csv none.parquet", 2, "pandas jinja2"),

@@ -116,9 +116,9 @@ def test_a_new_flag_is_a_decision() -> None:
     assert {name: all_flags(name) for name in COMMANDS} == listed
 
 
-def shown_help(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+def shown_help(capsys: pytest.CaptureFixture[str], *argv: str, flag: str = "--help-all") -> str:
     with pytest.raises(SystemExit) as caught:
-        parse(*argv, "--help")
+        parse(*argv, flag)
     assert caught.value.code == 0
     return capsys.readouterr().out
 
@@ -142,6 +142,34 @@ def test_help_begins_with_commands_and_examples_and_names_every_setting_and_vari
     (tmp_path / "bars.parquet").touch()
     examples = re.findall(r"(?m)^  python main\.py(.*?)(?:  .*)?$", out[places[2] : places[3]])
     assert len(examples) == 3 and all(parse(*words.split()).name == "train" for words in examples)
+
+
+def test_the_short_help_fits_a_screen_and_names_the_main_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = shown_help(capsys, flag="--help")
+    assert len(out.splitlines()) <= 50 < len(shown_help(capsys).splitlines())
+    names = {name.split()[0] for name in COMMANDS}
+    assert names == set(re.findall(r"(?m)^  ([a-z][a-z-]+)  ", out[: out.index("examples:")]))
+    flags = set(re.findall(r"(?m)^  (--[a-z][a-z.-]+)", out))
+    assert {"--data", "--run", "--resume", "--config", "--seed"} <= flags < all_flags("train")
+    hidden = len(all_flags("train") - flags)
+    assert f"--help-all shows {hidden} further flags" in out
+    for command in ("features", "sweep", "fuel-breaks train"):
+        own = {one.flag for one in known_settings(command) if one.path[0] != "settings"}
+        assert own <= set(re.findall(r"--[a-z][a-z.-]+", shown_help(capsys, *command.split(), flag="-h")))
+
+
+@pytest.mark.parametrize("group", sorted({name.split()[0] for name in COMMANDS if " " in name}))
+def test_a_group_of_commands_has_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [name for name in COMMANDS if name.startswith(f"{group} ")]
+    out = shown_help(capsys, group, flag="--help")
+    assert re.findall(rf"(?m)^  ({group} [a-z]+)", out) == names
+    listed = ", ".join(name.split()[1] for name in names)
+    assert refusal(group) == f"expected a command of {group} ({listed}), got none; see {group} --help"
+    assert "the nearest is" in refusal(group, f"{names[0].split()[1]}x")
+    assert "the nearest is" not in refusal(group, "--zzz"), "no command is offered for what is none"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -174,7 +202,7 @@ def test_profile_and_data_follow_what_is_there_and_what_is_named(tmp_path: Path)
 
 
 def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
-    *_, shown = help_lists().values()
+    *_, shown = help_lists("train", True).values()
     assert shown.keys() == PLANTED_KINDS.keys()
     for kind, planted in PLANTED_KINDS.items():
         rules, config = planted.trading_rules, settings_from("--synthetic.kind", kind)

@@ -84,7 +84,7 @@ def test_a_past_that_was_adjusted_again_is_taken(
     bars["volume"] = bars["volume"].astype(float).mask(is_past, bars["volume"] / factor)
     new = written(bars[bars["date"].isin(days[-1 - repeated :])], tmp_path / "new.csv")
     assert main(["prepare", str(new), str(target), "--append"]) == 0
-    assert f"AAPL: prices of the past times {factor:g}, for a dividend or a split" in capsys.readouterr().err
+    assert f"AAPL: prices of the past times {factor:g}, for a dividend or a split" in capsys.readouterr().out
     prepare(written(bars, tmp_path / "all.csv"), tmp_path / "all.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(target), pd.read_parquet(tmp_path / "all.parquet"), rtol=1e-6)
 
@@ -147,7 +147,7 @@ def test_an_index_is_appended_to_its_own_file(tmp_path: Path, capsys: pytest.Cap
     closes = read_benchmark(tmp_path / "bars.benchmark.csv", own["date"].to_numpy())
     np.testing.assert_array_equal(closes, own["close"])
     assert len(pd.read_parquet(target)) == len(bars) - len(own)
-    assert f"Appended: {(bars['date'] >= middle).sum()} bars" in capsys.readouterr().err
+    assert f"Appended: {(bars['date'] >= middle).sum()} bars" in capsys.readouterr().out
     written(own.assign(close=own["close"] * 1.1, ticker="^SPX"), tmp_path / "index.csv")
     others = bars[(bars["ticker"] != "^SPX") & (bars["date"] > bars["date"].unique()[-5])]
     written(pd.concat([own.assign(close=own["high"]), others]), tmp_path / "bars.csv")

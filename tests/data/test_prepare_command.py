@@ -43,7 +43,7 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     target = source.parent / "out" / "prices.parquet"
     assert main(["prepare", str(source), str(target)]) == 0
     assert sorted(path.name for path in target.parent.iterdir()) == ["prices.html", "prices.parquet"]
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     for line in (
         "2019       152        2   294     96.71",
         "Gaps: 1: BBB 10 sessions, 2019-09-06 to 2019-09-23",

@@ -121,7 +121,7 @@ def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytes
         assert evaluate(runs, "--run", name, "--split", "holdout") == 0
         lines = [json.loads(line) for line in (runs / LEDGER).read_text().splitlines()]
         assert len(lines) == count
-        assert f"by the data's fingerprint: {count}, of {champions} champions" in capsys.readouterr().err
+        assert f"by the data's fingerprint: {count}, of {champions} champions" in capsys.readouterr().out
         found.append(results(runs, "holdout", name))
         last, verdict = lines[-1], found[-1]["verdict"]
         assert last["run"] == name and last["result"] == verdict["sentence"] and verdict["trials"] == champions

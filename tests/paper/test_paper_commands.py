@@ -81,7 +81,7 @@ def test_an_account_goes_on_from_day_to_day(
     written = page.stat().st_mtime_ns
     assert paper(home, "step", "daily") == 0
     assert kinds(home, "daily") == rows and page.stat().st_mtime_ns == written  # nothing the second time
-    assert "nothing to do" in capsys.readouterr().err
+    assert "nothing to do" in capsys.readouterr().out
     write(data, LEARNED + 1)
     assert paper(home, "step", "daily") == 0
     write(data, LEARNED + 4)
@@ -116,7 +116,7 @@ def test_what_cannot_be_right_is_held_until_it_is_accepted(
 def test_a_replay_is_its_backtest(home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert paper(home, "open", "demo", "--run", "one") == 0
     assert paper(home, "replay", "demo", "--to", DATES[LEARNED - 10]) == 0
-    assert "equal bit for bit" in capsys.readouterr().err
+    assert "equal bit for bit" in capsys.readouterr().out
     assert (home / "runs" / "demo" / "replay" / REPORT).is_file()
 
 
@@ -135,6 +135,18 @@ def test_mistakes_are_one_line(
     assert paper(home, *words) == code
     assert capsys.readouterr().err.count("expected") == 1
     assert not (home / "runs" / "other").exists()
+
+
+def test_without_a_name_the_accounts_are_named(
+    home: Path, tmp_path: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert paper(home, "open", "known", "--run", "one") == 0
+    for command in ("step", "status", "go", "open"):
+        assert paper(home, command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "expected the NAME of a paper account, got none" in line and re.search(r"has .*\bknown\b", line)
+    assert main(["paper", "step", "--runs-dir", str(tmp_path)]) == 2
+    assert "`paper open NAME` begins one" in capsys.readouterr().err
 
 
 def test_a_broker_is_not_asked_to_hold_a_basket(
@@ -202,7 +214,7 @@ def test_a_head_that_was_shown_must_be_in_the_journal(
     kept = (path / JOURNAL).read_bytes()
     write(data, LEARNED + 1)
     assert paper(home, "step", "head") == paper(home, "status", "head") == 0
-    found = re.findall(r"head of the journal: ([0-9a-f]{64}), row", capsys.readouterr().err)
+    found = re.findall(r"head of the journal: ([0-9a-f]{64}), row", capsys.readouterr().out)
     assert found[-1] in (path / REPORT).read_text() and found[-1] in hashes(home, "head")
     write(data, LEARNED + 2)
     assert paper(home, "step", "head", "--head", found[-1]) == 0
@@ -260,7 +272,7 @@ def test_dividends_splits_and_new_names_from_the_command_line(
         file.loc[is_past & (file["ticker"] == ticker), prices] *= ratio
         file.to_parquet(data)
     assert paper(home, "step", "names") == 0
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert "dividend of T0" in shown and "split of T1" in shown
     assert main(["signals", "--run", "one", "--data", str(data), "--runs-dir", str(home / "runs")]) == 0
     renamed = file.assign(ticker=file["ticker"].replace("T2", "NEW"))

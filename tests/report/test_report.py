@@ -69,7 +69,7 @@ def read(runs: Path, *names: str) -> list[ReportedRun]:
 
 def test_the_command_shows_a_table_and_writes_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(runs, "one", "two", "one") == 0
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     head, _, *rows = shown[shown.index("run ") :].splitlines()
     assert head.split()[:2] == ["run", "Return"] and [row.split()[0] for row in rows[:2]] == ["one", "two"]
     assert "results can be compared" in shown and f"written to {runs / 'report.html'}" in shown

@@ -75,7 +75,7 @@ def test_a_run_is_in_the_cloud_when_it_ends(
     here, there = files_below(tiny.parent / "runs" / "one"), files_below(volume / "one")
     assert here.pop("run.log").startswith(log := there.pop("run.log")) and b"Result of the champion" in log
     assert there == here and any(name.startswith("tensorboard/") for name in there)
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert {"summary.json", "report.html", "fitness.png", "equity.png", "memory.png", "market.json"} < there.keys()
     assert len(re.findall(r"Upload status: \d+ pending, \d+ done, 0 failed", shown)) == 3
     assert "Upload status: 0 pending" in shown.splitlines()[-1]
@@ -86,8 +86,8 @@ def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixtu
     shutil.move(cut.parent / "runs" / "whole", cut.parent / "whole")
     shutil.rmtree(cut.parent / "runs")
     assert resume(cut) == 0
-    shown = capsys.readouterr().err
-    assert "restored run cut from the cloud" in shown and "WARNING" not in shown
+    told, warned = capsys.readouterr()
+    assert "restored run cut from the cloud" in told and "WARNING" not in warned
     log = (cut.parent / "runs" / "cut" / "run.log").read_text()
     assert all(f"Generation {generation} of" in log for generation in (1, 2, 3))
     assert len(list((cut.parent / "runs" / "cut" / "tensorboard").iterdir())) == 2
@@ -127,7 +127,7 @@ def test_a_run_whose_newest_checkpoint_rotted_takes_the_clouds(cut: Path, capsys
     (folder / "checkpoints" / "generation-000002" / "replay.safetensors").write_bytes(b"rotten")
     (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text().splitlines(keepends=True)[0])
     assert resume(cut, "cut") == 0
-    assert "resumed after generation 2" in capsys.readouterr().err
+    assert "resumed after generation 2" in capsys.readouterr().out
     assert_like_whole(cut)
 
 

@@ -64,8 +64,8 @@ def test_a_resumed_run_uses_the_generation_before(
     reseal(path)
     with unjudged():
         assert run(tiny, "--resume", "cut", "--generations", "3") == 0
-    shown = capsys.readouterr().err
-    assert "generation-000002 is not used: " in shown and "resumed after generation 1" in shown
+    told, warned = capsys.readouterr()
+    assert "generation-000002 is not used: " in warned and "resumed after generation 1" in told
     assert [record | {"generations": 3} for record in records(tiny, "cut")] == records(tiny, "whole")
     assert parameters(tiny, "cut", 3) == parameters(tiny, "whole", 3)
 

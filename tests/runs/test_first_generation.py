@@ -47,7 +47,7 @@ def test_it_begins_anew_from_its_own_settings(
     assert run(tiny, "--resume", "cut", "--seed", "8") == 2
     (tiny.parent / "runs" / "cut" / "metrics.jsonl").write_text('{"generation": 1}\n{"gener')
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume"]) == 0
-    assert "it begins anew" in capsys.readouterr().err
+    assert "it begins anew" in capsys.readouterr().out
     assert_like_whole(tiny)
 
 

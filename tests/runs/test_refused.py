@@ -70,7 +70,7 @@ def test_a_complete_run_says_how_it_goes_on(
     for name in ([], ["one"]):
         capsys.readouterr()
         assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", *name]) == 0
-        line = told(capsys)
+        (line,) = capsys.readouterr().out.splitlines()
         assert "one is complete: its 2 generations" in line and "--resume one --generations 4" in line
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", "one", "--generations", "1"]) == 2
     assert "expected --generations of at least 2" in told(capsys)

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -238,15 +239,39 @@ def test_tensorboard_shows_numbers_once_after_a_resume(tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("restore_process")
 def test_logging_goes_to_the_console_and_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    console = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", console)
+    results, progress = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", results)
+    monkeypatch.setattr(sys, "stderr", progress)
     setup_logging()
     setup_logging(tmp_path)
-    with tqdm(total=2, file=console) as bar:
+    with tqdm(total=2, file=progress) as bar:
         bar.update()
         logging.getLogger("training").info("Loaded: %d days", 5)
+        logging.getLogger("utils.progress").info("train: 1 of 2 updates")
+    logging.getLogger("data").warning("a gap")
     logging.getLogger("torch._subclasses").info("unseen")
     lines = (tmp_path / "run.log").read_text().splitlines()
-    assert len(lines) == 1 and lines[0].endswith("INFO Loaded: 5 days")
-    assert console.getvalue().count("Loaded: 5 days\n") == 1
-    assert "unseen" not in console.getvalue()
+    assert len(lines) == 3 and lines[0].endswith("INFO Loaded: 5 days")
+    assert results.getvalue() == "Loaded: 5 days\n"
+    told = progress.getvalue()
+    assert "Loaded" not in told and told.index("train: 1 of 2 updates\n") < told.index("WARNING a gap\n")
+
+
+def test_a_reader_who_has_enough_ends_no_command_and_gets_no_traceback() -> None:
+    """As in `signals | head -1`."""
+    script = """
+import logging, os, sys
+from utils.runs.console import setup_logging
+setup_logging()
+os.close(int(sys.argv[1]))
+for _ in range(3):
+    logging.getLogger("training").info("an order")
+logging.getLogger("training").warning("it goes on")
+"""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", script, str(reading)]
+    process = subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True, pass_fds=(reading,))
+    os.close(reading)
+    os.close(writing)
+    _, told = process.communicate(timeout=100)
+    assert (process.returncode, told) == (0, "WARNING it goes on\n")

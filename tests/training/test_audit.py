@@ -259,7 +259,7 @@ def test_the_command_reports_and_names_a_leak(
         assert tiny_run.run(settings, "--run", "one") == 0
     flags = ["audit", "--runs-dir", str(tmp_path / "runs"), "--days", "1", "--run"]
     assert main([*flags, "one"]) == 0
-    assert "poisoned and scaled; 3 futures" in capsys.readouterr().err
+    assert "poisoned and scaled; 3 futures" in capsys.readouterr().out
     assert main([*flags, "two"]) == 2
     monkeypatch.setattr(loader, "indicators", of_result(earlier)(loader.indicators))
     assert main([*flags, "one"]) == 1

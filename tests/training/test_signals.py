@@ -274,7 +274,7 @@ def command(folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
 
 def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, before = command(folder)
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     code, after = command(folder, "--data", str(folder / "more.parquet"))
     assert code == 0 and shown.splitlines()[0] == before["evidence"]
     dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
@@ -309,7 +309,7 @@ def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.Capt
     assert code == 0 and made["orders"] == []
     assert [position["sessions_held"] for position in made["positions"]] == [1, 2, 3, 4, 5]
     assert made["cash"] == pytest.approx(500_000 - 100 * sum(prices) * 1.001) and made["capital"] == 500_000
-    assert "open positions" in capsys.readouterr().err
+    assert "open positions" in capsys.readouterr().out
 
 
 def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
@@ -335,9 +335,9 @@ def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     ]
     bought = {order["ticker"]: int(order["value"] / order["close"]) for order in after[1]["orders"]}
     assert {one["symbol"]: int(one["qty"]) for one in requests[2:]} == bought
-    shown = capsys.readouterr().err
+    shown, warned = capsys.readouterr()
     assert (f"to be sold at the next open: {', '.join(sales)}" in shown) == bool(sales)
-    assert "nothing is sent" in shown and "less than a share, and not in the files for brokers: T2" in shown
+    assert "nothing is sent" in shown and "less than a share, and not in the files for brokers: T2" in warned
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,7 @@ def test_the_command_shows_the_basket_as_a_block_and_writes_its_parts(
     code, made = command(folder, "--ib", str(ib), "--capital", "100000")
     assert code == 0
     block = f"basket: 5 stocks, {made['basket']['value']:,.0f}"
-    assert block in capsys.readouterr().err and 49_000 < made["basket"]["value"] < 50_000
+    assert block in capsys.readouterr().out and 49_000 < made["basket"]["value"] < 50_000
     with ib.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if "-basket-" in row["BasketTag"]]
     assert {row["Symbol"]: int(row["Quantity"]) for row in rows} == {

@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
+from training.paper.journal import JOURNAL
 from utils.config import kinds
-from utils.config.cli import Command
+from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals, default_settings
+from utils.errors import ConfigError
 from utils.runs.run_lock import require_free
 
 
@@ -149,12 +151,18 @@ class ServeArguments:
 class PaperNameArguments:
     """Arguments of commands about a paper account."""
 
-    name: kinds.AccountName
+    name: kinds.AccountName = ""
     runs_dir: kinds.RunsFolder = kinds.RUNS
 
     @property
     def path(self) -> Path:
-        """The account's folder."""
+        """The account's folder. Raises ConfigError without a name."""
+        if not self.name:
+            known = ", ".join(sorted(path.parent.name for path in self.runs_dir.glob(f"*/{JOURNAL}")))
+            raise ConfigError(
+                f"expected the NAME of a paper account, got none; {self.runs_dir} has "
+                f"{known or 'no account: `paper open NAME` begins one'}"
+            )
         return self.runs_dir / self.name
 
 
@@ -261,7 +269,7 @@ class WalkForwardArguments(StudyArguments):
 
 @checked_dataclass
 class SweepArguments(StudyArguments):
-    """Try settings: train trials that differ in some of them, each on several seeds, and find the best on validation.
+    """Find the best settings on validation days: train trials that differ in some, each on several seeds.
 
     Each trial is a few training runs in runs/NAME/trial-N-seed-K; --run, --resume and all settings of a training run
     apply: they are what the trials vary. Which ones may vary: evolution.*, learning.*, generations,
@@ -318,23 +326,36 @@ def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**default_settings(stated), **planted_kind(stated["synthetic.kind"]).trading_rules}
 
 
-def help_lists() -> Mapping[str, Mapping[str, str]]:
-    """Return the lists with which the help begins."""
-    from data.synthetic.planted import PLANTED_KINDS
+def help_lists(name: str, is_whole: bool) -> Lists:
+    """Return the lists with which the help of `train` or of a group begins, in short or whole; none of others."""
+    texts = {key: str(command.arguments.__doc__).split("\n\n")[0] for key, command in COMMANDS.items()}
+    if name in GROUPS:
+        return {"commands, each with a --help of its own": {k: text for k, text in texts.items() if k.startswith(name)}}
+    if name != DEFAULT_COMMAND:
+        return {}
+    if not is_whole:
+        texts = {key: in_short(text) for key, text in texts.items() if " " not in key} | GROUPS
+    commands = {"commands, each with a --help of its own (train may be left out)": texts, "examples": EXAMPLES}
+    if not is_whole:
+        return commands
+    from data.synthetic.planted import PLANTED_KINDS  # takes long where no kind is needed
 
-    commands = {name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in COMMANDS.items()}
     kinds = {}
     for name, kind in PLANTED_KINDS.items():
         rules = [f"--{rule.replace('_', '-')} {value:g}" for rule, value in kind.trading_rules.items()]
         kinds[name] = kind.structure + "".join(f" (brings {rule})" for rule in rules)
     return {
-        "commands, each with a --help of its own (train may be left out)": commands,
-        "examples": EXAMPLES,
+        **commands,
         "environment variables": ENVIRONMENT,
         "what each --synthetic.kind plants in the built-in market": kinds,
     }
 
 
+GROUPS = {
+    "paper": "Trade with a champion day after day",
+    "fuel-breaks": "Place fuel breaks on a landscape",
+}
+"""Groups of commands by the first word of their names."""
 COMMANDS = {
     "train": Command(TrainArguments, "training.commands.train:run_train", run_defaults),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),

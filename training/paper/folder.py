@@ -40,7 +40,7 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
         ConfigError: there is such a folder, the run fills orders at the close, there is no such calendar, or a broker
             would have to hold a basket.
     """
-    path, name = arguments.runs_dir / arguments.name, arguments.name
+    path, name = arguments.path, arguments.name
     if path.exists():
         raise ConfigError(f"expected a new name for the account, got {name!r}, which is in {path.parent} already")
     if run.config.env.fill != "next_open":

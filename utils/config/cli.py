@@ -2,19 +2,24 @@
 
 import argparse
 import pkgutil
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, get_origin, get_type_hints
 
 from utils.config.kinds import Mark
 from utils.config.settings import LATEST, Setting, flatten, from_dict, hint, read_toml, settings_of, to_dict
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
+HELP_ALL = "--help-all"
+Lists = Mapping[str, Mapping[str, str]]
+"""Texts by name, by the title of their list."""
 
 
 class Command(NamedTuple):
@@ -47,7 +52,7 @@ class ParsedCommand:
         """
         words = ["python", program, *([] if self.name == DEFAULT_COMMAND else self.name.split()), *flags]
         for setting in settings_of(type(self.arguments)).values():
-            if len(setting.path) == 1 and Mark.FREE in setting.field.metadata:
+            if len(setting.path) == 1 and (Mark.FREE in setting.field.metadata or not setting.flag):
                 words += setting.words(getattr(self.arguments, setting.name))
         return shlex.join(words)
 
@@ -60,14 +65,14 @@ class ParsedCommand:
 def parse_command(
     argv: Sequence[str],
     commands: Mapping[str, Command],
-    lists: Callable[[], Mapping[str, Mapping[str, str]]] = dict,
+    lists: Callable[[str, bool], Lists] = lambda name, is_whole: {},
 ) -> ParsedCommand:
     """Return the command in `argv` (without the program's name).
 
     Settings come from the defaults, then the TOML file, then the flags, and are validated together.
 
     Args:
-        lists: returns texts by name, by title, with which the help of the default command begins.
+        lists: returns what the help of a command or a group begins with, in short or whole.
 
     Raises:
         ConfigError: what cannot be run, in one line.
@@ -75,17 +80,18 @@ def parse_command(
     """
     words = list(argv) if argv and not argv[0].startswith("-") else [DEFAULT_COMMAND, *argv]
     name = next((name for name in (" ".join(words[:2]), words[0]) if name in commands), None)
+    asked = {"-h", "--help", HELP_ALL} & set(words)
     if name is None:
-        near = hint(words[0], commands, "; see --help")
-        raise ConfigError(f"expected a command ({', '.join(commands)}), got {words[0]!r}{near}")
+        _group_help(words, commands, lists, is_asked=bool(asked))
     words, command = words[len(name.split()) :], commands[name]
     known, settings = settings_of(command.arguments), get_type_hints(command.arguments).get("settings")
     defaults = {} if settings is None else flatten(to_dict(settings()))
-    if {"-h", "--help"} & set(words):
-        _parser(name, command, defaults, lists() if name == DEFAULT_COMMAND else {}).print_help()
+    if asked:
+        is_whole = HELP_ALL in asked
+        _parser(name, command, defaults, lists(name, is_whole), is_whole=is_whole).print_help()
         raise SystemExit(0)
     try:
-        found, rest = _parser(name, command, defaults, {}).parse_known_args(words)
+        found, rest = _parser(name, command, defaults).parse_known_args(words)
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from None
     if rest:
@@ -103,16 +109,33 @@ def parse_command(
     return ParsedCommand(name, command.function, arguments, explicit)
 
 
-def _parser(
-    name: str, command: Command, defaults: Mapping[str, Any], lists: Mapping[str, Mapping[str, str]]
-) -> argparse.ArgumentParser:
-    """Make the parser of a command, whose help says the meaning, limits and default of every argument."""
-    known = settings_of(command.arguments)
-    places = [setting.name.upper() for setting in known.values() if not setting.flag]
-    shown = "[command]" if name == DEFAULT_COMMAND else name
+def _group_help(
+    words: Sequence[str], commands: Mapping[str, Command], lists: Callable[[str, bool], Lists], *, is_asked: bool
+) -> NoReturn:
+    """Show the help of a group of commands; ConfigError where it is not asked for, or there is no such group."""
+    group = [name.partition(" ")[2] for name in commands if name.startswith(f"{words[0]} ")]
+    if group and is_asked:
+        _bare_parser(f"{words[0]} COMMAND", None, lists(words[0], False)).print_help()
+        raise SystemExit(0)
+    if group:
+        wrong, see = " ".join(words[1:2]), f"; see {words[0]} --help"
+        near = hint(wrong, group, see) if wrong else see
+        raise ConfigError(f"expected a command of {words[0]} ({', '.join(group)}), got {wrong or 'none'}{near}")
+    known = dict.fromkeys(name.partition(" ")[0] for name in commands)
+    near = hint(words[0], known, "; see --help")
+    raise ConfigError(f"expected a command ({', '.join(known)}), got {words[0]!r}{near}")
+
+
+def in_short(text: str) -> str:
+    """Return the first clause of a help text."""
+    return re.split(r"[.:;](?: |$)", text)[0]
+
+
+def _bare_parser(usage: str, description: str | None, lists: Lists) -> argparse.ArgumentParser:
+    """Make a parser without arguments, whose help shows the lists."""
     parser = argparse.ArgumentParser(
-        usage=" ".join(["python main.py", shown, *places, "[flags]"]),
-        description=command.arguments.__doc__,
+        usage=f"python main.py {usage} [flags]",
+        description=description,
         add_help=False,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
@@ -123,7 +146,30 @@ def _parser(
         group = parser.add_argument_group(title)
         for key, text in texts.items():
             group.add_argument(key, metavar=key, nargs="?", help=text.replace("%", "%%"))
+    return parser
+
+
+def _parser(
+    name: str,
+    command: Command,
+    defaults: Mapping[str, Any],
+    lists: Lists = MappingProxyType({}),
+    *,
+    is_whole: bool = True,
+) -> argparse.ArgumentParser:
+    """Make the parser of a command, whose help says the meaning, limits and default of its arguments.
+
+    Unless it `is_whole`, of the settings of a run only the main ones are known.
+    """
+    known = settings_of(command.arguments)
+    hidden = {key for key, one in known.items() if one.path[0] == "settings" and Mark.MAIN not in one.field.metadata}
+    places = [setting.name.upper() for setting in known.values() if not setting.flag]
+    words = ["[command]" if name == DEFAULT_COMMAND else name, *places]
+    parser = _bare_parser(" ".join(words), command.arguments.__doc__, lists)
     groups = {"": parser.add_argument_group("options")}
+    if is_short := bool(hidden) and not is_whole:
+        known = {key: setting for key, setting in known.items() if key not in hidden}
+        parser.epilog = f"{HELP_ALL} shows {len(hidden)} further flags."
     for key, setting in known.items():
         concern, kind, default = key.rpartition(".")[0], setting.kind, defaults.get(key, setting.field.default)
         if concern not in groups:
@@ -131,7 +177,8 @@ def _parser(
         facts = [setting.expected] if setting.expected != setting.word else []
         if default is not None and not setting.field.is_required() and "default:" not in setting.help:
             facts.append(f"default: {default}")
-        text = f"{setting.help} ({'; '.join(facts)})".removesuffix(" ()").replace("%", "%%")
+        text = in_short(setting.help) if is_short else f"{setting.help} ({'; '.join(facts)})".removesuffix(" ()")
+        text = text.replace("%", "%%")
         options: dict[str, Any] = {"metavar": setting.word, "type": partial(_value, setting=setting)}
         if not setting.flag:
             options = {"metavar": key.upper(), "nargs": "*" if get_origin(kind) is tuple else "?"}

@@ -23,6 +23,8 @@ class Mark(Enum):
     """Its flag without a value means the newest run."""
     INPUT = auto()
     """A file that must exist where its flag is given."""
+    MAIN = auto()
+    """A setting of runs that `--help` shows; the others are shown by `--help-all`."""
     OUTPUT = auto()
     """A file to write, in a folder that must exist."""
 
@@ -59,6 +61,7 @@ Device = Annotated[
     rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
     Field(description="Device of tensor operations; `auto` is CUDA where there is one."),
     Mark.FREE,
+    Mark.MAIN,
 ]
 Threads = Annotated[
     int,

@@ -83,19 +83,19 @@ class Setting:
         """Return the words of a command line that give it a value; none for None."""
         if self.kind is bool:
             return [self.flag] if value != self.field.default else []
-        return [] if value is None else [self.flag, str(value)]
+        return [] if value is None else [*filter(None, [self.flag]), str(value)]
 
 
 @checked_dataclass
 class RunSettings:
     """Settings common to all kinds of runs."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), Mark.MAIN] = 0
     """Seed of all random numbers."""
     device: kinds.Device = "auto"
-    run: Annotated[kinds.FolderName, Mark.FREE] = None
+    run: Annotated[kinds.FolderName, Mark.FREE, Mark.MAIN] = None
     """Name of the run's folder; default: a new one by date and time."""
-    resume: Annotated[kinds.FolderName, Mark.NEWEST_IF_BARE, Mark.FREE] = None
+    resume: Annotated[kinds.FolderName, Mark.NEWEST_IF_BARE, Mark.FREE, Mark.MAIN] = None
     """Continue the named run, or the newest one if no name is given."""
     runs_dir: kinds.RunsFolder = kinds.RUNS
     keep_checkpoints: Annotated[kinds.PositiveInt, Mark.FREE] = 3

@@ -60,7 +60,7 @@ class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
     kind: str = "mixed"
-    """Planted structure: one of the kinds of market that `python main.py --help` lists."""
+    """Planted structure: one of the kinds of market that `python main.py --help-all` lists."""
     days: Annotated[int, Field(ge=2)] = 4000
     """Days of the market."""
     stocks: kinds.PositiveInt = 40
@@ -256,15 +256,15 @@ class Config(RunSettings):
     SETTLEMENT_PERIOD_DAYS: ClassVar[int] = EnvironmentConfig.settlement_days
     GRADIENT_STEPS_PER_GENERATION: ClassVar[int] = LearningConfig.gradient_steps
     GRADIENT_ACCUMULATION_STEPS: ClassVar[int] = LearningConfig.gradient_accumulation
-    data: kinds.InputFile = None
+    data: Annotated[kinds.InputFile, kinds.Mark.MAIN] = None
     """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""
-    investable: kinds.InputFile = None
-    """Text file, one ticker per line: the stocks that may be bought; default: all."""
-    features: kinds.InputFile = None
+    investable: Annotated[kinds.InputFile, kinds.Mark.MAIN] = None
+    """Stocks that may be bought: a text file, one ticker per line; default: all."""
+    features: Annotated[kinds.InputFile, kinds.Mark.MAIN] = None
     """Python file of own features of daily bars: each public function takes wide bars and returns one frame."""
-    profile: Annotated[Profile, kinds.Mark.FREE, Field(description=_PROFILE_HELP)] = "quick"
-    generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 25
+    profile: Annotated[Profile, kinds.Mark.FREE, kinds.Mark.MAIN, Field(description=_PROFILE_HELP)] = "quick"
+    generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE, kinds.Mark.MAIN] = 25
     """Generation after which the run ends."""
     census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""

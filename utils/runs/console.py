@@ -1,16 +1,18 @@
 """Log messages: lines on the terminal, all of them in the run's log."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
-from utils.progress import REPORTER
+from utils.progress import REPORTER, Progress
 
 LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers whose debug messages go to the run's log; those of libraries do not."""
+PROGRESS = Progress.__module__  # name of the logger of progress
 OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
 
 
@@ -34,13 +36,18 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> Non
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes messages to standard error through tqdm, which redraws its bars below them."""
+    """Writes results to standard output; progress, warnings and errors to standard error, where bars are drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message."""
+        """Write a message through tqdm, which redraws its bars below it."""
+        is_result = record.levelno < logging.WARNING and record.name != PROGRESS
+        stream = sys.stdout if is_result else sys.stderr
         try:
-            tqdm.write(self.format(record), file=sys.stderr)
+            tqdm.write(self.format(record), file=stream)
+            stream.flush()  # whoever follows a file or a pipe sees a message at once
             REPORTER.quiet()
+        except BrokenPipeError:  # whoever read the pipe has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         except Exception:  # logging must not stop a run; logging's own handlers do the same
             self.handleError(record)
 
