@@ -54,7 +54,7 @@ def _judged(run: str) -> tuple[str, ...]:
     """Commands that judge a finished run and ask it for orders."""
     return (
         f"evaluate --runs-dir {{runs}} --run {run} --split validation {_PICKERS}",
-        f"evaluate --runs-dir {{runs}} --run {run} --split holdout {_PICKERS}",
+        f"evaluate --runs-dir {{runs}} --run {run} --split holdout --spend-look {_PICKERS}",
         f"signals --runs-dir {{runs}} --run {run} --json {{runs}}/orders.json",
     )
 

@@ -1,13 +1,20 @@
 """The program as a user runs it: whole runs on a tiny market, resuming, and mistakes."""
 
+import dataclasses
+import html
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
+from training.commands.table import COMMANDS
+from utils.config.cli import parse_command
+from utils.config.trader import Config
+from utils.runs.run_log import RunLog
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 POLICIES = {
@@ -48,6 +55,10 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert len(summary["uss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
     policies = {*POLICIES, "ridge", "LightGBM", "planted rule", "oracle"}
     assert set(json.loads((folder / "results.json").read_text())["policies"]) == policies
+    page = html.unescape((folder / "report.html").read_text())
+    (again,) = re.findall(r"<pre><code>(python main.py --profile .*?)</code>", page)
+    repeated = parse_command(shlex.split(again)[2:], COMMANDS).arguments.settings
+    assert dataclasses.replace(repeated, run="one") == RunLog.open(folder.parent, "one").settings(Config)
     shown, log = capsys.readouterr().out, (folder / "run.log").read_text()
     for text in (
         f"Run {folder}: 2 generations of 4 agents, quick profile, seed 0, on cpu\n",

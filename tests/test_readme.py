@@ -30,7 +30,7 @@ SHOWN = list(dict.fromkeys(re.findall(r"(?m)^python main\.py(?! fuel-breaks| pap
 BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 SMALL = {
-    "prepare": [],
+    "prepare": ["--overwrite"],
     "features": ["--config", "run.toml"],
     "evaluate": ["--random-pickers", "20", "--rivals", "none"],
     "signals": [],

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from utils.config.settings import (
 )
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, profile_config
 from utils.errors import ConfigError
+from utils.runs.run_log import RunLog
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
 
@@ -220,6 +222,18 @@ def test_settings_beside_one_that_is_named_keep_their_defaults() -> None:
     default = type(settings)()
     assert settings == with_settings(default, {"env.scenarios.winds": 4}) != default
     assert settings.env.scenarios.reward_ignitions_per_wind == default.env.scenarios.reward_ignitions_per_wind == 20
+
+
+@given(command_lines())
+def test_a_run_is_repeated_from_the_settings_in_its_folder(line: tuple[list[str], dict[str, Any]]) -> None:
+    settings = parse(*line[0]).arguments.settings
+    with tempfile.TemporaryDirectory() as name:
+        folder = RunLog.create(Path(name), "one", to_dict(dataclasses.replace(settings, run="one"))).path
+        here = dataclasses.replace(settings, run=None, runs_dir=Config().runs_dir)
+        for file in ("config.toml", "config.json"):
+            assert parse("--config", str(folder / file), cuda=True).arguments.settings == here
+        (folder / "config.json").write_text("[1]")
+        assert "expected settings of a run in" in refusal("--config", str(folder / "config.json"))
 
 
 def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None:

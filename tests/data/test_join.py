@@ -46,7 +46,7 @@ def test_further_numbers_are_kept_under_their_titles_and_named(
     source.loc[0, "P/E"] = 12.5
     text = source.to_csv(index=False).replace('"""1,234.5"""', '"1,234.5"')
     (tmp_path / "source.csv").write_text(text)
-    words = ["prepare", str(tmp_path / "source.csv"), str(tmp_path / "bars.parquet")]
+    words = ["prepare", str(tmp_path / "source.csv"), str(tmp_path / "bars.parquet"), "--overwrite"]
     assert main(words) == 0
     rows = pd.read_parquet(tmp_path / "bars.parquet")
     assert list(rows.columns[7:]) == ["mkt_cap_usd", "p_e", "shares"]

@@ -63,7 +63,10 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "words"),
     [
         (["nowhere", "prices.parquet"], "does not exist"),
-        (["source.parquet", "source.parquet"], "which is that file"),
+        (["source.parquet", "source.parquet", "--overwrite"], "which is that file"),
+        (["source.parquet", "source.parquet"], "which exists; give --overwrite or --append"),
+        (["source.parquet", "one.parquet"], "one.html, which exists; give --overwrite or --append"),
+        (["source.parquet"], "TARGET: expected PATH, got nothing"),
         (["source.parquet", "prices.html"], "expected a parquet file as TARGET"),
         (
             ["source.parquet", "prices.parquet", "--benchmark", "CCC"],
@@ -81,12 +84,23 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(source.parent)
+    Path("one.html").write_text("not to be lost")
     Path("one.csv").write_text("Date,Open,High,Low,Close\n2020-01-02,1,1,1,1\n")
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
     assert main(["prepare", *arguments]) == 2
     shown = capsys.readouterr().err.strip().splitlines()
     assert len(shown) == 1 and words in shown[0]
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
+
+
+def test_a_file_is_replaced_on_request(source: Path) -> None:
+    target = source.with_name("prices.parquet")
+    assert main(["prepare", str(source), str(target)]) == 0
+    before = target.read_bytes()
+    bars(("CCC", "DDD")).to_parquet(source)
+    assert main(["prepare", str(source), str(target)]) == 2 and target.read_bytes() == before
+    assert main(["prepare", str(source), str(target), "--overwrite"]) == 0
+    assert set(pd.read_parquet(target)["ticker"]) == {"CCC", "DDD"}
 
 
 def test_names_cannot_act_in_the_page(source: Path) -> None:

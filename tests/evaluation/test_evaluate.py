@@ -118,7 +118,7 @@ def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytes
         train(runs.parent, "--run", "two", "--seed", "1", "--generations", "1")
     found = []
     for count, (name, champions) in enumerate((("one", 1), ("one", 1), ("two", 2)), start=1):
-        assert evaluate(runs, "--run", name, "--split", "holdout") == 0
+        assert evaluate(runs, "--run", name, "--split", "holdout", "--spend-look") == 0
         lines = [json.loads(line) for line in (runs / LEDGER).read_text().splitlines()]
         assert len(lines) == count
         assert f"by the data's fingerprint: {count}, of {champions} champions" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The commands of a paper account, from its opening to its page, on one tiny run."""
 
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from datetime import date
@@ -15,8 +16,11 @@ from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import Keeper
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
+from training.evaluation.holdout import LEDGER, read_looks
 from training.paper.account import Account
 from training.paper.journal import JOURNAL, STOP, Journal
+from training.run.market import read_market_record
+from training.run.saved import open_saved_run
 from utils.errors import ConfigError
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import REPORT
@@ -114,10 +118,38 @@ def test_what_cannot_be_right_is_held_until_it_is_accepted(
 
 
 def test_a_replay_is_its_backtest(home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Walked on validation days, without a look at the holdout, and told in a few lines."""
     assert paper(home, "open", "demo", "--run", "one") == 0
-    assert paper(home, "replay", "demo", "--to", DATES[LEARNED - 10]) == 0
-    assert "equal bit for bit" in capsys.readouterr().out
-    assert (home / "runs" / "demo" / "replay" / REPORT).is_file()
+    capsys.readouterr()
+    assert paper(home, "replay", "demo") == 0
+    shown = capsys.readouterr().out
+    first, last = read_market_record(home / "runs" / "demo").splits["validation"]
+    assert "equal bit for bit" in shown and "accepted" not in shown and len(shown.splitlines()) == 3
+    assert re.match(
+        rf"demo on \d+ sessions, {first} to {last}: [+-][\d.]+%, its basket [+-][\d.]+%; \d+ fills\n", shown
+    )
+    page = home / "runs" / "demo" / "replay" / REPORT
+    assert page.is_file() and shown.endswith(f"written to {page}\n")
+    assert not (home / "runs" / LEDGER).exists()
+
+
+def test_a_replay_of_the_holdout_is_a_look(
+    home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused without the flag, before anything is walked; entered even where the walk is cut short."""
+    assert paper(home, "open", "look", "--run", "one") == 0
+    first, last = read_market_record(home / "runs" / "look").splits["holdout"]
+    for span in (("--from", first), ("--to", last)):
+        assert paper(home, "replay", "look", *span) == 2
+        assert "expected --spend-look" in capsys.readouterr().err
+    assert not (home / "runs" / LEDGER).exists() and not (home / "runs" / "look" / "replay").exists()
+    with mock.patch.object(Account, "step", side_effect=KeyboardInterrupt):
+        assert paper(home, "replay", "look", "--from", first, "--spend-look") == 130
+    run = open_saved_run(home / "runs", "one")
+    (look,) = read_looks(home / "runs", run.market, first, last)
+    assert (look.run, look.champion_generation, look.first_day, look.last_day) == ("one", run.generation, first, last)
+    assert main([*shlex.split(look.command)[2:], "--runs-dir", str(home / "runs")]) == 0
+    assert len(read_looks(home / "runs", run.market, first, last)) == 2
 
 
 @pytest.mark.parametrize(

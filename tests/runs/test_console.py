@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from training.run.status import status_block
-from utils.config.trader import EnvironmentConfig
+from training.run.status import status_block, warn_of_few_stocks
+from utils.config.trader import Config, EnvironmentConfig
 
 RULES = EnvironmentConfig(initial_capital=10_000.0)
 """Episodes of 145 steps."""
@@ -30,6 +30,23 @@ LOSSES = {"gain_loss": 9.43786, "time_loss": 0.5117, "actor_loss": -0.00321, "sk
 def trained(size: int, **learned: float) -> dict[str, Any]:
     replay = {"size": size, "capacity": 50_000, "training_starts": 10_000}
     return {**RECORD, "replay": replay, "learning": {**LEARNED, **learned}}
+
+
+@pytest.mark.parametrize(
+    ("stocks", "stake", "says"),
+    [
+        (3, 1.0, "3 stocks x 10% = at most 30% invested: raise --env.stake-percent"),
+        (9, 1.0, "at most 90% invested"),
+        (10, 1.0, ""),
+        (1, 50.0, ""),
+        (2, 4.5, "2 stocks x 45% = at most 90% invested"),
+    ],
+)
+def test_few_stocks_that_cannot_take_the_capital_are_told(
+    stocks: int, stake: float, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_few_stocks(Config(env=EnvironmentConfig(stake_percent=stake)), stocks)
+    assert says in caplog.text and bool(caplog.text) == bool(says)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     elites = [tuple(genes[row].tolist()) for row in after.state["population"]["elites"]]
     assert elites and own >= set(elites), "the fittest of those who were inherited stay as they are"
     words = ["--runs-dir", str(folder / "runs"), "--run", "two", "--random-pickers", "20", "--rivals", "none"]
-    assert main(["evaluate", "--split", "holdout", *words]) == 0
+    assert main(["evaluate", "--split", "holdout", "--spend-look", *words]) == 0
     look = json.loads((folder / "runs" / "holdout.jsonl").read_text().splitlines()[-1])
     assert (look["run"], look["extends"]) == ("two", "one")
 

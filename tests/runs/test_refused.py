@@ -60,6 +60,11 @@ def test_settings_are_not_read_from_what_may_never_end(
         assert f"{flag}: expected an existing file, got {str(path)!r}" in told(capsys)
 
 
+def test_a_folder_of_files_names_prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", str(tmp_path)]) == 2
+    assert f"prepare {tmp_path} prices.parquet" in told(capsys)
+
+
 def test_a_complete_run_says_how_it_goes_on(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

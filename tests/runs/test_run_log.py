@@ -80,7 +80,7 @@ def test_a_resumed_run_is_the_one_never_interrupted(
         resumed.append(record(generation))
     lines = (broken.path / "metrics.jsonl").read_bytes()
     assert lines == ((whole.path / "metrics.jsonl").read_bytes() if count else b"")
-    assert sorted(path.name for path in broken.path.iterdir()) == ["config.json", "metrics.jsonl"]
+    assert sorted(path.name for path in broken.path.iterdir()) == ["config.json", "config.toml", "metrics.jsonl"]
 
 
 @pytest.mark.parametrize(

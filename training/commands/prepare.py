@@ -26,6 +26,9 @@ def run_prepare(arguments: PrepareArguments) -> None:
         raise ConfigError(f"expected a parquet file as TARGET, got {page}; the page about it would take its name")
     if target.exists() and not target.is_file():
         raise ConfigError(f"expected a parquet file as TARGET, got {target}, which is no file; name a new one")
+    there = [str(path) for path in (target, page) if path.exists()]
+    if there and not (arguments.overwrite or arguments.append):
+        raise ConfigError(f"expected a new file as TARGET, got {there[0]}, which exists; give --overwrite or --append")
     summary = prepare(arguments.source, target, arguments.benchmark, append=arguments.append, choices=arguments.reading)
     survey = summary.survey
     for text in (*summary.lines(), table(survey.years, list(survey.years[0])), *survey.lines()):

@@ -19,6 +19,7 @@ from training.evaluation.export import EQUITY, RESULTS
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from utils.charts import DASH, Chart
+from utils.config.settings import OF_ITS_FOLDER
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
@@ -38,9 +39,8 @@ SAME_DAYS = "All runs were judged on the same validation days of the same data"
 OTHER_DAYS = "The runs were judged on different days, data or stocks, on which results depend as on the champion"
 BEST_OF_MANY = (
     "The best of {count} results is biased upwards: judge it on days on which nothing was chosen, once: python main.py "
-    "evaluate --split holdout."
+    "evaluate --split holdout --spend-look."
 )
-_OF_THE_FOLDER = {"run", "resume", "runs_dir"}
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]
     return [
         (name, [values[name] for values in shown])
         for name in shown[0]
-        if name not in _OF_THE_FOLDER and len({values[name] for values in shown}) > 1
+        if name not in OF_ITS_FOLDER and len({values[name] for values in shown}) > 1
     ]
 
 

@@ -1,6 +1,5 @@
 """`python main.py sweep`: try settings on validation days, and report how overfit the selection of the best is."""
 
-import json
 import logging
 import shlex
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from training.sweep.study import Run, new_study, play_round
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.kinds import RUNS
-from utils.config.settings import flatten, to_dict, with_settings
+from utils.config.settings import as_toml, repeated, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.executor import LOGS, Executor
@@ -123,17 +122,11 @@ def profit_of(run: Path) -> float:
 def _publish(path: Path, config: Config, outcome: dict[str, Any]) -> None:
     """Write the results and log a summary, and the commands that judge the best settings."""
     write_json(path / RESULTS, outcome)
-    best = flatten(to_dict(with_settings(config, outcome["best"]["settings"])))
-    # Numbers, strings and truth values are written alike in JSON and TOML.
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in best.items()
-        if value is not None and name not in _OWN
-    ]
-    write_atomically(path / BEST, "\n".join(lines) + "\n")
+    best = to_dict(with_settings(config, outcome["best"]["settings"]))
+    write_atomically(path / BEST, as_toml(repeated(best, without=_OWN)))
     logger.info("%s\nwritten to %s", report(outcome), path)
     runs = ["--run", f"{path.name}-best", *(() if config.runs_dir == RUNS else ("--runs-dir", str(config.runs_dir)))]
     # Unseen seeds on unseen days give an unbiased estimate.
     train = ["--config", str(path / BEST), "--seed", str(outcome["seeds"][-1] + 1), *runs]
-    for words in (train, ["evaluate", *runs, "--split", "holdout"]):
+    for words in (train, ["evaluate", *runs, "--split", "holdout", "--spend-look"]):
         logger.info("next: %s", shlex.join(["python", "main.py", *words]))

@@ -13,7 +13,7 @@ from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
-from utils.config.trader import DEFAULT_DATA, Config, Rivals, default_settings
+from utils.config.trader import Config, Rivals, default_settings
 from utils.errors import ConfigError
 from utils.runs.run_lock import require_free
 
@@ -34,8 +34,10 @@ class PrepareArguments:
 
     source: Annotated[Path, kinds.Mark.POSITIONAL]
     """CSV or parquet file, or a folder of them: tickers in a column, one per file, or side by side."""
-    target: Annotated[Path, kinds.Mark.POSITIONAL] = DEFAULT_DATA
+    target: Annotated[Path, kinds.Mark.POSITIONAL]
     """Parquet file to write; the page is written beside it."""
+    overwrite: bool = False
+    """Replace TARGET if it is there."""
     benchmark: str | None = None
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
     append: bool = False
@@ -74,7 +76,8 @@ class EvaluateArguments(SavedRunArguments):
     """Judge the champion of a run against baselines; writes a report into the run's folder."""
 
     split: Literal["validation", "holdout"] = "validation"
-    """Days on which it is judged; each use of the holdout is counted."""
+    """Days on which it is judged; each look at the holdout is recorded, and asks for --spend-look."""
+    spend_look: kinds.SpendLook = False
     continuous: bool = False
     """Play one account that goes on over all of the days, in place of windows at whose ends everything is sold; sizes
     refer to its first capital."""
@@ -87,6 +90,10 @@ class EvaluateArguments(SavedRunArguments):
     benchmark: kinds.InputFile = None
     """CSV file (`date, close`) of a benchmark that the champion is compared with."""
     device: kinds.Device = "auto"
+
+    def __post_init__(self) -> None:
+        if self.split == "holdout":
+            require_spent(self.spend_look)
 
 
 @checked_dataclass
@@ -231,9 +238,10 @@ class PaperReplayArguments(PaperArguments):
     """Walk recorded sessions as if each were today, and compare the account with its backtest bit for bit."""
 
     from_: str | None = None
-    """Session at whose close the first order is given; default: the first one of the holdout."""
+    """Session at whose close the first order is given; default: the first validation day."""
     to: str | None = None
-    """Last session; default: that of the data."""
+    """Last session; default: the last validation day, or that of the data if it begins later."""
+    spend_look: kinds.SpendLook = False
 
 
 @checked_dataclass
@@ -284,6 +292,15 @@ class SweepArguments(StudyArguments):
     """Settings that are tried."""
     seeds: kinds.PositiveInt = 3
     """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
+
+
+def require_spent(is_spent: bool) -> None:
+    """Raise ConfigError unless a look at the holdout was asked for."""
+    if not is_spent:
+        raise ConfigError(
+            "expected --spend-look for days of the holdout, got none; each look is recorded and leaves them less "
+            "independent: give it for a look on purpose, or stay on validation days"
+        )
 
 
 def refuse_early(arguments: Any) -> None:

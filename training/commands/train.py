@@ -21,7 +21,7 @@ from training.evaluation.judge import Evaluation
 from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
 from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
-from training.run.status import market_lines, opening_line, result_block, status_block
+from training.run.status import market_lines, opening_line, result_block, status_block, warn_of_few_stocks
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
@@ -84,6 +84,7 @@ def run_training(
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = remember_market(session.run.path, market, splits)
         logger.info("%s", market_lines(config, market))
+        warn_of_few_stocks(config, len(market.investable_columns))
         if config.evaluation.benchmark is not None:
             read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
         if parent is not None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
 from utils.charts import Dates, FloatArray
+from utils.config.settings import changed_flags
+from utils.config.trader import Config, profile_config
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
 from utils.tables import spreadsheet_text, table
@@ -144,7 +147,14 @@ def render(evaluation: Evaluation) -> str:
         traded=charts.traded_stocks(evaluation),
         fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
         settings=shown_settings(evaluation.config),
+        training=None if evaluation.folds else _training_command(evaluation.config),
     )
+
+
+def _training_command(config: Config) -> str:
+    """Return the command that trains a run with these settings."""
+    again, default = dataclasses.replace(config, run=None, resume=None), profile_config(config.profile)
+    return shlex.join(["python", "main.py", "--profile", config.profile, *changed_flags(default, again)])
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class Account:
     """None: the embedded venue."""
     changes: Sequence[Change] = ()
     """What the data bring besides new sessions."""
+    level: int = logging.INFO
+    """Level of messages about fills and accepted orders."""
 
     @cached_property
     def book(self) -> Book:
@@ -200,7 +202,7 @@ class Account:
         body |= {"basket": basket, "whole": self.whole(statement.equity, basket)}
         self.journal.append("session", book.date(day), body)
         for fill in statement.fills:
-            logger.info("%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
+            logger.log(self.level, "%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
         held = [ticker for ticker in statement.positions if ticker in book.stocks]
         if silent := [ticker for ticker in held if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
@@ -342,5 +344,5 @@ class Account:
                 self.journal.append("unknown", order.id)
                 raise
             self.journal.append("answer", order.id, {name: said for name, said in vars(answer).items() if said})
-            level, said = logging.WARNING if answer.reason else logging.INFO, (answer.status, answer.reason)
+            level, said = logging.WARNING if answer.reason else self.level, (answer.status, answer.reason)
             logger.log(level, "%s %s for the next session: %s %s", order.side, order.ticker, *said)

@@ -1,11 +1,15 @@
 """Recorded sessions, walked by an account as if each were today."""
 
+import logging
+import shlex
 import shutil
+from datetime import UTC, datetime
 
 import numpy as np
 
-from data.record import MARKET
-from training.commands.table import PaperReplayArguments
+from data.record import MARKET, data_fingerprint
+from training.commands.table import PaperReplayArguments, require_spent
+from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.folder import CHAMPION
@@ -20,24 +24,28 @@ REPLAY = "replay"
 
 
 def replay(account: Account, arguments: PaperReplayArguments) -> str:
-    """Walk sessions of the data, by default those of the champion's holdout, and compare with the backtest.
+    """Walk sessions of the data, by default the champion's validation days, and compare with the backtest.
 
-    The account is read from its journal anew for each session, as by `paper step`.
+    The account is read from its journal anew for each session, as by `paper step`. A look at the holdout is entered
+    into the ledger of the folder of runs before anything is walked.
 
     Returns:
-        What the comparison found.
+        What was walked and earned, what the comparison found, and where the page is.
 
     Raises:
-        ConfigError: there are no such sessions.
+        ConfigError: there are no such sessions, or they are of the holdout and --spend-look was not given.
     """
-    dates = account.market.dates.astype("datetime64[D]").astype(str)
-    first = arguments.from_ or dates[account.market.splits.holdout.first]
-    days = np.flatnonzero((dates >= first) & (dates <= (arguments.to or dates[-1]))).tolist()
+    dates, splits = account.market.dates.astype("datetime64[D]").astype(str), account.market.splits
+    first = arguments.from_ or dates[splits.validation.first]
+    last = arguments.to or dates[splits.validation.last if first <= dates[splits.validation.last] else -1]
+    days = np.flatnonzero((dates >= first) & (dates <= last)).tolist()
     if len(days) < 2:
         raise ConfigError(
-            f"expected two sessions or more from {dates[0]} to {dates[-1]}, as 2014-11-10, got {first} to "
-            f"{arguments.to}"
+            f"expected two sessions or more from {dates[0]} to {dates[-1]}, as 2014-11-10, got {first} to {last}"
         )
+    if days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
+        require_spent(arguments.spend_look)
+        _enter(account, dates[days[0]], dates[days[-1]])
     folder = account.path / REPLAY
     with new_directory(folder) as fresh:
         for name in (CHAMPION, MARKET):
@@ -45,9 +53,28 @@ def replay(account: Account, arguments: PaperReplayArguments) -> str:
         Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
     for day in progress(days, "replay", "session"):
         with Journal(folder / JOURNAL) as journal:
-            account.on(day, path=folder, journal=journal, changes=()).step()
+            account.on(day, path=folder, journal=journal, changes=(), level=logging.DEBUG).step()
     with Journal(folder / JOURNAL) as journal:
         today = account.on(days[-1], path=folder, journal=journal, changes=())
         played = backtest(today)
-        write_report(today, played)
-        return parity_sentence(today, played)
+        sessions = journal.of("session").values()
+        filled = sum(len(row.body["fills"]) for row in sessions)
+        begin, end = (row.body for row in (next(iter(sessions)), journal.of("session")[dates[days[-1]]]))
+        earned = {name: f"{end[name] / begin[name] - 1:+.2%}" for name in ("whole", "basket")}
+        return (
+            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned['whole']}, its "
+            f"basket {earned['basket']}; {filled} fills\n{parity_sentence(today, played)}\n"
+            f"written to {write_report(today, played)}"
+        )
+
+
+def _enter(account: Account, first: str, last: str) -> None:
+    """Enter a look into the ledger; its result is not known yet."""
+    words = ["python", "main.py", "paper", "replay", account.name, "--from", first, "--to", last, "--spend-look"]
+    time, opening = datetime.now(UTC).isoformat(timespec="seconds"), account.journal.opening
+    look = Look(
+        time, shlex.join(words), opening["generation"], first, last, None, "walked by a paper account", opening["run"],
+        data_fingerprint(account.market),
+    )  # fmt: skip
+    with locked_ledger(account.path.parent) as ledger:
+        add_look(ledger, look)

@@ -26,7 +26,7 @@ from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunLog, latest_run
+from utils.runs.run_log import CHECKPOINTS, CONFIG, EVENTS, METRICS, SETTINGS, RunLog, latest_run
 from utils.runs.seeding import seed_everything
 from utils.runs.state_tree import misfit
 from utils.runs.stopping import SafePoint
@@ -90,7 +90,7 @@ class Session(Generic[Settings]):
             logger.info("no generation of %s is complete: it begins anew", self.run.path)
         if is_resumed:
             self.run.truncate_to(trainer.generation)
-            self._upload(CONFIG, *self._files)
+            self._upload(CONFIG, SETTINGS, *self._files)
         if has_generation and self._sync is not None:
             # Nothing is pruned yet: a restored disk may hold fewer generations than the store.
             self._sync.submit(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
@@ -139,7 +139,7 @@ class Session(Generic[Settings]):
         """Upload a verified checkpoint, and prune the store as the disk is."""
         if self._sync is not None:
             is_first = len(list_checkpoints(path.parent)) == 1  # a run that is refused before it takes no name there
-            self._upload(*((CONFIG, *self._files) if is_first else ()))
+            self._upload(*((CONFIG, SETTINGS, *self._files) if is_first else ()))
             self._sync.submit(path, prune=True)
 
 
@@ -194,7 +194,7 @@ def open_session(
             raise
         if sync is not None:
             sync.submit(*list(list_checkpoints(run.path / CHECKPOINTS).values())[-1:])
-            session._upload(CONFIG, *files, *results)
+            session._upload(CONFIG, SETTINGS, *files, *results)
             logger.info("%s", sync.drain(DRAIN_SECONDS, safe_point))
 
 

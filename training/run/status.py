@@ -1,5 +1,6 @@
 """Console output of a run: its start, each generation, its result."""
 
+import logging
 import math
 import shlex
 from collections.abc import Mapping
@@ -14,6 +15,10 @@ from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
+from utils.runs.run_log import SETTINGS
+from utils.spaces import MAX_COEFFICIENT
+
+logger = logging.getLogger(__name__)
 
 _NAMED = 5
 """Columns that are named at the start."""
@@ -51,6 +56,15 @@ def market_lines(config: Config, market: Market) -> str:
         f"{validation.last}; {holdout.days} days at the end are left out, for the holdout (--split.holdout-fraction)\n"
         f"Inputs: past returns and {len(market.features)} features{named}{basket}"
     )
+
+
+def warn_of_few_stocks(config: Config, stocks: int) -> None:
+    """Warn where all stocks together, each at its largest position, leave a part of the capital idle."""
+    largest = min(100.0, MAX_COEFFICIENT * config.env.stake_percent)
+    if stocks * largest < 100:
+        logger.warning(
+            f"{stocks} stocks x {largest:g}% = at most {stocks * largest:g}% invested: raise --env.stake-percent"
+        )
 
 
 def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, bet: str) -> str:
@@ -92,8 +106,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
 
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
     """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
-    run = shlex.join(["--run", path.name, *([] if path.parent == RUNS else ["--runs-dir", str(path.parent)])])
-    split = "holdout" if evaluation.market.splits.holdout.days else "validation"
+    runs = [] if path.parent == RUNS else ["--runs-dir", str(path.parent)]
     windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
     lines = {
         "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
@@ -104,8 +117,8 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
         "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
-        "Next": f"python main.py evaluate {run} --split {split}",
-        "": f"python main.py signals {run}",
+        "Next": shlex.join(["python", "main.py", "signals", "--run", path.name, *runs]),
+        "": shlex.join(["python", "main.py", "walk-forward", "--config", str(path / SETTINGS), *runs]),
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
     return _block(f"{head}\n{short_table(evaluation)}", lines)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, get_origin, get_type_hints
 
 from utils.config.kinds import Mark
-from utils.config.settings import LATEST, Setting, flatten, from_dict, hint, read_toml, settings_of, to_dict
+from utils.config.settings import LATEST, Setting, flatten, from_dict, hint, read_settings, settings_of, to_dict
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
@@ -99,7 +99,7 @@ def parse_command(
         raise ConfigError(f"expected a known flag, got {wrong!r}{hint(wrong, flags, '; see --help')}")
     values = vars(found)
     if settings is not None and "config" in values:
-        stated = flatten(read_toml(Path(values["config"])))
+        stated = read_settings(Path(values["config"]))
         values = {key.replace("-", "_"): value for key, value in stated.items()} | values
     explicit = frozenset(values.keys() & defaults.keys())
     if {"run", "resume"} <= explicit:
@@ -200,7 +200,9 @@ def _value(text: str, setting: Setting) -> Any:
     Raises ConfigError for a file that is not there to be read, or cannot be there to be written.
     """
     if Mark.INPUT in setting.field.metadata and not Path(text).is_file():  # a pipe or a device may never end
-        raise ConfigError(f"{setting.flag}: expected an existing file, got {text!r}")
+        folder = f"; make one of the folder by: prepare {text} prices.parquet"
+        is_folder = setting.flag == "--data" and Path(text).is_dir()
+        raise ConfigError(f"{setting.flag}: expected an existing file, got {text!r}{folder if is_folder else ''}")
     if Mark.OUTPUT in setting.field.metadata and not Path(text).parent.is_dir():
         raise ConfigError(f"{setting.flag}: expected a file in an existing folder, got {text!r}")
     if setting.kind in (int, float):

@@ -68,6 +68,7 @@ Threads = Annotated[
     Field(ge=0, le=1024, description="CPU threads of tensor operations; 0: torch's default, one per physical core."),
     Mark.FREE,
 ]
+SpendLook = Annotated[bool, Field(description="Look at the holdout, which is recorded and counts against the result.")]
 SavedRunName = Annotated[FolderName, Field(description="Name of the run; default: the newest one.")]
 VOLUME = Path(os.environ.get("BOX_VOLUME", ""))
 """Where a box mounts its volume, which outlives the machine; the image says so."""
@@ -75,5 +76,5 @@ RUNS = VOLUME / "runs"
 RunsFolder = Annotated[Path, Field(description="Folder of all runs."), Mark.FREE]
 SettingsFile = Annotated[
     InputFile,
-    Field(description="TOML file of settings, a table per concern ([env] cost_bps = 5); flags override it."),
+    Field(description="TOML file of settings, a table per concern ([env] cost_bps = 5), or a run's config.json."),
 ]

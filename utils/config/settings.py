@@ -21,6 +21,8 @@ from utils.config.kinds import Mark
 from utils.errors import ConfigError
 
 Built = TypeVar("Built")
+OF_ITS_FOLDER = ("run", "resume", "runs_dir", "began_in")
+"""Names in a run's settings that say where it is, which another run does not take over."""
 LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -218,6 +220,26 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file, or in the config.json of a run, by dotted name. Raises ConfigError."""
+    if path.suffix != ".json":
+        return flatten(read_toml(path))
+    try:
+        return repeated(json.loads(path.read_text(encoding="utf-8")))
+    except (AttributeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"expected settings of a run in {path}, got: {error}") from None
+
+
+def repeated(values: Mapping[str, Any], without: Iterable[str] = OF_ITS_FOLDER) -> dict[str, Any]:
+    """Return settings by dotted name as a file of settings holds them: those that are set, `without` some."""
+    return {name: value for name, value in flatten(values).items() if value is not None and name not in without}
+
+
+def as_toml(values: Mapping[str, Any]) -> str:
+    """Return settings by dotted name as TOML, in which numbers, strings and truth values are written as in JSON."""
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import to_jsonable_python
 
 from utils.config.kinds import Mark
-from utils.config.settings import flatten, from_dict, hint, settings_of, to_dict, with_settings
+from utils.config.settings import as_toml, flatten, from_dict, hint, repeated, settings_of, to_dict, with_settings
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import new_file
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
+SETTINGS = "config.toml"
+"""The settings once more, as --config of another run takes them."""
 _BEGAN_IN = "began_in"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 Settings = TypeVar("Settings")
@@ -43,7 +45,9 @@ class RunLog:
     @classmethod
     def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
         """Create a run with its settings, and the folder from which relative paths go; see `new_folder`."""
-        return cls(new_folder(runs_dir, name, CONFIG, {**config, _BEGAN_IN: str(Path.cwd())}))
+        path = new_folder(runs_dir, name, CONFIG, {**config, _BEGAN_IN: str(Path.cwd())})
+        write_atomically(path / SETTINGS, as_toml(repeated(config)))
+        return cls(path)
 
     @classmethod
     def open(cls, runs_dir: Path, name: str | None) -> RunLog:
