@@ -103,7 +103,7 @@ def study_executor(
     read = [file for file in files if file is not None]
     with open_executor(arguments.jobs, arguments.cluster, logs=folder, files=read) as executor:
         if not isinstance(executor, InProcess):
-            setup_logging()
+            setup_logging(results=False)
         yield executor
 
 

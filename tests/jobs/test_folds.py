@@ -71,12 +71,12 @@ def test_folds_side_by_side_that_are_stopped_go_on_elsewhere(
     monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path))
     command = [sys.executable, str(ROOT / "main.py"), *begin(folder, "cut", "--jobs", "2")]
     path = folder / "runs" / "cut"
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while process.poll() is None and not any(tmp_path.glob("cut/fold-*/checkpoints/*/manifest.json")):
             time.sleep(0.02)
         left = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
-        _, shown = process.communicate(timeout=200)
+        shown, _ = process.communicate(timeout=200)
     assert process.returncode == 143
     assert left and not psutil.wait_procs(left, timeout=60)[1]
     assert "stopped by SIGTERM" in shown and "walk-forward --resume" in shown and "Traceback" not in shown

@@ -111,7 +111,8 @@ def test_a_report_counts_kinds_and_classes_and_shows_change_and_growth(
     assert [line.split(",")[0].split()[1] for line in caplog.messages if line.startswith("memory [")] == [
         f"[{label}]" for label in ("baseline", "evaluate", "evolve", "train", "validate", "generation")
     ]
-    assert all("TradingEnvironment 2, DDPGAgent 5, ReplayBuffer 1" in line for line in caplog.messages)
+    counted = [line for line in caplog.messages if line.startswith("memory [")]
+    assert all("TradingEnvironment 2, DDPGAgent 5, ReplayBuffer 1" in line for line in counted)
     grown = {name: last.measures[name] - baseline.measures[name] for name in ("lists", "dicts", "arrays", "tensors")}
     least = {"lists": 1100, "dicts": 100, "arrays": 50, "tensors": 20}
     assert len(kept) == 4 and all(least[name] <= count < least[name] + 900 for name, count in grown.items())

@@ -16,8 +16,12 @@ PROGRESS = Progress.__module__  # name of the logger of progress
 OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
 
 
-def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> None:
-    """Log to the console, debug messages only if `verbose`, and all to a run's folder; replaces earlier handlers."""
+def setup_logging(run_path: Path | None = None, *, verbose: bool = False, results: bool = True) -> None:
+    """Log to the console, debug messages only if `verbose`, and all to a run's folder; replaces earlier handlers.
+
+    Args:
+        results: messages are results, for standard output; else all go to standard error.
+    """
     root = logging.getLogger()
     root.setLevel(logging.WARNING)  # of libraries
     for earlier in [handler for handler in root.handlers if handler.name == OWN_HANDLER]:
@@ -25,7 +29,7 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> Non
         earlier.close()
     for package in PACKAGES:
         logging.getLogger(package).setLevel(logging.DEBUG)
-    handlers: list[logging.Handler] = [ConsoleHandler(logging.DEBUG if verbose else logging.INFO)]
+    handlers: list[logging.Handler] = [ConsoleHandler(verbose, results)]
     if run_path is not None:
         file = logging.FileHandler(run_path / LOG, encoding="utf-8")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
@@ -38,9 +42,14 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> Non
 class ConsoleHandler(logging.Handler):
     """Writes results to standard output; progress, warnings and errors to standard error, where bars are drawn."""
 
+    def __init__(self, verbose: bool, results: bool) -> None:
+        """Set the level of messages, and whether there are results among them."""
+        super().__init__(logging.DEBUG if verbose else logging.INFO)
+        self._has_results = results
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write a message through tqdm, which redraws its bars below it."""
-        is_result = record.levelno < logging.WARNING and record.name != PROGRESS
+        is_result = self._has_results and record.levelno < logging.WARNING and record.name != PROGRESS
         stream = sys.stdout if is_result else sys.stderr
         try:
             tqdm.write(self.format(record), file=stream)
