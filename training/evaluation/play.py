@@ -344,7 +344,7 @@ def play_all(
     curves, at_cost = play(setup, agents, random_selections), {}
     for name, other in (others or {}).items():
         curves[name] = play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
-    for bps in progress(COSTS_BPS, "judge", "level of costs"):
+    for bps in progress(COSTS_BPS, "judge", "cost level"):
         other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
         again = execute_again(other_setup, plan)
         at_cost[bps] = play(other_setup, again, min(random_selections, _RANDOM_AT_COST))
