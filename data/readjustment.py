@@ -1,5 +1,6 @@
 """Whether prices of the past were only adjusted again: for a dividend or a split vendors multiply all earlier ones."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +30,10 @@ def readjustment(before: Floats, now: Floats) -> Readjustment:
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = now.astype(np.float64) / before
 
-    def differs(ratio: float) -> NDArray[np.bool_]:
+    def differs(ratio: float, error: float = 0.0) -> NDArray[np.bool_]:
         # A vendor's decimals round the product, and the ratio is measured on such; other prices are not rounded anew.
         least = ratio * steps[0] + steps[1] if ratio != 1 else 0.0
-        near = np.isclose(now, ratio * before.astype(np.float64), rtol=ROUNDING, atol=least, equal_nan=True)
+        near = np.isclose(now, ratio * before.astype(np.float64), rtol=ROUNDING + error, atol=least, equal_nan=True)
         return np.asarray(~near.all(axis=1))
 
     same = Readjustment(1.0, 0, differs(1.0))
@@ -42,7 +43,9 @@ def readjustment(before: Floats, now: Floats) -> Readjustment:
     for first in (int(np.flatnonzero(same.revised)[-1]) + 1, bars):
         known = quotient[:first][np.isfinite(quotient[:first])]
         ratio = float(np.median(known)) if len(known) else 1.0
-        found.append(Readjustment(ratio, first, differs(ratio) & (np.arange(bars) < first)))
+        # Of a median of quotients whose numerators are rounded.
+        error = steps[1] / (float(np.nanmin(now[:first])) * math.sqrt(len(known))) if len(known) else 0.0
+        found.append(Readjustment(ratio, first, differs(ratio, error) & (np.arange(bars) < first)))
     return min(found, key=lambda one: int(one.revised.sum()))
 
 

@@ -65,7 +65,9 @@ def test_what_was_logged_meanwhile_counts(clock: Clock, caplog: pytest.LogCaptur
     caplog.set_level(logging.INFO, "utils.progress")
     with Progress("prepare", "fold", 5):
         clock.now += 29
-        ConsoleHandler().handle(logging.LogRecord("main", logging.INFO, "", 0, "Generation 1", (), None))
+        ConsoleHandler(verbose=False, results=True).handle(
+            logging.LogRecord("main", logging.INFO, "", 0, "Generation 1", (), None)
+        )
         clock.now += 29
         assert said(caplog) == []
         clock.now += 1
