@@ -45,16 +45,10 @@ class Market:
         """(days, investable) closes, NaN where there is no bar."""
         return self.data_array[:, self.investable_columns, CLOSE]
 
-    def wide(self, columns: NDArray[np.int64] | slice = slice(None), stop: int | None = None) -> WideBars:
-        """Return the bars of some columns up to a day, that one excluded."""
-        days = slice(stop)
-        return WideBars(
-            self.data_array[days, columns],
-            self.dates[days],
-            np.array(self.tickers)[columns].tolist(),
-            None if self.volume is None else self.volume[days, columns],
-            {name: values[days, columns] for name, values in self.columns.items()},
-        )
+    def wide(self, columns: NDArray[np.int64] | None = None, stop: int | None = None) -> WideBars:
+        """Return the bars of some columns, by default all, up to a day, that one excluded."""
+        tickers = self.tickers if columns is None else [self.tickers[column] for column in columns]
+        return WideBars(self.data_array, self.dates[:stop], tickers, self.volume, self.columns, columns)
 
     def map_cells(self, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Market:
         """Return the market with every (days, columns, ...) array changed alike; its dates and tickers stay."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
-from data.features.inputs import FeatureInput, observed_columns
+from data.features.inputs import FeatureInput, ReadFeature, observed_columns
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
 from environment.orders import Orders
@@ -158,7 +158,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         nine = observed_features(self._data_array, self._stats, self._input_clip)[..., :NUM_FEATURES]
         if not self._further:
             return nine
-        further = [own.of(values, self._data_array[..., CLOSE])[..., None] for own, values in self._further.items()]
+        close = self._data_array[..., CLOSE]
+        further = [own.of(ReadFeature(values, close))[..., None] for own, values in self._further.items()]
         return np.concatenate((nine, *further), axis=2).clip(-self._input_clip, self._input_clip)
 
     def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -209,18 +209,21 @@ class DDPGAgent:
                 total += self.networks.targets.score(member, fold, seen) / (members * folds)
         return total
 
-    def contributions(self, market: Market, day: int, stock: int) -> dict[str, float]:
-        """Return what moves its forecast for a stock on a day, percent, the largest first: the gain less that with an
-        input's values at their means of the training days, by names of inputs."""
+    def contributions(self, market: Market, day: int, columns: Sequence[int]) -> list[dict[str, float]]:
+        """Return for stocks, by their columns of the market, what moves the forecast on a day, percent, the largest
+        first: the gain less that with an input's values at their means of the training days, by names of inputs."""
         rows = self.inputs.rows_of(market, slice(day, day + 1)).to(self.device)
-        seen = self.inputs.for_networks(rows.x(rows.days)[rows.stock == stock])
-        named = self.inputs.named_places()
-        without = seen.repeat(1 + len(named), 1)
-        for row, places in enumerate(named.values(), start=1):
-            without[row, places] = 0.0
-        gain = self.mean_outputs(without)[0]
-        moved = dict(zip(named, (gain[0] - gain[1:]).tolist(), strict=True))
-        return dict(sorted(moved.items(), key=lambda one: -abs(one[1])))
+        seen, named = self.inputs.for_networks(rows.x(rows.days)), self.inputs.named_places()
+        row_of = {int(market.investable_columns[stock]): row for row, stock in enumerate(rows.stock.tolist())}
+        found = list[dict[str, float]]()
+        for column in columns:
+            without = seen[row_of[column]].repeat(1 + len(named), 1)
+            for row, places in enumerate(named.values(), start=1):
+                without[row, places] = 0.0
+            gain = self.mean_outputs(without)[0]
+            moved = dict(zip(named, (gain[0] - gain[1:]).tolist(), strict=True))
+            found.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
+        return found
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +31,34 @@ _COMPLETE = 0.99
 
 
 @dataclass(frozen=True)
+class ReadFeature:
+    """A feature's values, and closes, (days, n) each since the first day of the data, with what its inputs share."""
+
+    values: Float32Array
+    close: Float32Array
+
+    @cached_property
+    def against_past(self) -> Float64Array:
+        """(days, 1) what the stocks of a day share, in standard deviations of the year before."""
+        of_day = pd.DataFrame(self.values).astype(np.float64).bfill(axis=1).iloc[:, 0]
+        past = of_day.rolling(_YEAR, min_periods=_LEAST)
+        against = ((of_day - past.mean()) / past.std().where(lambda std: std > 0)).ffill()
+        found: Float64Array = against.to_numpy()[:, None]
+        return found
+
+    @cached_property
+    def _relative_returns(self) -> Float64Array:
+        """(days, n) log returns less those of all stocks."""
+        returns, is_move = log_returns(self.close), has_return(self.close)
+        market = returns.sum(axis=1, keepdims=True) / np.maximum(is_move.sum(axis=1, keepdims=True), 1)
+        return np.where(is_move, returns - market, 0.0)
+
+    def trend(self, half_life: int) -> Float64Array:
+        """Return the (days, n) exponentially weighted means of the stocks' relative returns."""
+        return exponential_mean(self._relative_returns, half_life)
+
+
+@dataclass(frozen=True)
 class FeatureInput:
     """One input: a feature in its form, or whether it is known."""
 
@@ -47,9 +77,9 @@ class FeatureInput:
         """Tell whether all stocks of a day have the same value."""
         return self.form == "past"
 
-    def of(self, values: Float32Array, close: Float32Array) -> Float32Array:
-        """Return the (days, n) input from a feature's values and closes since the first day of the data."""
-        known = np.isfinite(values)
+    def of(self, read: ReadFeature) -> Float32Array:
+        """Return the (days, n) input."""
+        values, known = read.values, np.isfinite(read.values)
         if self.form == "known":
             return known.astype(np.float32) - 1.0
         if self.form == "rank":
@@ -57,11 +87,8 @@ class FeatureInput:
             count = known.sum(axis=1, keepdims=True)
             scaled = (frame.rank(axis=1).to_numpy() - (count + 1) / 2) * np.sqrt(12.0) / np.maximum(count, 2)
         elif self.form in ("past", "trend"):
-            of_day = _of_day(values)
-            past = of_day.rolling(_YEAR, min_periods=_LEAST)
-            against = ((of_day - past.mean()) / past.std().where(lambda std: std > 0)).ffill()
-            factor = _trend(close, self.half_life) / self.std if self.form == "trend" else np.ones(close.shape)
-            scaled = against.to_numpy()[:, None] * factor
+            is_trend = self.form == "trend"
+            scaled = read.against_past * (read.trend(self.half_life) / self.std if is_trend else np.ones(values.shape))
         else:
             scaled = (values - self.mean) / self.std
         inputs: Float32Array = np.clip(np.nan_to_num(scaled), -_CLIP, _CLIP).astype(np.float32)
@@ -80,16 +107,17 @@ class FeatureInputs:
 
         A feature that never varies there is left out; one that lacks values has an input that says so.
         """
-        found = list[FeatureInput]()
+        found, close = list[FeatureInput](), market.close[: len(is_used)]
         for feature in market.features:
-            values = values_of(market, feature.name, slice(len(is_used)))[is_used]
+            read = ReadFeature(values_of(market, feature.name, slice(len(is_used))), close)
+            values = read.values[is_used]
             known = values[np.isfinite(values)].astype(np.float64)
             if not known.size or np.ptp(known) == 0:
                 continue
             level = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
             found.append(FeatureInput(feature.name, feature.group, feature.form, *level))
             if feature.form == "past":  # alone it does not tell one stock from another
-                spreads = ((days, float(_trend(market.close[: len(is_used)], days)[is_used].std())) for days in _TRENDS)
+                spreads = ((days, float(read.trend(days)[is_used].std())) for days in _TRENDS)
                 found += [FeatureInput(feature.name, feature.group, "trend", 0.0, std, days) for days, std in spreads]
             if known.size < _COMPLETE * values.size:
                 found.append(FeatureInput(feature.name, feature.group, "known"))
@@ -118,11 +146,11 @@ class FeatureInputs:
         Raises:
             DataError: the market lacks a feature.
         """
-        name, values = "", np.empty((0, 0), dtype=np.float32)
-        for place, own in enumerate(self.inputs):
-            if own.name != name:
-                name, values = own.name, values_of(market, own.name, slice(days.stop))
-            yield place, own.of(values, market.close[: days.stop])[days]
+        close = market.close[: days.stop]
+        for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
+            read = ReadFeature(values_of(market, name, slice(days.stop)), close)
+            for place, own in inputs:
+                yield place, own.of(read)[days]
 
     def of(self, market: Market, days: slice) -> Float32Array:
         """Return the (days, n, inputs) of some days."""
@@ -172,15 +200,3 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
         values[:, block] = frame.to_numpy(np.float32)[days.start :]
     values[~np.isfinite(values)] = np.nan
     return values
-
-
-def _trend(close: Float32Array, half_life: int) -> Float64Array:
-    """Return the exponentially weighted means of (days, n) stocks' log returns, less those of all stocks."""
-    returns, is_move = log_returns(close), has_return(close)
-    market = returns.sum(axis=1, keepdims=True) / np.maximum(is_move.sum(axis=1, keepdims=True), 1)
-    return exponential_mean(np.where(is_move, returns - market, 0.0), half_life)
-
-
-def _of_day(values: Float32Array) -> pd.Series:
-    """Return the value that the stocks of a day share, (days,), NaN where none has it."""
-    return pd.DataFrame(values).astype(np.float64).bfill(axis=1).iloc[:, 0]

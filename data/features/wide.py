@@ -22,13 +22,15 @@ class WideBars:
     """
 
     data_array: NDArray[np.float32]
-    """(days, tickers, 9)"""
+    """(days, columns, 9), of which days up to the last date are read."""
     dates: NDArray[np.datetime64]
     tickers: Sequence[str]
     shares: NDArray[np.float32] | None = None
-    """(days, tickers) traded; None where the data have no volume."""
+    """(days, columns) traded; None where the data have no volume."""
     columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """(days, tickers) further columns of the data by name."""
+    """(days, columns) further columns of the data by name."""
+    places: NDArray[np.int64] | None = None
+    """Of the tickers among the columns, by default all: nothing is copied before a frame is made of it."""
 
     @property
     def open(self) -> pd.DataFrame:
@@ -77,4 +79,6 @@ class WideBars:
         return self._frame(self.data_array[:, :, place])
 
     def _frame(self, values: NDArray[np.float32]) -> pd.DataFrame:
+        values = values[: len(self.dates)]
+        values = values if self.places is None else values[:, self.places]
         return pd.DataFrame(values.astype(np.float64), index=pd.DatetimeIndex(self.dates), columns=list(self.tickers))

@@ -148,7 +148,7 @@ def prepare(
     summary.survey = survey_of(stocks)
     further = sorted({*stocks} - {*STANDARD})
     shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
-    summary.notes += [f"further columns, known on so many of the rows: {', '.join(shares)}"] * bool(further)
+    summary.notes += [f"further columns, with their coverage: {', '.join(shares)}"] * bool(further)
     _write(stocks, ["ticker", *VALUES, *further], target)
     if benchmark is not None:
         summary.benchmark = benchmark_file(target)

@@ -51,7 +51,9 @@ def test_further_numbers_are_kept_under_their_titles_and_named(
     rows = pd.read_parquet(tmp_path / "bars.parquet")
     assert list(rows.columns[7:]) == ["mkt_cap_usd", "p_e", "shares"]
     assert set(rows["mkt_cap_usd"]) == {1234.5} and rows["p_e"].notna().sum() == 1 and rows["p_e"][0] == 12.5
-    assert "known on so many of the rows: mkt_cap_usd 100.0%, p_e 0.8%, shares 100.0%" in capsys.readouterr().out
+    assert (
+        "further columns, with their coverage: mkt_cap_usd 100.0%, p_e 0.8%, shares 100.0%" in capsys.readouterr().out
+    )
     for keep, left in ((["shares"], ["shares"]), (["none"], [])):
         assert main([*words, "--keep", *keep]) == 0
         assert list(pd.read_parquet(tmp_path / "bars.parquet").columns[7:]) == left

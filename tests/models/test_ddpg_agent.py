@@ -107,6 +107,28 @@ def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
     assert bool((found.gain[0].isfinite() == torch.from_numpy(has_bar)).all())
 
 
+def test_what_moves_a_forecast_is_what_its_networks_see(market: Market) -> None:
+    """Of two inputs that are seen only these move it; without both, it is that of a stock of which nothing is known."""
+    agent, day = tiny_agent(market, members=2), 60
+    named, mask = agent.inputs.named_places(), agent.networks.input_mask
+    mask.fill_(False)
+    mask[:, named["volatility"] + named["gap"]] = True
+    agent.networks.mask()
+    gain = agent.forecasts(market, days=slice(day, day + 1)).gain[0, day]
+    stocks = gain.isfinite().nonzero()[:, 0].tolist()
+    found = agent.contributions(market, day, [int(market.investable_columns[stock]) for stock in stocks])
+    unknown = float(agent.mean_outputs(torch.zeros(1, len(mask[0])))[0, 0])
+    for stock, moved in zip(stocks, found, strict=True):
+        assert {name for name, percent in moved.items() if percent != 0} <= {"volatility", "gap"}
+        assert [abs(percent) for percent in moved.values()] == sorted(map(abs, moved.values()), reverse=True)
+        x = agent.inputs.for_networks(torch.from_numpy(agent.inputs.of(market, slice(day, day + 1)))[0, [stock]])
+        x[:, named["gap"]] = 0.0
+        assert moved["gap"] == pytest.approx(float(gain[stock] - agent.mean_outputs(x)[0, 0]), abs=1e-4)
+        x[:, named["volatility"]] = 0.0
+        assert float(agent.mean_outputs(x)[0, 0]) == pytest.approx(unknown, abs=1e-5)
+    assert len({round(moved["gap"], 6) for moved in found}) > 1
+
+
 def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None:
     rules = tiny_rules(max_new_positions_per_day=2, trading_days=9)
     agent = tiny_agent(market, rules=rules, seed=5, members=2)

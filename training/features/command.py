@@ -39,8 +39,8 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     rows = _rows(sheet)
     logger.info("%s", table(rows, [name for name in rows[0] if name not in _OMITTED]))
     logger.info(
-        "training days %s to %s; IC: mean rank correlation over stocks with the return from the next open over so many "
-        "sessions; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a ridge "
+        "training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the next "
+        "open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a ridge "
         "regression on all inputs, out of fold %.3f (t %.1f), loses without the feature",
         *(sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
     )

@@ -151,25 +151,20 @@ def _by_quintile(ranks: Float64Array, returns: Float64Array) -> Float64Array:
 def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float], float, float]:
     """Return what a ridge regression on all inputs loses of its out-of-fold rank correlation without each feature, and
     that correlation with its t."""
-    samples = days.samples
-    moments = Moments.of(samples)
-    sums = [moments.over(fitted) for fitted, _ in samples.folds]
-
-    def daily(left_out: Sequence[int]) -> Float64Array:
-        penalty = np.full(samples.x.inputs, _PENALTY)
-        penalty[left_out] = _LEFT_OUT
-        found = []
-        for own, (_, held) in zip(sums, samples.folds, strict=True):
-            weights = own.solve(penalty)[:, -1]
-            score = samples.x.dense(held).astype(np.float64) @ weights
-            known = samples.is_known[held] & samples.train_days[held, None]
-            result = np.where(known, samples.results[-1, held].astype(np.float64), np.nan)
-            found.append(information_coefficients(score, result)[1])
-        return np.concatenate(found)
-
-    whole = daily([])
-    places = {name: days.inputs.features.places(name, INPUTS) for name in names}
-    lost = {name: float(np.nanmean(whole) - np.nanmean(daily(own))) for name, own in places.items()}
+    samples, moments = days.samples, Moments.of(days.samples)
+    left_out = [[], *(days.inputs.features.places(name, INPUTS) for name in names)]
+    penalty = np.full((len(left_out), samples.x.inputs), _PENALTY)
+    for row, places in zip(penalty, left_out, strict=True):
+        row[places] = _LEFT_OUT
+    daily: list[list[Float64Array]] = [[] for _ in left_out]
+    for fitted, held in samples.folds:
+        known = samples.is_known[held] & samples.train_days[held, None]
+        result = np.where(known, samples.results[-1, held].astype(np.float64), np.nan)
+        x, weights = samples.x.dense(held).astype(np.float64), moments.over(fitted).solve(penalty)[..., -1]
+        for own, found in zip(weights, daily, strict=True):
+            found.append(information_coefficients(x @ own, result)[1])
+    whole, *without = (np.concatenate(parts) for parts in daily)
+    lost = {name: float(np.nanmean(whole) - np.nanmean(own)) for name, own in zip(names, without, strict=True)}
     return lost, *_mean_and_t(cross_fitted_mean_test(whole, samples.longest, 1))
 
 

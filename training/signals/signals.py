@@ -131,10 +131,12 @@ def decide(
     return decided, sales
 
 
-def _moved_by(agent: DDPGAgent, market: Market, day: int, ticker: str) -> str:
-    stock = market.investable_columns.tolist().index(market.tickers.index(ticker))
-    found = [*agent.contributions(market, day, stock).items()][:_REASONS]
-    return ", ".join(f"{name} {percent:+.2f}" for name, percent in found)
+def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: int) -> list[Order]:
+    """Return the orders with the inputs that moved their forecasts most."""
+    columns = [market.tickers.index(order.ticker) for order in orders]
+    moved = [[*found.items()][:_REASONS] for found in agent.contributions(market, day, columns)] if orders else []
+    texts = (", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in moved)
+    return [replace(order, moved_by=text) for order, text in zip(orders, texts, strict=True)]
 
 
 def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
@@ -186,7 +188,7 @@ def make_signals(
     own = replace(rules, initial_capital=max(1.0, share * capital))
     orders, sales = decide(agent, market, day, own, own_cash, positions)
     if share > 0:
-        orders = [replace(order, moved_by=_moved_by(agent, market, day, order.ticker)) for order in orders]
+        orders = _explained(orders, agent, market, day)
     bought = basket_orders(basket, market, day, rules, 0.0 if is_locked else for_basket, held) if share < 1 else None
     return Signals(
         date=str(dates[day]),
