@@ -158,7 +158,8 @@ class Account:
             nights = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
             move, shown = max(ratio, 1 / ratio), np.exp(np.nanmax(np.abs(nights), initial=0.0))
             split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda by: abs(move / by - 1))
-            if abs(move / split - 1) < 0.03 and move > min(_SURELY_SPLIT, shown):
+            near = 0.03 if move < _SURELY_SPLIT else max(0.03, 3.0 * float(np.nan_to_num(np.nanstd(nights))))
+            if abs(move / split - 1) < near and move > min(_SURELY_SPLIT, shown):
                 kind = "split" if ratio > 1 else "reverse split"
                 text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
                 self._hold(f"{dates[day]} split {ticker}", text)
