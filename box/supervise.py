@@ -17,8 +17,8 @@ from typing import NamedTuple
 from utils.cloud.settings import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
+from utils.runs.find import CONFIG, SUMMARY, Kind, Standing, files_of_runs, standings
 from utils.runs.run_lock import wait_for_lost_owner
-from utils.runs.run_log import CONFIG, SUMMARY, Standing, files_of_runs, standings
 
 logger = logging.getLogger("box")
 PROGRAM = Path(__file__).parents[1] / "main.py"
@@ -46,7 +46,7 @@ class Found(NamedTuple):
     has_ended: bool
 
 
-def newest_run(files: Mapping[str, float]) -> Found | None:
+def last_to_progress(files: Mapping[str, float]) -> Found | None:
     """Return the run that progressed last, by the times of files below the folder of runs or in a bucket.
 
     One with settings alone, whose data may never have been accepted, does not hide an unfinished one.
@@ -54,7 +54,7 @@ def newest_run(files: Mapping[str, float]) -> Found | None:
     known = list[tuple[Standing, Found]]()
     for folder, begin, end, command in KINDS:
         below = {name.removeprefix(folder): time for name, time in files.items() if name.startswith(folder)}
-        for one in standings(below, begin, end):
+        for one in standings(below, Kind(begin=begin, end=end)):
             known.append((one, Found([*command, f"--resume={one.name}"], not one.is_unfinished)))
     accepted = [pair for pair in known if pair[0].is_accepted]
     newest = max(accepted, key=lambda pair: pair[0].progressed, default=None)
@@ -68,9 +68,9 @@ def to_resume(runs: Path) -> list[str] | None:
 
     Raises ProgramError for a cloud that cannot be used.
     """
-    found = newest_run(files_of_runs(runs))
+    found = last_to_progress(files_of_runs(runs))
     if found is None and (store := open_cloud()) is not None:
-        found = newest_run(store.list(""))
+        found = last_to_progress(store.list(""))
     return None if found is None or found.has_ended else found.resume
 
 
@@ -90,7 +90,7 @@ class Supervisor:
 
     def supervise(self, words: list[str]) -> int:
         """Run the program until it ends for good; return its exit code."""
-        failures, earlier = 0, newest_run(files_of_runs(self._runs))
+        failures, earlier = 0, last_to_progress(files_of_runs(self._runs))
         while True:
             before = self._generations()
             code = self._play(words)
@@ -106,7 +106,7 @@ class Supervisor:
             logger.info("it is resumed in %.0f s", seconds)
             if self._stopped.wait(seconds):
                 return code
-            begun = newest_run(files_of_runs(self._runs))
+            begun = last_to_progress(files_of_runs(self._runs))
             is_resumed = any(word.startswith("--resume") for word in words)
             if not is_resumed and begun is not None and begun != earlier:
                 words = begun.resume

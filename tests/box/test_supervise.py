@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from box.supervise import MAX_FAILURES, Found, Supervisor, newest_run
+from box.supervise import MAX_FAILURES, Found, Supervisor, last_to_progress
 from tests.box.emulated import Box
 
 W = ("--resume=w",)
@@ -112,7 +112,7 @@ def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.
 )
 def test_the_run_that_progressed_last(files: str, found: Found | None) -> None:
     times = {name: float(time) for name, _, time in (word.partition("=") for word in files.split())}
-    assert newest_run(times) == found
+    assert last_to_progress(times) == found
 
 
 def test_a_second_run_on_one_box_is_refused(tmp_path: Path) -> None:

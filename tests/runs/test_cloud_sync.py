@@ -16,10 +16,11 @@ import torch
 from benchmarks.faults.cloud import hasty
 from benchmarks.faults.proxy import FaultProxy, Request, emulator, running
 from utils.cloud.gcs import GcsStore
-from utils.cloud.restore import newest_run, restore_latest, restore_run
+from utils.cloud.restore import restore_latest, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import LocalStore, ObjectStore
 from utils.cloud.sync import CloudSync, list_generations
+from utils.config.settings import LATEST
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import (
     encode_state,
@@ -27,6 +28,7 @@ from utils.runs.checkpoint import (
     save_checkpoint,
     verify_checkpoint,
 )
+from utils.runs.find import name_to_resume
 
 BUCKET = "the-bucket"
 RUN = "some-run"
@@ -185,7 +187,7 @@ def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run
     is_local = isinstance(store, LocalStore)
     below = LocalStore(tmp_path / "volume", "test/part") if is_local else gcs(below="test/part")
     upload(below, run, 1)
-    assert newest_run(below) == RUN and list_generations(below, RUN).keys() == {1}
+    assert name_to_resume(LATEST, tmp_path / "none", below) == RUN and list_generations(below, RUN).keys() == {1}
     assert fetched(below, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
     assert set(store.list("")) == {f"test/part/{name}" for name in below.list("")}
     below.delete(f"{RUN}/config.json")

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
+from utils.config.settings import LATEST
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.runs.checkpoint import encode_state, save_checkpoint
 from utils.runs.console import setup_logging
-from utils.runs.run_log import RunLog, latest_run
+from utils.runs.find import name_to_resume, newest_run
+from utils.runs.run_log import RunLog
 
 floats = st.floats() | st.floats(width=32)
 values = st.recursive(
@@ -165,6 +167,10 @@ def at(seconds: int, *paths: Path) -> None:
         os.utime(path, (seconds, seconds))
 
 
+def resumed(runs: Path) -> str:
+    return name_to_resume(LATEST, runs, None)
+
+
 def test_a_run_that_has_ended_is_resumed_last(tmp_path: Path) -> None:
     for age, (name, generations, ended_at) in enumerate((("cut", 1, 0), ("ended", 2, 2), ("extended", 3, 2))):
         log = RunLog.create(tmp_path, name, {})
@@ -177,11 +183,11 @@ def test_a_run_that_has_ended_is_resumed_last(tmp_path: Path) -> None:
         at(10**8, log.path / "config.json")
     assert [RunLog(tmp_path / name).end() for name in ("cut", "ended", "extended")] == [None, 2, None]
     at(10**9 + 4, tmp_path / "ended" / "metrics.jsonl")
-    assert (latest_run(tmp_path), latest_run(tmp_path, to_resume=True)) == ("ended", "cut")
+    assert (newest_run(tmp_path).name, resumed(tmp_path)) == ("ended", "cut")
     at(10**9 + 1, tmp_path / "extended" / "metrics.jsonl")
-    assert (latest_run(tmp_path), latest_run(tmp_path, to_resume=True)) == ("ended", "extended")
+    assert (newest_run(tmp_path).name, resumed(tmp_path)) == ("ended", "extended")
     at(10**9 + 6, tmp_path / "ended" / "metrics.jsonl")  # it goes on
-    assert latest_run(tmp_path, to_resume=True) == "ended"
+    assert resumed(tmp_path) == "ended"
 
 
 def test_latest_run_is_the_one_written_last(tmp_path: Path) -> None:
@@ -193,19 +199,19 @@ def test_latest_run_is_the_one_written_last(tmp_path: Path) -> None:
     only_begun = RunLog.create(tmp_path, "only-begun", {}).path
     for when in (0, 10**9 + 3):
         at(when, only_begun / "config.json")
-        assert latest_run(tmp_path) == latest_run(tmp_path, to_resume=True) == "c"
+        assert newest_run(tmp_path).name == resumed(tmp_path) == "c"
     (only_begun / "market.json").touch()
-    assert (latest_run(tmp_path), latest_run(tmp_path, to_resume=True)) == ("c", "only-begun")
+    assert (newest_run(tmp_path).name, resumed(tmp_path)) == ("c", "only-begun")
 
 
 def test_latest_run_needs_one_that_got_somewhere(tmp_path: Path) -> None:
     RunLog.create(tmp_path, "only-begun", {})
-    assert latest_run(tmp_path, to_resume=True) == "only-begun"
+    assert resumed(tmp_path) == "only-begun"
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match=r"expected a run that has trained in .* or name another --runs-dir"):
-            latest_run(folder)
+            newest_run(folder)
     with pytest.raises(ConfigError, match="expected a run to resume in"):
-        latest_run(tmp_path / "missing", to_resume=True)
+        resumed(tmp_path / "missing")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from main import main
 from utils.config.settings import to_dict
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
+from utils.runs.find import CONFIG, SUMMARY
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CONFIG, SUMMARY, RunLog, write_atomically, write_json
+from utils.runs.run_log import RunLog, write_atomically, write_json
 
 DAYS = 64
 STARTS = "starts.log"

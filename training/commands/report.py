@@ -22,7 +22,8 @@ from utils.charts import DASH, Chart
 from utils.config.settings import OF_ITS_FOLDER
 from utils.config.trader import Config
 from utils.errors import ConfigError
-from utils.runs.run_log import REPORT, SUMMARY, RunLog
+from utils.runs.find import SUMMARY
+from utils.runs.run_log import REPORT, RunLog
 from utils.tables import table
 
 logger = logging.getLogger(__name__)

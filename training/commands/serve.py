@@ -21,8 +21,9 @@ from werkzeug.wrappers import Request, Response
 from training.commands.table import ServeArguments
 from utils.errors import ConfigError
 from utils.runs.console import LOG
+from utils.runs.find import SUMMARY
 from utils.runs.run_lock import is_held
-from utils.runs.run_log import REPORT, SUMMARY
+from utils.runs.run_log import REPORT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -28,8 +28,9 @@ from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.executor import LOGS, Executor
 from utils.jobs.job import Finished, Job, output_to
+from utils.runs.find import SUMMARY
 from utils.runs.run_lock import require_free
-from utils.runs.run_log import SUMMARY, write_atomically, write_json
+from utils.runs.run_log import write_atomically, write_json
 
 logger = logging.getLogger(__name__)
 BEST, RESULTS = "best.toml", "sweep.json"

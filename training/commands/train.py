@@ -33,8 +33,9 @@ from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
 from utils.progress import progress
 from utils.runs.checkpoint import generation_name, list_checkpoints
+from utils.runs.find import CONFIG, SUMMARY
 from utils.runs.run_lock import wait_for_lost_owner
-from utils.runs.run_log import CHECKPOINTS, CONFIG, REPORT, SUMMARY, RunLog
+from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog
 
 logger = logging.getLogger(__name__)
 RESULTS = (*EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png", SUMMARY)

@@ -25,7 +25,7 @@ from training.run.study_folder import Study, StudyKind, fetch_fold
 from utils.config.trader import Config
 from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_log import SUMMARY
+from utils.runs.find import SUMMARY
 
 logger = logging.getLogger(__name__)
 KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*")

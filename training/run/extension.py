@@ -8,11 +8,11 @@ from data.market import Market
 from data.record import is_recorded_market
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
-from utils.config.settings import LATEST, flatten, settings_hash, to_dict, with_settings
+from utils.config.settings import flatten, settings_hash, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import Checkpoint, encode_state, list_checkpoints, load_latest, save_checkpoint
-from utils.runs.run_log import RunLog, latest_run
+from utils.runs.run_log import RunLog
 
 INHERITED = "inherited"
 """Folder in that of a run that extends another one: a checkpoint of what it inherits."""
@@ -62,7 +62,7 @@ def run_to_extend(name: str, config: Config) -> RunLog:
     """Return the named run, or the newest one. Raises ConfigError if there is none, or with --resume."""
     if config.resume is not None:
         raise ConfigError("expected --extend for a new run or --resume for one that began, got both; leave one out")
-    return RunLog.open(config.runs_dir, latest_run(config.runs_dir) if name == LATEST else name)
+    return RunLog.open(config.runs_dir, name)
 
 
 def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) -> Config:

@@ -19,7 +19,7 @@ from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
 from utils.runs.checkpoint import Checkpoint, list_checkpoints, read_manifest
-from utils.runs.run_log import RunLog, latest_run
+from utils.runs.run_log import RunLog
 from utils.runs.state_tree import misfit
 
 
@@ -75,7 +75,7 @@ def open_saved_run(
         ConfigError: there is no such run, or it has no complete generation of this version.
         DataError: the data cannot be read, or differ from those of the run.
     """
-    run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
+    run = RunLog.open(runs_dir, name)
     config = run.settings(Config)
 
     def agents(checkpoint: Checkpoint) -> tuple[int, DDPGAgent, DDPGAgent]:

@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from utils.cloud.restore import fetch_newer, newest_run, require_unused
+from utils.cloud.restore import fetch_newer, require_unused
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
-from utils.config.settings import LATEST, RunSettings, settings_hash, settings_to_resume, to_dict
-from utils.errors import CheckpointError, ConfigError, MemoryLimitReached
+from utils.config.settings import RunSettings, settings_hash, settings_to_resume, to_dict
+from utils.errors import CheckpointError, MemoryLimitReached
 from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import get_profiler, restart_profiler
@@ -26,7 +26,8 @@ from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, CONFIG, EVENTS, METRICS, SETTINGS, RunLog, latest_run
+from utils.runs.find import CONFIG, METRICS, name_to_resume
+from utils.runs.run_log import CHECKPOINTS, EVENTS, SETTINGS, RunLog
 from utils.runs.seeding import seed_everything
 from utils.runs.state_tree import misfit
 from utils.runs.stopping import SafePoint
@@ -222,14 +223,7 @@ def open_run(
     """
     if settings.resume is None:
         return RunLog.create(settings.runs_dir, settings.run, to_dict(settings)), settings
-    name = settings.resume
-    if name == LATEST:
-        try:
-            name = latest_run(settings.runs_dir, to_resume=True)
-        except ConfigError:
-            if store is None:
-                raise
-            name = newest_run(store)
+    name = name_to_resume(settings.resume, settings.runs_dir, store)
     if store is not None:
         fetch_newer(store, settings.runs_dir / name, is_reached=is_reached)
     run = RunLog.open(settings.runs_dir, name)

@@ -15,7 +15,7 @@ from training.commands.table import StudyArguments
 from utils.cloud.restore import require_unused, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import LATEST, from_dict, hint, settings_to_resume, to_dict
+from utils.config.settings import from_dict, hint, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs.cluster import import_ray
@@ -25,7 +25,8 @@ from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, SUMMARY, files_of_runs, new_folder, standings
+from utils.runs.find import SUMMARY, Kind, name_to_resume
+from utils.runs.run_log import CHECKPOINTS, new_folder
 
 Plan = TypeVar("Plan")
 logger = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class StudyKind:
 
     def find(self, config: Config, store: ObjectStore | None) -> Path:
         """Return the folder of the study to resume, fetched if only the store has it; ConfigError if there is none."""
-        name = self._newest(config.runs_dir, store) if config.resume == LATEST else str(config.resume)
+        name = name_to_resume(str(config.resume), config.runs_dir, store, Kind(self.name, self.plan))
         path = config.runs_dir / name
         if (path / self.plan).is_file():
             return path
@@ -142,14 +143,6 @@ class StudyKind:
             return plan(**contents["plan"]), from_dict(contents["settings"], Config)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"expected the plan of a {self.name} in {path / self.plan}, got: {error}") from None
-
-    def _newest(self, runs_dir: Path, store: ObjectStore | None) -> str:
-        """Return the name of the study that progressed last on this disk, else of the last one stored."""
-        for files in (files_of_runs(runs_dir), {} if store is None else store.list("")):
-            if studies := standings(files, self.plan):
-                return max(studies, key=lambda study: study.progressed).name
-        where = f"{runs_dir}{'' if store is None else ' or in the cloud'}"
-        raise ConfigError(f"expected a {self.name} to resume in {where}, got none; start one without --resume")
 
 
 def fetch_files(store: ObjectStore, folder: Path, names: Collection[str]) -> bool:

@@ -10,17 +10,11 @@ from utils.errors import CheckpointError, CloudError, ConfigError, DamagedError,
 from utils.runs import checkpoint
 from utils.runs.console import LOG
 from utils.runs.durable import make_directory, new_directory
+from utils.runs.find import CONFIG, METRICS
 from utils.runs.run_lock import LOCK, RunLock
-from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, standings
+from utils.runs.run_log import CHECKPOINTS
 
 log = logging.getLogger(__name__)
-
-
-def newest_run(store: ObjectStore) -> str:
-    """Return the run to resume, as `Standing` orders them; ConfigError if the store has none."""
-    if not (found := standings(store.list(""))):
-        raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
-    return max(found).name
 
 
 def require_unused(store: ObjectStore, run: str) -> None:

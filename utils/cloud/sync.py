@@ -13,7 +13,8 @@ from utils.cloud.store import ObjectStore, is_safe
 from utils.errors import CloudError, ConfigError, StopRequested
 from utils.progress import Progress
 from utils.runs.checkpoint import MANIFEST, generation_name, generation_of, list_checkpoints
-from utils.runs.run_log import CHECKPOINTS, CONFIG
+from utils.runs.find import CONFIG
+from utils.runs.run_log import CHECKPOINTS
 
 log = logging.getLogger(__name__)
 

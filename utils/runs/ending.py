@@ -9,8 +9,8 @@ from typing import Any
 
 from utils.config.settings import changed_flags
 from utils.errors import ConfigError, DataError, OutOfMemory, Remains, as_program_error
+from utils.runs.find import METRICS
 from utils.runs.run_lock import LOCK, RunLock
-from utils.runs.run_log import METRICS
 
 
 @contextlib.contextmanager

@@ -5,28 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
 from utils.config.kinds import Mark
-from utils.config.settings import as_toml, flatten, from_dict, hint, repeated, settings_of, to_dict, with_settings
+from utils.config.settings import as_toml, flatten, from_dict, repeated, settings_of, to_dict, with_settings
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import new_file
+from utils.runs.find import CONFIG, METRICS, SUMMARY, newest_run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 logger = logging.getLogger(__name__)
-CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
+REPORT = "report.html"
 SETTINGS = "config.toml"
 """The settings once more, as --config of another run takes them."""
 _BEGAN_IN = "began_in"
@@ -52,12 +50,7 @@ class RunLog:
     @classmethod
     def open(cls, runs_dir: Path, name: str | None) -> RunLog:
         """Open the run of that name, or the newest one. Raises ConfigError if there is none."""
-        path = runs_dir / (latest_run(runs_dir) if name is None else name)
-        if not (path / CONFIG).is_file():
-            runs = sorted(config.parent.name for config in runs_dir.glob(f"*/{CONFIG}"))
-            newest = f"; the last names there: {', '.join(runs[-5:]) or 'none'}"
-            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{hint(path.name, runs, newest)}")
-        return cls(path)
+        return cls(newest_run(runs_dir, name))
 
     @property
     def name(self) -> str:
@@ -204,55 +197,6 @@ def _fresh_folder(runs_dir: Path) -> Path:
             path.mkdir(parents=True)
             return path
         attempt, path = attempt + 1, runs_dir / f"{stamp}_{attempt + 1}"
-
-
-def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
-    """Return the run that recorded a generation last; ConfigError if there is none.
-
-    Args:
-        to_resume: one without a generation counts, and those that have ended come last, after those with settings
-            alone, whose data were never accepted.
-    """
-    found = standings(files_of_runs(runs_dir))
-    if not to_resume:
-        found = [replace(one, is_unfinished=True) for one in found if (runs_dir / one.name / METRICS).is_file()]
-    if not found:
-        wanted = "to resume" if to_resume else "that has trained"
-        raise ConfigError(f"expected a run {wanted} in {runs_dir}, got none; start one, or name another --runs-dir")
-    return max(found).name
-
-
-@dataclass(frozen=True, order=True)
-class Standing:
-    """How far a run or study came; the greatest is the one to resume."""
-
-    is_unfinished: bool
-    is_accepted: bool
-    """It has more than its settings, whose data may never have been accepted."""
-    progressed: float
-    """When it began or recorded its last generation."""
-    name: str
-
-
-def standings(files: Mapping[str, float], begin: str = CONFIG, end: str = SUMMARY) -> list[Standing]:
-    """Return the runs that the file `begin` begins and `end` ends, given times by path below the folder of runs."""
-    by_run: dict[str, dict[str, float]] = defaultdict(dict)
-    for path, when in files.items():
-        run, _, name = path.partition("/")
-        by_run[run][name] = when
-    found = []
-    for run, own in by_run.items():
-        if begin in own:
-            progressed = max(when for name, when in own.items() if name == begin or name.endswith(METRICS))
-            is_accepted = any(name != begin and name.endswith((".json", METRICS)) for name in own)
-            found.append(Standing(own.get(end, -math.inf) < progressed, is_accepted, progressed, run))
-    return found
-
-
-def files_of_runs(runs: Path) -> dict[str, float]:
-    """Return the settings, metrics and results below a folder of runs, with their times."""
-    paths = [path for depth in ("*/", "*/*/") for end in ("json*", "html") for path in runs.glob(f"{depth}*.{end}")]
-    return {path.relative_to(runs).as_posix(): path.stat().st_mtime for path in paths}
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
