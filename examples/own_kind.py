@@ -14,9 +14,9 @@ PERIOD, SWING, HOLDING_DAYS = 60, 0.004, 20
 ANGLE = 2 * np.pi / PERIOD
 
 
-def season(config: SyntheticConfig, own_noise: Float64Array, generator: np.random.Generator) -> Float64Array:
+def season(config: SyntheticConfig, specific_noise: Float64Array, generator: np.random.Generator) -> Float64Array:
     """Return the latent drift (days, columns): each column starts its season at a random phase."""
-    days, columns = own_noise.shape
+    days, columns = specific_noise.shape
     drift: Float64Array = SWING * np.cos(ANGLE * np.arange(days)[:, None] + 2 * np.pi * generator.random(columns))
     return drift
 

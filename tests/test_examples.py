@@ -15,6 +15,7 @@ SHOWN = {
     "own_policy.py": r"trades +[1-9][\d.]*\n(.*\n)*.*profit_percent +-?\d",
     "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
     "own_features.py": r"^$",
+    "drawn_prices.py": "usage: ",
     "new_prices.py": r"decided at the close of \d{4}-\d\d-\d\d, for \d{4}-\d\d-\d\d.*: \d orders?\n",
 }
 """What each prints, as a regular expression."""
@@ -33,6 +34,7 @@ def test_examples(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
+    monkeypatch.setattr("sys.argv", [name])
     with unjudged():
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     PLANTED_KINDS.pop("seasons", None)

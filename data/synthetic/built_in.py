@@ -73,14 +73,14 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     std = law.noise_std(config)
     shape = (config.days, len(std))
     night, session = math.sqrt(OVERNIGHT_SHARE), math.sqrt(1.0 - OVERNIGHT_SHARE)
-    own, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
-    own = math.sqrt(1.0 - law.common_share) * std * law.mix(own, config.stocks)
+    specific, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
+    specific = math.sqrt(1.0 - law.common_share) * std * law.mix(specific, config.stocks)
     shared = math.sqrt(law.common_share) * std * shared
     volatility = law.volatility(config, for_volatility)[:, None]
-    overnight = night * (own[0] + shared[0]) * volatility[:-1]
-    noise = overnight + session * (own[1] + shared[1]) * volatility[:-1]
+    overnight = night * (specific[0] + shared[0]) * volatility[:-1]
+    noise = overnight + session * (specific[1] + shared[1]) * volatility[:-1]
     start, (up, down) = for_bars.random(shape[1]), (for_bars.standard_exponential(shape) for _ in range(2))
-    draws = Draws(night * own[0], session * own[1], up, down, *for_volume.standard_normal((2, *shape)))
+    draws = Draws(night * specific[0], session * specific[1], up, down, *for_volume.standard_normal((2, *shape)))
     drift = law.latent_drift(config, draws.overnight + draws.session, for_drift)
     if law.signal is not None:
         drift += law.signal.drift(config, draws)

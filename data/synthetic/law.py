@@ -61,8 +61,8 @@ class Signal:
 class PlantedKind:
     """A kind of market: its law, and the scores by what is known of it. Columns are stocks, then context columns.
 
-    `latent_drift(config, own_noise, generator)` returns (days, columns) from the (days, columns) noise that is each
-    column's own; row t may depend on rows 0..t of the noise only. `summed_variance(config, sessions)` is (columns,):
+    `latent_drift(config, specific_noise, generator)` returns (days, columns) from the (days, columns) noise that the
+    columns do not share; row t may depend on rows 0..t of it only. `summed_variance(config, sessions)` is (columns,):
     the variance of the sum of consecutive log returns where that is normal; in general twice the logarithm of their
     mean growth before the constant is taken off.
     """
@@ -85,8 +85,8 @@ class PlantedKind:
     """The factor leaves drifts as they are."""
     sizes: Callable[[SyntheticConfig, Float64Array], Float64Array] | None = None
     """From returns as the rule's, shares of the largest size that orders of rule and oracle have; None: all."""
-    mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
-    """Correlates the (..., columns) own noises of `stocks` and leaves their variances."""
+    mix: Callable[[Float64Array, int], Float64Array] = lambda specific, stocks: specific
+    """Correlates the (..., columns) specific noises of `stocks` and leaves their variances."""
     signal: Signal | None = None
     """A further drift."""
     structure: str = ""

@@ -39,9 +39,9 @@ def claimed(kind: str, trends: Array, std: float) -> Array:
 
 
 def own_path(kind: str, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
-    """(days, stocks) own noise and latent drift."""
+    """(days, stocks) specific noise and latent drift."""
     rng = np.random.default_rng(seed)
-    own = LAWS[kind].own_std(config) * rng.standard_normal((config.days, config.stocks))
+    own = LAWS[kind].specific_std(config) * rng.standard_normal((config.days, config.stocks))
     return own, PLANTED_KINDS[kind].latent_drift(config, own, rng)
 
 
@@ -49,7 +49,7 @@ def own_path(kind: str, config: SyntheticConfig, seed: int) -> tuple[Array, Arra
 def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
     config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
     own, drift = own_path(kind, config, 1)
-    std = law.own_std(config)
+    std = law.specific_std(config)
     returns = own + np.concatenate((np.zeros((1, 4)), drift[:-1])) + law.pull * std
     # By then nothing is left of what came before the first day.
     expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
@@ -74,6 +74,6 @@ def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(
     known, following = slice(WARM_UP, -1), own[WARM_UP + 1 :].ravel()
     predictable = float(market.drift[known].var() / following.var())
     by_rule = explained([rule_scores(config, market.bars, 1)[known]], following)
-    by_line = explained(list(trends_of(own, LAWS[kind].own_std(config))[:, known]), following)
+    by_line = explained(list(trends_of(own, LAWS[kind].specific_std(config))[:, known]), following)
     assert by_rule == pytest.approx(predictable, rel=0.25)
     assert by_line < line * predictable

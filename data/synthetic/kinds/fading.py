@@ -93,10 +93,10 @@ def momentum_space(config: SyntheticConfig) -> StateSpace:
     return ar_space(log_persistence(config.drift_half_life_days), config.drift_std, config)
 
 
-def _momentum_drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
+def _momentum_drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
     log_phi = log_persistence(config.drift_half_life_days)
     shock = config.drift_std * math.sqrt(-math.expm1(2.0 * log_phi))
-    normal = generator.standard_normal(own.shape)
+    normal = generator.standard_normal(specific.shape)
     # The first is from the stationary distribution: no day is special.
     return autoregression(math.exp(log_phi), config.drift_std * normal[0], shock * normal)
 
@@ -124,7 +124,7 @@ MARTINGALE = register(
     "martingale",
     "nothing",
     PlantedKind(
-        lambda config, own, generator: np.zeros(own.shape),
+        lambda config, specific, generator: np.zeros(specific.shape),
         lambda config, sessions: np.full(config.stocks, config.daily_noise**2 * sessions),
         rule=lambda config, returns, holding_days: np.zeros(returns.shape),
         oracle=lambda config, drift, holding_days: np.zeros(drift.shape),
@@ -136,39 +136,39 @@ def transient_space(
     config: SyntheticConfig, share: float, half_life_days: float, common_share: float = 0.0
 ) -> StateSpace:
     """Return the state space: the state is the deviation from the anchor, whose decay is the drift."""
-    log_phi, own = log_persistence(half_life_days), config.daily_noise**2 * (1.0 - common_share)
-    return StateSpace(log_phi, math.expm1(log_phi), share * own, own, share * own)
+    log_phi, specific = log_persistence(half_life_days), config.daily_noise**2 * (1.0 - common_share)
+    return StateSpace(log_phi, math.expm1(log_phi), share * specific, specific, share * specific)
 
 
 def transient(share: float, half_life_days: float, common_share: float = 0.0) -> PlantedKind:
-    """Return a law by which part of prices passes: own noise moves a deviation from the stock's anchor, which decays.
+    """Return a law by which part of prices passes: specific noise moves a deviation from the anchor, which decays.
 
     Args:
-        share: of the variance of a stock's own noise that moves the deviation; the rest moves the anchor.
+        share: of the variance of a stock's specific noise that moves the deviation; the rest moves the anchor.
         common_share: of the noise variance that is the same for all columns.
     """
     log_phi = log_persistence(half_life_days)
     decay, forgotten = math.expm1(log_phi), -math.expm1(2.0 * log_phi)
 
-    def drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
+    def drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
         variance, persistence = config.daily_noise**2 * (1.0 - common_share), math.exp(log_phi)
-        normal = generator.standard_normal((len(own) + 1, own.shape[1]))
+        normal = generator.standard_normal((len(specific) + 1, specific.shape[1]))
         # Given a day's noise, the part that moves the deviation is normal around its share of it.
-        shock = share * own + math.sqrt(share * (1.0 - share) * variance) * normal[1:]
+        shock = share * specific + math.sqrt(share * (1.0 - share) * variance) * normal[1:]
         spread = math.sqrt(share * variance / forgotten)
         return decay * autoregression(persistence, persistence * spread * normal[0] + shock[0], shock)
 
     def variance(config: SyntheticConfig, sessions: int) -> Float64Array:
         noise = config.daily_noise**2
-        own = (1.0 - common_share) * noise
-        passing = -2.0 * (share * own / forgotten) * math.expm1(sessions * log_phi)
-        return np.full(config.stocks, common_share * noise * sessions + ((1.0 - share) * own * sessions + passing))
+        specific = (1.0 - common_share) * noise
+        passing = -2.0 * (share * specific / forgotten) * math.expm1(sessions * log_phi)
+        return np.full(config.stocks, common_share * noise * sessions + ((1.0 - share) * specific * sessions + passing))
 
     def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         # A move that all stocks share says nothing about a stock's own deviation.
-        own = returns - returns.mean(axis=1, keepdims=True) if common_share else returns
+        specific = returns - returns.mean(axis=1, keepdims=True) if common_share else returns
         space = transient_space(config, share, half_life_days, common_share)
-        return space.filter(own) * math.expm1(holding_days * log_phi)
+        return space.filter(specific) * math.expm1(holding_days * log_phi)
 
     return PlantedKind(drift, variance, rule, fading_oracle(log_phi), common_share)
 
@@ -180,10 +180,10 @@ register(
 
 
 def news(chance: float, worth: float, half_life_days: float, background_std: float) -> PlantedKind:
-    """Return the law of a fading drift that extreme own noise moves much, and a hidden shock every day a little.
+    """Return the law of a fading drift that extreme specific noise moves much, and a hidden shock every day a little.
 
     Args:
-        chance: of a day on which a stock's own noise is extreme, for each sign.
+        chance: of a day on which a stock's specific noise is extreme, for each sign.
         worth: log return that extreme noise leaves to come, with its sign.
         background_std: standard deviation of the part of the drift that hidden shocks move.
     """
@@ -191,10 +191,10 @@ def news(chance: float, worth: float, half_life_days: float, background_std: flo
     history = math.ceil(_HISTORY_HALF_LIVES * half_life_days)
     first_drift = -worth * math.expm1(log_phi)  # on the day after extreme noise
 
-    def drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        before = config.daily_noise * generator.standard_normal((history, own.shape[1]))
-        hidden = generator.standard_normal((history + len(own), own.shape[1]))
-        noise = np.concatenate((before, own))
+    def drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+        before = config.daily_noise * generator.standard_normal((history, specific.shape[1]))
+        hidden = generator.standard_normal((history + len(specific), specific.shape[1]))
+        noise = np.concatenate((before, specific))
         is_extreme = np.abs(noise) > limit * config.daily_noise
         shocks = first_drift * np.sign(noise) * is_extreme
         shocks += math.sqrt(ar_space(log_phi, background_std, config).shock_variance) * hidden

@@ -36,17 +36,17 @@ def leaders(
     def noise_ratios(config: SyntheticConfig) -> tuple[float, ...]:
         return (LEAD_NOISE_RATIO,) * len(lags) + (1.0,) * bystanders(config)
 
-    def drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
+    def drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
         variance, longest = (LEAD_NOISE_RATIO * config.daily_noise) ** 2, max(lags)
         spread = math.sqrt(LEAD_FACTOR_SHARE * (1.0 - LEAD_FACTOR_SHARE) * variance)
         # Drawn also for the days before the first, which their followers still answer to.
-        normal = generator.standard_normal((longest - 1 + len(own), len(lags)))
+        normal = generator.standard_normal((longest - 1 + len(specific), len(lags)))
         before = math.sqrt(LEAD_FACTOR_SHARE * variance) * normal[: longest - 1]
-        moves = own[:, config.stocks : config.stocks + len(lags)]
+        moves = specific[:, config.stocks : config.stocks + len(lags)]
         factor = np.concatenate((before, LEAD_FACTOR_SHARE * moves + spread * normal[longest - 1 :]))
-        answers = np.zeros(own.shape)
+        answers = np.zeros(specific.shape)
         for place, (lag, followers) in enumerate(groups(config.stocks)):
-            answers[:, followers] = (loading * factor[longest - lag :, place][: len(own)])[:, None]
+            answers[:, followers] = (loading * factor[longest - lag :, place][: len(specific)])[:, None]
         return answers
 
     def variance(config: SyntheticConfig, sessions: int) -> Float64Array:

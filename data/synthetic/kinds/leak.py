@@ -39,10 +39,10 @@ def leak(lag: int) -> PlantedKind:
         lag: sessions from the move to the close after which the told ones begin; 0: they follow the move.
     """
 
-    def drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        factor = LEAK_FACTOR_RATIO * config.daily_noise * generator.standard_normal(len(own) + lag + LEAK_SESSIONS)
+    def drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+        factor = LEAK_FACTOR_RATIO * config.daily_noise * generator.standard_normal(len(specific) + lag + LEAK_SESSIONS)
         told = np.convolve(factor, np.ones(LEAK_SESSIONS), mode="valid")[lag + 1 :]
-        return np.column_stack((factor[: len(own), None] * loadings(config), LEAK_SHARE * told))
+        return np.column_stack((factor[: len(specific), None] * loadings(config), LEAK_SHARE * told))
 
     def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         # By least squares.

@@ -37,12 +37,12 @@ def _level(balance: Float64Array) -> Float64Array:
     return (TURBULENT + CALM) / 2.0 + (TURBULENT - CALM) / 2.0 * balance
 
 
-def _drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    factor = _FACTOR_RATIO * config.daily_noise * generator.standard_normal(MIXED_LAG + len(own))
-    drift = np.zeros(own.shape)
-    for law, stocks in _groups(own.shape[1]):
-        drift[:, stocks] = law.latent_drift(config, own[:, stocks], generator)
-    drift[:, : config.stocks : 2] += MIXED_LOADING * factor[: len(own), None]
+def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+    factor = _FACTOR_RATIO * config.daily_noise * generator.standard_normal(MIXED_LAG + len(specific))
+    drift = np.zeros(specific.shape)
+    for law, stocks in _groups(specific.shape[1]):
+        drift[:, stocks] = law.latent_drift(config, specific[:, stocks], generator)
+    drift[:, : config.stocks : 2] += MIXED_LOADING * factor[: len(specific), None]
     # The factor is the column's drift, and only the rest of its moves noise: it tells the oracle the coming answers.
     drift[:, -1] = factor[MIXED_LAG:]
     return drift
@@ -59,10 +59,10 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     """Score returns in units of the volatility, of which all squares tell; own returns are net of expected answers."""
     volatility = _estimated_volatility(config, returns)[:, None]
     returns = returns / volatility
-    own, scores = returns.copy(), _LEAD.rule(config, returns, holding_days)
-    own[1:] -= _LEAD.rule(config, returns, 1)[:-1]
-    for law, stocks in _groups(own.shape[1]):
-        scores[:, stocks] += law.rule(config, own[:, stocks], holding_days)
+    specific, scores = returns.copy(), _LEAD.rule(config, returns, holding_days)
+    specific[1:] -= _LEAD.rule(config, returns, 1)[:-1]
+    for law, stocks in _groups(specific.shape[1]):
+        scores[:, stocks] += law.rule(config, specific[:, stocks], holding_days)
     return volatility * scores
 
 
@@ -80,10 +80,10 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     # Times may have changed since the column moved: by the ratio that explains the followers best.
     changed = answers[: len(drift), None] * np.array([1.0, CALM / TURBULENT, TURBULENT / CALM])
     left = np.stack([np.square(drift[:, followers] - answer[:, None]).sum(axis=1) for answer in changed.T])
-    own, scores = drift.copy(), np.zeros(drift.shape)
-    own[:, followers] -= np.take_along_axis(changed, left.argmin(axis=0)[:, None], axis=1)
+    specific, scores = drift.copy(), np.zeros(drift.shape)
+    specific[:, followers] -= np.take_along_axis(changed, left.argmin(axis=0)[:, None], axis=1)
     for law, stocks in _groups(drift.shape[1]):
-        scores[:, stocks] = law.oracle(config, own[:, stocks], holding_days)
+        scores[:, stocks] = law.oracle(config, specific[:, stocks], holding_days)
     for ahead in range(min(holding_days, MIXED_LAG + 1)):
         scores[:, followers] += answers[ahead : ahead + len(drift), None]
     return scores

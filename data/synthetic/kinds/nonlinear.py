@@ -16,12 +16,12 @@ from data.synthetic.law import Float64Array, PlantedKind, log_persistence, regis
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)
-"""As 0.7% a day are to a stock's own noise of 1.5%."""
+"""As 0.7% a day are to a stock's specific noise of 1.5%."""
 TREND_HALF_LIVES = (16.0, 64.0)
 TREND_LOG_PHI = np.array([log_persistence(half_life) for half_life in TREND_HALF_LIVES])
 TREND_KEPT = np.exp(TREND_LOG_PHI)
 TREND_LOADING = np.sqrt(-np.expm1(2.0 * TREND_LOG_PHI))
-"""Change of the trends by a return of one own noise; of independent noise alone, they have variance 1."""
+"""Change of the trends by a return of one specific noise; of independent noise alone, they have variance 1."""
 _HISTORY = 10 * round(max(TREND_HALF_LIVES))
 """Sessions after which a thousandth is left of a trend."""
 _STEP = 1.0 / 6.0
@@ -33,7 +33,7 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 
 @dataclass(frozen=True)
 class TrendDrift:
-    """A drift that two exponential means of a stock's own returns decide, its trends; returns are in own noises."""
+    """A drift by two exponential means of a stock's returns, its trends; returns are in specific noises."""
 
     shape: Callable[[Float64Array], Float64Array]
     """The next day's drift from (2, ...) trends, up to a constant."""
@@ -48,7 +48,7 @@ class TrendDrift:
         """Return the kind of market that has this drift."""
         return PlantedKind(self.drift, self.summed_variance, self.rule, self.oracle, self.common_share)
 
-    def own_std(self, config: SyntheticConfig) -> float:
+    def specific_std(self, config: SyntheticConfig) -> float:
         """Return the standard deviation of the noise that is a stock's own."""
         return math.sqrt(1.0 - self.common_share) * config.daily_noise
 
@@ -56,12 +56,12 @@ class TrendDrift:
         """Return the next day's drift from (2, ...) trends."""
         return self.shape(trends) - self.mean
 
-    def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """Return the (days, columns) drifts after (days, columns) own noise; see `PlantedKind`."""
-        std, before = self.own_std(config), generator.standard_normal((_HISTORY, own.shape[1]))
-        drift = np.zeros((_HISTORY + len(own), own.shape[1]))
-        trends = np.zeros((2, own.shape[1]))
-        for day, noise in enumerate(np.concatenate((before, own / std))):
+    def drift(self, config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+        """Return the (days, columns) drifts after (days, columns) specific noise; see `PlantedKind`."""
+        std, before = self.specific_std(config), generator.standard_normal((_HISTORY, specific.shape[1]))
+        drift = np.zeros((_HISTORY + len(specific), specific.shape[1]))
+        trends = np.zeros((2, specific.shape[1]))
+        for day, noise in enumerate(np.concatenate((before, specific / std))):
             trends = updated(trends, noise + drift[day - 1] + self.pull)  # before the first day there is no drift
             drift[day] = self.next_drift(trends)
         return std * drift[_HISTORY:]
@@ -69,17 +69,17 @@ class TrendDrift:
     def summed_variance(self, config: SyntheticConfig, sessions: int) -> Float64Array:
         """Return the (stocks,) variance that common noise sums to, and twice the logarithm of the other mean growth."""
         common = self.common_share * config.daily_noise**2 * sessions
-        return np.full(config.stocks, common + 2.0 * _log_mean_growth(self, self.own_std(config), sessions))
+        return np.full(config.stocks, common + 2.0 * _log_mean_growth(self, self.specific_std(config), sessions))
 
     def rule(self, config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         """Sum the drifts expected from the trends; the market's return is the mean of those known."""
-        own = returns - returns.mean(axis=1, keepdims=True) if self.common_share else returns
-        own = own / self.own_std(config) + self.pull
-        trends = np.zeros((2, *own.shape))
+        specific = returns - returns.mean(axis=1, keepdims=True) if self.common_share else returns
+        specific = specific / self.specific_std(config) + self.pull
+        trends = np.zeros((2, *specific.shape))
         trends[:, 0] = (self.pull * TREND_LOADING / (1.0 - TREND_KEPT))[:, None]  # where they are on average
-        for day in range(1, len(own)):
-            trends[:, day] = updated(trends[:, day - 1], own[day])
-        return self.own_std(config) * self.expected_sum(trends, holding_days)
+        for day in range(1, len(specific)):
+            trends[:, day] = updated(trends[:, day - 1], specific[day])
+        return self.specific_std(config) * self.expected_sum(trends, holding_days)
 
     def expected_sum(self, trends: Float64Array, holding_days: int) -> Float64Array:
         """Return the expected sum of the next `holding_days` drifts from (2, ...) trends."""
@@ -164,8 +164,8 @@ def _sum_by_drift(law: TrendDrift, sessions: int) -> float:
 
 @lru_cache(maxsize=32)
 def _log_mean_growth(law: TrendDrift, std: float, sessions: int) -> float:
-    """Return the logarithm of the mean growth by drift and own noise, of this standard deviation, over sessions."""
-    # Under the measure of the growth, noise has the mean of its variance: in own noises, their standard deviation.
+    """Return the logarithm of the mean growth by drift and specific noise, of a standard deviation, over sessions."""
+    # Under the measure of the growth, noise has the mean of its variance: in specific noises, their standard deviation.
     move, daily = _transition(law, std), np.exp(std * law.next_drift(_GRID) + std**2 / 2.0)
     growth = np.ones(_GRID.shape[1])
     for _ in range(sessions):
@@ -174,12 +174,12 @@ def _log_mean_growth(law: TrendDrift, std: float, sessions: int) -> float:
 
 
 AGREE = TrendDrift(lambda trends: 0.2 * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1]), mean=0.0826)
-"""The drift is up to 0.3% a day where a stock's own noise is 1.5%.
+"""The drift is up to 0.3% a day where a stock's specific noise is 1.5%.
 
 A pull would hold the trends up, where the drift is close to a multiple of the short one.
 """
 RING = TrendDrift(lambda trends: np.sin(2.5 * np.hypot(trends[0], trends[1])) / 3.0, mean=0.0619, pull=0.0619)
-"""The drift is up to 0.5% a day where a stock's own noise is 1.5%.
+"""The drift is up to 0.5% a day where a stock's specific noise is 1.5%.
 
 Without the pull, which makes up for the mean, the trends would move out to one side of the ring and stay: a weighing of
 the trends would then tell half of what a trade earns.

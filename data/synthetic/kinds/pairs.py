@@ -15,7 +15,7 @@ from utils.config.trader import SyntheticConfig
 COMMON_SHARE = 0.1
 """Share of the noise variance that is the same for all columns."""
 CORRELATION = 0.2
-"""Of the own noises of a couple."""
+"""Of the specific noises of a couple."""
 _SPREAD = (0.98, 10.0, 1.0 - (1.0 - COMMON_SHARE) * (1.0 - CORRELATION) / 2.0)
 """Transient share, half-life and common share of half the spread: the own part of both stocks; all else is common."""
 SPREAD = transient(*_SPREAD)
@@ -27,11 +27,11 @@ def partner(stocks: int) -> np.ndarray:
     return np.where(place < half, place + half, np.where(place < 2 * half, place - half, place))
 
 
-def _mix(own: Float64Array, stocks: int) -> Float64Array:
+def _mix(specific: Float64Array, stocks: int) -> Float64Array:
     """Correlate the (..., columns) noises of couples; variances stay."""
     near, far = (np.sqrt(1.0 + CORRELATION) + sign * np.sqrt(1.0 - CORRELATION) for sign in (1.0, -1.0))
-    mixed: Float64Array = (near * own + far * own[..., partner(stocks)]) / 2.0
-    mixed[..., 2 * (stocks // 2) :] = own[..., 2 * (stocks // 2) :]
+    mixed: Float64Array = (near * specific + far * specific[..., partner(stocks)]) / 2.0
+    mixed[..., 2 * (stocks // 2) :] = specific[..., 2 * (stocks // 2) :]
     return mixed
 
 
@@ -62,7 +62,7 @@ register(
     "pairs",
     "stocks come in unnamed couples whose spread reverts, under a common market",
     PlantedKind(
-        lambda config, own, rng: _of_stocks(SPREAD.latent_drift(config, _spread(own), rng), config.stocks),
+        lambda config, specific, rng: _of_stocks(SPREAD.latent_drift(config, _spread(specific), rng), config.stocks),
         _variance,
         _rule,
         SPREAD.oracle,

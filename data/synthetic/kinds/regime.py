@@ -70,9 +70,9 @@ REGIME_COMMON_SHARE = 0.05
 """Share of the noise variance that is the same for all columns."""
 
 
-def _drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    directions = REGIMES.directions(len(own), generator)
-    return np.repeat(REGIMES.drift * directions[:, None], own.shape[1], axis=1)
+def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+    directions = REGIMES.directions(len(specific), generator)
+    return np.repeat(REGIMES.drift * directions[:, None], specific.shape[1], axis=1)
 
 
 def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
@@ -100,20 +100,20 @@ register(
 INTERACTION_SESSIONS = 15
 """Sessions between a move and its answer."""
 INTERACTION_LOADING = 0.35
-"""The answer, as a share of the stock's own noise."""
+"""The answer, as a share of the stock's specific noise."""
 INTERACTION_REGIMES = Regimes(drift=0.015, sessions=50.0)
 """Of the context column."""
 INTERACTION_NOISE_RATIO = 2.0
 """The context column's noise, in daily noises of a stock."""
 
 
-def _interaction_drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
+def _interaction_drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
     history = INTERACTION_SESSIONS - 1
     before = config.daily_noise * generator.standard_normal((history, config.stocks))
-    direction = INTERACTION_REGIMES.directions(history + len(own) + 1, generator)[:, None]
-    moves = np.concatenate((before, own[:, :-1])) * direction[:-1]
+    direction = INTERACTION_REGIMES.directions(history + len(specific) + 1, generator)[:, None]
+    moves = np.concatenate((before, specific[:, :-1])) * direction[:-1]
     context = INTERACTION_REGIMES.drift * direction[history + 1 :]
-    return np.concatenate((INTERACTION_LOADING * moves[: len(own)], context), axis=1)
+    return np.concatenate((INTERACTION_LOADING * moves[: len(specific)], context), axis=1)
 
 
 def _interaction_variance(config: SyntheticConfig, sessions: int) -> Float64Array:

@@ -83,8 +83,8 @@ def signal_kind(
 
 def _sample(config: SyntheticConfig) -> Draws:
     rng, shares = np.random.default_rng(0), np.sqrt((OVERNIGHT_SHARE, 1.0 - OVERNIGHT_SHARE))
-    own = config.daily_noise * shares[:, None, None] * rng.standard_normal((2, *_SAMPLE))
-    return Draws(*own, *rng.standard_exponential((2, *_SAMPLE)), *rng.standard_normal((2, *_SAMPLE)))
+    specific = config.daily_noise * shares[:, None, None] * rng.standard_normal((2, *_SAMPLE))
+    return Draws(*specific, *rng.standard_exponential((2, *_SAMPLE)), *rng.standard_normal((2, *_SAMPLE)))
 
 
 def _noise(draws: Draws) -> Float64Array:
@@ -175,8 +175,8 @@ def _read_macro(config: SyntheticConfig, bars: Bars) -> Float64Array:
     """Return the state by the trends of the noise, which is what returns are without the drift of the state before."""
     returns, state = _log_returns(bars["close"], bars["close"]), np.zeros(bars["close"].shape)
     trend, kept = np.zeros(returns.shape[1]), math.exp(LOG_PHI)
-    for day, own in enumerate(returns):
-        trend = kept * trend + math.sqrt(1.0 - kept**2) * (own - DRIFT_STD * state[day - 1]) / config.daily_noise
+    for day, specific in enumerate(returns):
+        trend = kept * trend + math.sqrt(1.0 - kept**2) * (specific - DRIFT_STD * state[day - 1]) / config.daily_noise
         state[day] = bars["macro"][day] * trend
     return state
 
@@ -202,8 +202,8 @@ def _indicator(config: SyntheticConfig, draws: Draws) -> Float64Array:
     """Return the state by the RSI, as Wilder smoothes it, of prices that the state's own drift moves."""
     noise = _noise(draws)
     state, (up, down) = np.zeros(noise.shape), np.full((2, noise.shape[1]), 0.4 * config.daily_noise)
-    for day, own in enumerate(noise):
-        move = np.expm1(own + RSI_DRIFT * state[day - 1])  # before the first day there is no drift
+    for day, specific in enumerate(noise):
+        move = np.expm1(specific + RSI_DRIFT * state[day - 1])  # before the first day there is no drift
         up += (np.maximum(move, 0.0) - up) / RSI_BARS
         down += (np.maximum(-move, 0.0) - down) / RSI_BARS
         state[day] = _by_rsi(100.0 * up / (up + down))
@@ -213,7 +213,7 @@ def _indicator(config: SyntheticConfig, draws: Draws) -> Float64Array:
 def _read_indicator(config: SyntheticConfig, bars: Bars) -> Float64Array:
     import talib  # the help reads this file, too
 
-    by_column = [talib.RSI(np.ascontiguousarray(own / own[0]), RSI_BARS) for own in bars["close"].T]
+    by_column = [talib.RSI(np.ascontiguousarray(specific / specific[0]), RSI_BARS) for specific in bars["close"].T]
     return _by_rsi(np.nan_to_num(np.stack(by_column, axis=1), nan=50.0))
 
 

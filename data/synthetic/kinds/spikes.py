@@ -10,7 +10,7 @@ from data.synthetic.law import Float64Array, PlantedKind, autoregression, log_pe
 from utils.config.trader import SyntheticConfig
 
 SPIKE_FALL_CHANCE = 0.01
-"""Chance a day that a stock's own noise is a fall that may be followed by a jump."""
+"""Chance a day that a stock's specific noise is a fall that may be followed by a jump."""
 SPIKE_CHANCE = 0.5
 """That a jump follows."""
 SPIKE_SESSIONS = 3
@@ -26,9 +26,9 @@ _HISTORY = 40
 """Sessions after which nothing is left of a spike."""
 
 
-def _drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    before = config.daily_noise * generator.standard_normal((_HISTORY, own.shape[1]))
-    noise = np.concatenate((before, own))
+def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
+    before = config.daily_noise * generator.standard_normal((_HISTORY, specific.shape[1]))
+    noise = np.concatenate((before, specific))
     follows, size = generator.random((2, *noise.shape))
     is_jump = (noise < _FALL * config.daily_noise) & (follows < SPIKE_CHANCE)
     jump = np.zeros(noise.shape)

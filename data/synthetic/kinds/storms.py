@@ -63,7 +63,7 @@ register(
     "storms",
     "drifts as in momentum, in calm times and in storms of threefold noise; sizes decide the risk",
     PlantedKind(
-        lambda config, own, rng: MOMENTUM.latent_drift(_own(config), own, rng),
+        lambda config, specific, rng: MOMENTUM.latent_drift(_own(config), specific, rng),
         lambda config, sessions: MOMENTUM.summed_variance(_own(config), sessions),
         _rule,
         MOMENTUM.oracle,
