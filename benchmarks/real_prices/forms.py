@@ -32,7 +32,7 @@ VARIANTS: Mapping[str, Variant] = {
     "no evolution": Variant(_AS_PLANNED, keep_genes),
     "no waiting": Variant({**_AS_PLANNED, "learning.gamma": 0.0}),
     "networks": Variant(),
-    "past returns": Variant({"inputs": "past"}),
+    "past returns": Variant({"split.inputs": "past"}),
 }
 
 
