@@ -61,7 +61,7 @@ class Walk:
             "generation": 0,
             "capital": 12_345.67,
             "calendar": "none",
-            "venue": "paper",
+            "venue": "paper" if self.broker is None else "alpaca",
             "start": str(self.market.dates[START].astype("datetime64[D]")),
             "certificate": TERMS,
         }

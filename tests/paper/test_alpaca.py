@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.faults.alpaca import FakeAlpaca, served
-from data.features import CLOSE, OPEN
+from data.features import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
+from tests.small_market import TINY_RULES
 from training.paper import alpaca
+from training.paper.account import Account
+from training.paper.journal import STOP
 from training.paper.venue import NoAnswer
 from utils.errors import ConfigError, DataError
 
@@ -75,6 +78,83 @@ def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) ->
         if account.held.keys() <= close.keys():
             held = sum(shares * close[ticker] for ticker, shares in account.held.items())
             assert last["equity"] == pytest.approx(last["cash"] + held)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_agents_and_basket_share_an_account_at_a_broker(tmp_path: Path, share: float) -> None:
+    """Each part buys with its capital in whole shares; faults, and steps again, neither lose nor double an order."""
+    agent = AGENT.betting(share)
+    plain, undisturbed, _ = walked(tmp_path / "one", [], agent)
+    faults = [["lost before", "lost", "late", "503", "doubled"], ["lost"], ["late", "503"]]
+    account, walk, silences = walked(tmp_path / "other", faults, agent)
+    rows = [[row[:3] for row in each.rows() if row[0] != "unknown"] for each in (walk, undisturbed)]
+    assert rows[0] == rows[1] and silences > 1 and not any(row[0] == "doubt" for row in walk.rows())
+    ids = [order["client_order_id"] for order in account.orders]
+    assert len({*ids}) == len(ids) and account.held == plain.held and account.cash == plain.cash
+    of_basket = [order for order in account.orders if "-basket-" in order["client_order_id"]]
+    opens = prices(START + 1, OPEN)
+    bought = {o["symbol"]: int(o["qty"]) for o in of_basket}
+    # Once, at the first open, equal parts of what does not follow the agents, cut to whole shares.
+    part = (1 - share) * 12_345.67 / len(prices(START, CLOSE))
+    closes = prices(START, CLOSE)
+    assert bought == {ticker: pytest.approx(part / close, abs=1.02, rel=2e-3) for ticker, close in closes.items()}
+    assert {order["filled_at"][:10] for order in of_basket} == {str(MARKET.dates[START + 1])[:10]}
+    with walk.journal() as journal:
+        sessions = [row.body for row in journal.of("session").values()]
+    first, last = sessions[1], sessions[-1]
+    assert last["basket_positions"] == bought
+    both = {one: last["positions"].get(one, 0) + bought.get(one, 0) for one in {**last["positions"], **bought}}
+    assert both == account.held and (set(last["positions"]) == set()) == (share == 0)
+    spent = sum(size * opens[ticker] for ticker, size in bought.items())
+    close = prices(START + 1, CLOSE)
+    worth = sum(size * close[ticker] for ticker, size in bought.items())
+    assert first["basket"] == pytest.approx((1 - share) * 12_345.67 - spent + worth)
+    assert last["whole"] == pytest.approx(last["equity"] + last["basket"])
+    own = [order for order in account.orders if order["side"] == "buy" and order not in of_basket]
+    paid = sum(float(order["qty"]) * float(order["filled_avg_price"]) for order in own if order["filled_avg_price"])
+    assert bool(own) == (share > 0) and last["cash"] >= -0.02 * share * 12_345.67 and (share > 0) == (paid > 0)
+
+
+@pytest.mark.parametrize("lock", [0.0, 30.0])
+def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: float
+) -> None:
+    """What has grown out of its band is sold down, and the others are bought, on the fourth session only; never where
+    the fall of the others has locked the basket."""
+    monkeypatch.setattr("training.signals.basket.REBALANCING_SESSIONS", 4)
+    monkeypatch.setattr(Account, "_check", lambda *_: None)  # which would ask about such moves
+    bars = MARKET.data_array.copy()
+    ticker = "T02"
+    bars[START + 2 :, :, list(PRICES)] *= np.float32(0.4)
+    bars[START + 2 :, MARKET.tickers.index(ticker), list(PRICES)] *= np.float32(3.0)
+    market, account = dataclasses.replace(MARKET, data_array=bars), FakeAlpaca(12_345.67)
+    rules = dataclasses.replace(TINY_RULES, drawdown_lock=lock)
+    with served(account, 0.0) as address:
+        walk = Walk(tmp_path, AGENT.betting(0.0), rules, market, alpaca.AlpacaVenue("key", "secret", address))
+        for day in range(START, START + 7):
+            opens = dict(zip(MARKET.tickers, bars[day, :, OPEN].tolist(), strict=True))
+            account.fill(str(MARKET.dates[day]), {one: price for one, price in opens.items() if price > 0})
+            walk.step(day)
+    days = {order["client_order_id"].split("-basket-")[1][:10] for order in account.orders}
+    assert days == {str(MARKET.dates[day])[:10] for day in (START, *[START + 4] * (lock == 0))}
+    if lock:
+        return
+    later = [order for order in account.orders if str(MARKET.dates[START + 4])[:10] in order["client_order_id"]]
+    assert [order["symbol"] for order in later if order["side"] == "sell"] == [ticker]
+    assert {order["symbol"] for order in later if order["side"] == "buy"} and later[0]["side"] == "sell"
+
+
+def test_a_stop_ends_the_baskets_orders_at_a_broker(tmp_path: Path) -> None:
+    """And they are given once it is over."""
+    account = FakeAlpaca(12_345.67)
+    with served(account, 0.0) as address:
+        walk = Walk(tmp_path, AGENT.betting(0.0), broker=alpaca.AlpacaVenue("key", "secret", address))
+        (walk.folder / STOP).touch()
+        walk.step(START)
+        assert not account.orders
+        (walk.folder / STOP).unlink()
+        walk.step(START + 1)
+    assert len(account.orders) > 2 and {order["side"] for order in account.orders} == {"buy"}
 
 
 def test_silence_is_not_flat_and_what_the_venue_holds_wins(tmp_path: Path) -> None:
@@ -163,8 +243,8 @@ def test_a_class_of_shares_keeps_its_name(tmp_path: Path) -> None:
     market = dataclasses.replace(MARKET, tickers=[*names.values()])
     account = FakeAlpaca(12_345.67)
     with served(account, 0.0) as address:
-        walk = Walk(tmp_path, agent_of(0, market=market).betting(0.0), market=market)
-        walk = dataclasses.replace(walk, broker=alpaca.AlpacaVenue("key", "secret", address))
+        agent, venue = agent_of(0, market=market), alpaca.AlpacaVenue("key", "secret", address)
+        walk = Walk(tmp_path, agent, market=market, broker=venue)
         for day in range(START, START + 4):
             account.fill(
                 str(MARKET.dates[day]), {n.replace("-", "."): prices(day, OPEN).get(t) for t, n in names.items()}

@@ -181,15 +181,6 @@ def test_without_a_name_the_accounts_are_named(
     assert "`paper open NAME` begins one" in capsys.readouterr().err
 
 
-def test_a_broker_is_not_asked_to_hold_a_basket(
-    home: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("training.commands.paper._broker", lambda _: None)
-    assert paper(home, "open", "broken", "--run", "one", "--data", str(data), "--venue", "alpaca") == 2
-    assert "got one, 0% of whose capital does; open it with --venue paper" in capsys.readouterr().err
-    assert not (home / "runs" / "broken").exists()
-
-
 def test_a_folder_stop_is_refused_before_anything_is_written(
     home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

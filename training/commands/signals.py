@@ -8,6 +8,7 @@ from typing import Any
 
 from training.commands.table import SignalsArguments
 from training.run.saved import open_saved_run
+from training.signals.basket import basket_at_broker
 from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import Holding, read_holdings, session
 from training.signals.signals import Signals, cash_left, make_signals
@@ -69,17 +70,8 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         orders = broker_orders(run.name, signals.date, purchases, positions, rules, signals.sales)
         wanted = {*purchases, *(held.ticker for held in positions)}
         if signals.basket is not None:
-            sides = {side: [one for one in signals.basket.orders if one.side == side] for side in ("buy", "sell")}
-            bought = {one.ticker: one.shares for one in sides["buy"]}
-            sold = [
-                dataclasses.replace(held, shares=one.shares)
-                for one in sides["sell"]
-                for held in holdings
-                if held.is_of_basket and held.ticker == one.ticker
-            ]
-            names = [held.ticker for held in sold]
-            orders += broker_orders(f"{run.name}-basket", signals.date, bought, sold, rules, names)
-            wanted |= {*bought, *names}
+            orders += basket_at_broker(run.name, signals.date, signals.basket.orders)
+            wanted |= {one.ticker for one in signals.basket.orders}
         if too_small := wanted - {order.ticker for order in orders}:
             logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(sorted(too_small)))
         _write_for_brokers(arguments, orders)

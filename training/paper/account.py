@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -25,6 +25,7 @@ from training.paper.journal import Journal
 from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
+from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
 from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
 from training.signals.signals import decide
 from utils.config.trader import Config, EnvironmentConfig
@@ -37,6 +38,8 @@ _LONGEST_PAUSE = np.timedelta64(5, "D")
 """Days from one session to the next, without a calendar."""
 _SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
 """Round ratios besides whole numbers."""
+_DUST = 1e-9
+"""Share of a position that is rounding."""
 _SURELY_SPLIT = 1.45
 """Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
 
@@ -49,8 +52,8 @@ class Held(DataError):
 class Account:
     """A paper account on a market, whose last day is the newest session known.
 
-    It consists of the agents' account and a basket. Each goes on with all of the capital, as if it were alone; what the
-    account is worth are their shares of it.
+    It consists of the agents' account and a basket. At the embedded venue each goes on with all of the capital, as if
+    it were alone, and what the account is worth are their shares of it. At a broker each has its part of the capital.
     """
 
     path: Path
@@ -69,12 +72,29 @@ class Account:
     @cached_property
     def book(self) -> Book:
         """The account by its journal."""
-        return Book(self.journal, self.market, self.config.env)
+        own = max(1.0, self._parts[0]) if self.is_at_broker else self.capital
+        return Book(self.journal, self.market, dataclasses.replace(self.config.env, initial_capital=own))
 
     @property
     def name(self) -> str:
         """Name of the account, from which the ids of its orders derive."""
         return str(self.journal.opening["account"])
+
+    @property
+    def capital(self) -> float:
+        """Capital at the opening."""
+        return float(self.journal.opening["capital"])
+
+    @property
+    def is_at_broker(self) -> bool:
+        """Tell whether a broker executes its orders."""
+        return bool(self.journal.opening["venue"] != "paper")
+
+    @property
+    def _parts(self) -> tuple[float, float]:
+        """Capital at the opening of which a broker's account gives each part: the agents, and the basket."""
+        exposed = self.config.env.exposure * self.capital
+        return exposed * self.agent.share, exposed * (1.0 - self.agent.share)
 
     def on(self, day: int, **changes: Any) -> Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
@@ -118,7 +138,7 @@ class Account:
 
     def _note_changes(self) -> None:
         """Write down dividends, splits and revised bars; raise Held for those that nobody has accepted yet."""
-        held = self.book.session(self.book.last)["positions"] if self.journal.of("session") else {}
+        held = self.book.held(self.book.last) if self.journal.of("session") else {}
         for change in self.changes:
             body, ticker = change.body, change.body["ticker"]
             if change.kind == "event" and ticker in held:
@@ -152,8 +172,8 @@ class Account:
         yesterday, today = self.market.data_array[day - 1 : day + 1][..., list(PRICES)]
         if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
             self._hold(f"{dates[day]} repeated", f"new bars on {dates[day]}, got those of the day before for {again}")
-        held = [ticker for ticker in book.session(day - 1)["positions"] if ticker in book.stocks]
-        for ticker in [*held, *(order.ticker for order in book.orders(day - 1))]:
+        held = [ticker for ticker in book.held(day - 1) if ticker in self.market.tickers]
+        for ticker in dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1))]):
             ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
             nights = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
             move, shown = max(ratio, 1 / ratio), np.exp(np.nanmax(np.abs(nights), initial=0.0))
@@ -190,17 +210,10 @@ class Account:
 
     def _take_in(self, day: int) -> None:
         """Write down what a session brought: fills, cash, positions, equity and the champion's result."""
-        book, capital = self.book, float(self.journal.opening["capital"])
-        if day == book.start:
-            statement = Statement([], capital, capital, {})
-        else:
-            statement = self._statement(day)
-            if self.broker is not None:
-                self._compare(day, statement)
+        book = self.book
+        statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker)
         result = bounded_result(self.market, day, book.stakes(day))
-        basket = float(self.held_basket(day)[-1])
         body = dataclasses.asdict(statement) | {"result": result, "bars": packed(self.market, day)}
-        body |= {"basket": basket, "whole": self.whole(statement.equity, basket)}
         self.journal.append("session", book.date(day), body)
         for fill in statement.fills:
             logger.log(self.level, "%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
@@ -208,52 +221,86 @@ class Account:
         if silent := [ticker for ticker in held if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
+    @property
+    def basket(self) -> Basket:
+        """What is held with the capital that does not follow the agents."""
+        return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
+
     def held_basket(self, day: int) -> NDArray[np.float64]:
-        """Return the equity of the basket with all of the capital, at the closes from the first session to a day."""
-        basket = Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
-        rules = dataclasses.replace(self.config.env, initial_capital=float(self.journal.opening["capital"]))
+        """Return the equity of the basket at recorded prices, at the closes from the first session to a day."""
+        capital = max(1.0, self._parts[1]) if self.is_at_broker else self.capital
+        rules = dataclasses.replace(self.config.env, initial_capital=capital)
         first = torch.tensor([self.book.start])
-        held: NDArray[np.float64] = basket.hold(rules, first, day - int(first), is_sold=False).equity[0].numpy()
+        held: NDArray[np.float64] = self.basket.hold(rules, first, day - int(first), is_sold=False).equity[0].numpy()
         return held
 
     def whole(self, agents: Any, basket: Any) -> Any:
-        """Return the account's equity by those of its two parts, each with all of the capital."""
-        exposure, share = self.config.env.exposure, self.agent.share
-        cash = (1.0 - exposure) * float(self.journal.opening["capital"])
-        return exposure * (share * agents + (1.0 - share) * basket) + cash
+        """Return the account's equity by those of its two parts."""
+        own, others = self._parts
+        if not self.is_at_broker:
+            agents, basket = own / self.capital * agents, others / self.capital * basket
+        return agents + basket + (self.capital - own - others)
 
-    def _statement(self, day: int) -> Statement:
-        """Ask the venue."""
-        venue, book = self._venue(day), self.book
+    def _embedded(self, day: int) -> Statement:
+        """Return the account as the embedded venue plays it, and its basket."""
+        basket = float(self.held_basket(day)[-1])
+        if day == self.book.start:
+            return Statement([], self.capital, self.capital, {}, basket, self.capital)
+        venue, since = self._venue(day), np.datetime64(self.book.date(day - 1))
+        assert isinstance(venue, PaperVenue)
+        equity = venue.equity_on(day)
+        fills, cash, positions = venue.fills_since(since), venue.cash(), venue.positions()
+        return Statement(fills, cash, equity, positions, basket, self.whole(equity, basket))
+
+    def _at_broker(self, day: int, venue: Venue) -> Statement:
+        """Ask the broker, and tell the agents' part from the basket's.
+
+        The basket holds what it bought, and the agents the other positions. The agents' cash is what their fills have
+        left; what else comes in, as dividends, is the basket's, if there is one.
+        """
+        book, (own, others) = self.book, self._parts
+        if day == book.start:
+            return Statement([], own, own, {}, others, self.capital)
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
-        positions = venue.positions()
-        if isinstance(venue, PaperVenue):
-            return Statement(fills, cash, venue.equity_on(day), positions)
-        intents, factors = self.journal.of("intent").values(), units(self.journal, book.date(day))
-        own = {order["id"]: order["ticker"] for intent in intents for order in intent.body["orders"]}
-        tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
-        fills = [dataclasses.replace(fill, ticker=own[fill.id]) for fill in fills if fill.id in own]
+        factors, ids = units(self.journal, book.date(day)), dict[str, Order]()
+        for known in map(book.day_of, self.journal.of("intent")):
+            ids |= {order.id: order for order in book.intended(known)}
+        fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in fills if fill.id in ids]
         fills = [fill.in_units(1 / factors.get(fill.ticker, 1.0)) for fill in fills]
-        positions = {tickers.get(symbol, symbol): shares for symbol, shares in positions.items()}
+        tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
+        positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
         positions = {ticker: shares * factors.get(ticker, 1.0) for ticker, shares in positions.items()}
-        known = [ticker for ticker in positions if ticker in book.stocks and self._has_price(ticker, day)]
-        equity = sum((positions[ticker] * self._last_price(ticker, day) for ticker in known), start=cash)
-        return Statement(fills, cash, equity, positions)
-
-    def _compare(self, day: int, statement: Statement) -> None:
-        """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
-        book = self.book
-        before, expected = self.journal.of("session")[book.date(day - 1)], dict(book.session(day - 1)["positions"])
+        before = self.journal.of("session")[book.date(day - 1)]
+        due, basket = dict(before.body["positions"]), dict(before.body["basket_positions"])
         for event in self.journal.of("event").values():  # a dividend is paid in cash
-            if event.number > before.number and event.body["kind"] == "dividend" and event.body["ticker"] in expected:
-                expected[event.body["ticker"]] *= event.body["ratio"]
-        for fill in statement.fills:
-            sign = 1 if fill.side == "buy" else -1
-            expected[fill.ticker] = expected.get(fill.ticker, 0.0) + sign * fill.shares
-        pairs = {one: (statement.positions.get(one, 0), expected.get(one, 0)) for one in expected | statement.positions}
+            if event.number > before.number and event.body["kind"] == "dividend":
+                for part in (due, basket):
+                    part.update({t: part[t] * event.body["ratio"] for t in {event.body["ticker"]} & part.keys()})
+        own_cash = before.body["cash"]
+        for fill in fills:
+            part, sign = basket if ids[fill.id].is_of_basket else due, 1 if fill.side == "buy" else -1
+            part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
+            own_cash -= sign * fill.value * (part is due)
+        self._compare(day, positions, {one: due.get(one, 0.0) + basket.get(one, 0.0) for one in due | basket})
+        basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
+        rest = {one: held - basket.get(one, 0.0) for one, held in positions.items()}
+        rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
+
+        def worth(held: Mapping[str, float]) -> float:
+            known = [one for one in held if one in self.market.tickers and self._has_price(one, day)]
+            return sum(held[one] * self._last_price(one, day) for one in known)
+
+        unexposed = self.capital - own - others
+        own_cash = own_cash if others > 0 else cash - unexposed
+        equity, whole = own_cash + worth(rest), cash + worth(positions)
+        return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket)
+
+    def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
+        """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
+        pairs = {one: (positions.get(one, 0), expected.get(one, 0)) for one in {**expected, **positions}}
         differ = [f"{one} {held:g}, not {due:g}" for one, (held, due) in pairs.items() if not np.isclose(held, due)]
         if differ:
-            text = f"{book.date(day)}: the venue holds {'; '.join(sorted(differ))}"
+            text = f"{self.book.date(day)}: the venue holds {'; '.join(sorted(differ))}"
             self.journal.append("doubt", f"positions {day}", {"text": text})
             logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
 
@@ -285,31 +332,47 @@ class Account:
             orders = []
         orders = [*sales, *orders]
         if self.broker is not None:
-            orders = self._for_broker(day, orders, rules)
+            is_idle = reason or self.agent.share == 1 or book.is_locked(day, "basket")
+            orders = self._for_broker(day, orders, [] if is_idle else self._of_basket(day), rules)
         values = {"orders": [order.values for order in orders], **({"stopped": reason} if reason else {})}
         self.journal.append("intent", book.date(day), values)
         if reason:
             logger.warning("no new orders: %s", reason)
 
-    def _for_broker(self, day: int, orders: Sequence[Order], rules: EnvironmentConfig) -> list[Order]:
+    def _of_basket(self, day: int) -> list[BasketOrder]:
+        """Return the basket's orders at a close, of the cash that is its part."""
+        held, basket = self.book.basket_holdings(day), self.basket
+        cash = self.book.session(day)["basket"] - sum(one.shares * one.last_price for one in held)
+        return basket_orders(basket, self.market, day, self.config.env, cash, held).orders
+
+    def _for_broker(
+        self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder], rules: EnvironmentConfig
+    ) -> list[Order]:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
         if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
             rules = dataclasses.replace(rules, max_holding_days=1)
         purchases, sales = ({order.ticker: order for order in orders if order.side == side} for side in ("buy", "sell"))
-        factors, known = units(self.journal, self.book.date(day)), {order.id: order for order in orders}
+        date, known = self.book.date(day), {order.id: order for order in orders}
+        factors = units(self.journal, date)
         shares = {
             ticker: order.value / (float(self._prices(ticker, day)[-1]) * factors.get(ticker, 1.0))
             for ticker, order in purchases.items()
         }
         held = [position.holding for position in self.book.positions(day)]
         holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in held]
-        forms = broker_orders(self.name, self.book.date(day), shares, holdings, rules, [*sales])
+        forms = broker_orders(self.name, date, shares, holdings, rules, [*sales])
+        of_basket = [dataclasses.replace(one, shares=one.shares / factors.get(one.ticker, 1.0)) for one in basket]
+        by_rules = (Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False) for form in forms)
+        placed = [known.get(order.id, order) for order in by_rules]
+        values, parts = {one.ticker: one.value for one in basket}, basket_at_broker(self.name, date, of_basket)
+        placed += [
+            Order(form.order_id, form.ticker, form.side, values[form.ticker], 0.0, 0.0, False, is_of_basket=True)
+            for form in parts
+        ]
+        requests = alpaca_requests([*forms, *parts])
         return [
-            dataclasses.replace(
-                known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False),
-                request=request | {"symbol": alpaca_symbol(self._name(form.ticker))},
-            )
-            for form, request in zip(forms, alpaca_requests(forms), strict=True)
+            dataclasses.replace(order, request=request | {"symbol": alpaca_symbol(self._name(order.ticker))})
+            for order, request in zip(placed, requests, strict=True)
         ]
 
     def _decided(self, day: int, start: int, left: int) -> tuple[list[Order], list[Order]]:

@@ -1,6 +1,7 @@
 """What the journal and the market say together: windows, orders, positions and results of an account."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,8 +66,7 @@ class Book:
 
     def rules(self, window: int) -> EnvironmentConfig:
         """Return the rules of the window that begins on a day, with its capital."""
-        capital = self.journal.opening["capital"] if window == self.start else self.equity(window)
-        return replace(self._rules, initial_capital=capital)
+        return self._rules if window == self.start else replace(self._rules, initial_capital=self.equity(window))
 
     def session(self, day: int) -> dict[str, Any]:
         """Return a session as the venue stated it, fills, cash, equity and positions, with the champion's result."""
@@ -76,10 +76,15 @@ class Book:
         """Return the equity at the close of a session of the journal."""
         return float(self.session(day)["equity"])
 
-    def is_locked(self, day: int) -> bool:
-        """Tell whether a drawdown has ended ordering in the window of a day."""
+    def held(self, day: int) -> dict[str, float]:
+        """Return the shares of both parts at the close of a session, as far as the venue holds them."""
+        parts = (self.session(day)[name] for name in ("positions", "basket_positions"))
+        return dict(sum((Counter(part) for part in parts), Counter[str]()))
+
+    def is_locked(self, day: int, part: str = "equity") -> bool:
+        """Tell whether a drawdown has ended ordering in the window of a day, of the agents or of the `basket`."""
         peak, lock = 0.0, self._rules.drawdown_lock
-        for equity in (self.equity(known) for known in range(self.window(day), day + 1)):
+        for equity in (self.session(known)[part] for known in range(self.window(day), day + 1)):
             peak = max(peak, equity)
             if lock > 0 and equity <= peak * (1 - lock / 100):
                 return True
@@ -119,7 +124,7 @@ class Book:
             for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
                 column = self.market.tickers.index(fill.ticker)
                 order = next((order for order in self.intended(entry - 1) if order.id == fill.id), None)
-                if order is None:  # bought by hand
+                if order is None or order.is_of_basket:  # None: bought by hand
                     continue
                 bars = self.market.data_array[entry : day + 1, column]
                 holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, fill.shares, bars)
@@ -127,6 +132,19 @@ class Book:
         # What the venue says wins.
         stated = [(held[ticker], shares) for ticker, shares in self.session(day)["positions"].items() if ticker in held]
         return [replace(known, holding=replace(known.holding, shares=shares)) for known, shares in stated]
+
+    def basket_holdings(self, day: int) -> list[Holding]:
+        """Return what the basket holds at a broker at the close of a session, as bought on its first one."""
+        held = self.session(day)["basket_positions"]
+        if not held:
+            return []
+        first = next(one for one in range(self.start, day + 1) if self.session(one)["basket_positions"])
+        columns = [self.market.tickers.index(ticker) for ticker in held]
+        bars = self.market.data_array[first : day + 1]
+        return [
+            Holding(ticker, column, first, math.nan, math.inf, shares, bars[:, column])
+            for column, (ticker, shares) in zip(columns, held.items(), strict=True)
+        ]
 
     def stakes(self, day: int) -> list[Stake]:
         """Return what the champion's own decisions have at stake in the session `day`."""

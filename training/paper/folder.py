@@ -37,8 +37,7 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
     """Begin an account at the last session of a run's data; return its folder, with all that it needs of the run.
 
     Raises:
-        ConfigError: there is such a folder, the run fills orders at the close, there is no such calendar, or a broker
-            would have to hold a basket.
+        ConfigError: there is such a folder, the run fills orders at the close, or there is no such calendar.
     """
     path, name = arguments.path, arguments.name
     if path.exists():
@@ -46,12 +45,6 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
     if run.config.env.fill != "next_open":
         raise ConfigError(
             f"expected a run that fills orders at the next open, got {run.name}, with --env.fill {run.config.env.fill}"
-        )
-    env, share = run.config.env, run.champion.share
-    if arguments.venue != "paper" and (share < 1 or env.exposure < 1):
-        raise ConfigError(
-            f"expected a champion that all of the capital follows for an account at a broker, got {run.name}, "
-            f"{share * env.exposure:.0%} of whose capital does; open it with --venue paper"
         )
     last, source = run.market.dates[-1].astype("datetime64[D]"), arguments.data or run.config.data
     Sessions.of(arguments.calendar, last, last)

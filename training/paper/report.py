@@ -48,7 +48,7 @@ def _render(account: Account, played: Backtest) -> str:
     )
     expected = account.whole(played.equity, played.basket)
     curves = {"account": equity, "backtest": expected, ALL_ORDERS: agents, BASKET: basket}
-    percent = {name: 100 * (curve / opening["capital"] - 1) for name, curve in curves.items()}
+    percent = {name: 100 * (curve / curve[0] - 1) for name, curve in curves.items() if curve[0] > 0}
     power = np.log10(np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3))
     return document(
         "report.html",
@@ -84,7 +84,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
     orders = []
     for order in book.intended(book.last):
-        by = "champion" if order.is_own else "rules"
+        by = "champion" if order.is_own else "basket" if order.is_of_basket else "rules"
         said = answers[order.id].body if order.id in answers else {"status": "unknown"}
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})

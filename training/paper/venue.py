@@ -1,7 +1,7 @@
 """What an account asks of the place where its orders are executed, and the embedded venue `paper`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -36,9 +36,10 @@ class Order:
     """Size of a purchase in stakes."""
     target_percent: float
     is_own: bool
-    """The agents decided it; the others are sales by the rules."""
+    """The agents decided it; the others are sales by the rules, or the basket's."""
     request: dict[str, str] | None = None
     """What a broker is asked for, see `alpaca_requests`."""
+    is_of_basket: bool = False
 
     @property
     def values(self) -> dict[str, Any]:
@@ -77,13 +78,20 @@ class Fill:
 
 @dataclass(frozen=True)
 class Statement:
-    """The account as the venue sees it after a session's close."""
+    """The account after a session's close; cash, equity and positions are those of its agents."""
 
     fills: list[Fill]
+    """Of both parts."""
     cash: float
     equity: float
     positions: dict[str, float]
     """Shares by ticker."""
+    basket: float
+    """Equity of the basket."""
+    whole: float
+    """What the account is worth."""
+    basket_positions: dict[str, float] = field(default_factory=dict)
+    """Shares by ticker, at a broker: the embedded venue needs no record of them."""
 
 
 class Venue(Protocol):

@@ -1,5 +1,6 @@
 """The basket's orders for the next session: one purchase of many stocks, and a rebalancing once a year."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import torch
 
 from data.market import Market
 from environment.basket import REBALANCING_SESSIONS, Basket, rebalancing
-from training.signals.broker_orders import Side
+from training.signals.broker_orders import BrokerOrder, Side, for_brokers, order_id
 from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
 
@@ -70,3 +71,21 @@ def basket_orders(
         if size != 0
     ]
     return BasketOrders(int((worth > 0).sum()), float(worth.sum()), orders)
+
+
+def basket_at_broker(name: str, date: str, orders: Sequence[BasketOrder]) -> list[BrokerOrder]:
+    """Return the basket's orders in whole shares at the open, as `broker_orders` does those of the agents.
+
+    Their ids are the basket's own: both parts may order a stock.
+    """
+    return for_brokers(
+        [
+            BrokerOrder(
+                one.ticker,
+                math.floor(one.shares),
+                "open" if one.side == "buy" else "sale",
+                order_id(f"{name}-basket", date, one.ticker, one.side),
+            )
+            for one in sorted(orders, key=lambda one: one.side, reverse=True)  # sales first: they pay
+        ]
+    )

@@ -36,6 +36,8 @@ _FORMS: dict[When, tuple[str, str, str]] = {
     "close": ("DAY", "MOC", "cls"),
 }
 """Time in force and type of an order at Interactive Brokers, time in force at Alpaca."""
+_ROUNDING = 1e-6
+"""Share that a whole one may lack after a change of units."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
 _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
@@ -88,17 +90,26 @@ def broker_orders(
         sales: tickers of the holdings that are sold at the open.
 
     Raises:
-        DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
+        DataError: as `for_brokers`.
     """
     orders = []
     for held in holdings:
         when: When = "sale" if held.ticker in sales else "close" if held.is_due(rules) else "target"
         limit = _tick(held.target_price, ROUND_UP) if when == "target" else None
         stop = _tick(held.stop_price(rules), ROUND_DOWN) if when == "target" else None
-        known, shares = order_id(name, date, held.ticker, "sell"), math.floor(held.shares)
+        known, shares = order_id(name, date, held.ticker, "sell"), math.floor(held.shares + _ROUNDING)
         orders.append(BrokerOrder(held.ticker, shares, when, known, limit, stop))
     for ticker, size in purchases.items():
         orders.append(BrokerOrder(ticker, math.floor(size), "open", order_id(name, date, ticker, "buy")))
+    return for_brokers(orders)
+
+
+def for_brokers(orders: Sequence[BrokerOrder]) -> list[BrokerOrder]:
+    """Return the orders without those of no share.
+
+    Raises:
+        DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
+    """
     for order in orders:
         if not _TICKER.fullmatch(order.ticker):
             raise DataError(
