@@ -1,5 +1,6 @@
 """The basket: an account that holds stocks for good, in parts that are equal when they are bought."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
@@ -78,15 +79,18 @@ class Basket:
         *,
         weights: Tensor | None = None,
         is_sold: bool = True,
+        released: Collection[int] = (),
     ) -> BasketAccount:
         """Hold the basket from the first opens after some days on, (W,), in accounts that begin with the capital.
 
-        Once a year what has grown beyond the band is sold at the open, and all cash is spent where parts are too small.
-        A stock whose bars have ended is sold as the rules say, and its proceeds are cash until then.
+        Once a year what has grown beyond the band is sold at the open, and all cash is spent where parts are too small,
+        but in accounts that a drawdown has locked. A stock whose bars have ended is sold as the rules say, and its
+        proceeds are cash until then.
 
         Args:
             weights: (W, n) parts of the stocks, up to a factor; default: equal ones.
             is_sold: sell everything at the last close.
+            released: numbers of sessions before which locks end.
         """
         day, lanes, n = starts.to(self.bars.tradable.device), len(starts), self.bars.stocks
         quotes, parts = self.bars.quotes.view(-1, n, 3), torch.ones(lanes, n, dtype=torch.float64, device=day.device)
@@ -94,11 +98,14 @@ class Basket:
         shares, last, missing = torch.zeros_like(parts), torch.zeros_like(parts), torch.zeros_like(parts)
         cash = torch.full_like(parts[:, 0], rules.initial_capital)
         traded, equity, invested = torch.zeros_like(cash), [cash], [torch.zeros_like(cash)]
+        peak, is_locked = cash, torch.zeros_like(cash, dtype=torch.bool)
         for session in range(sessions):
             day = day + 1
+            if session in released:
+                peak, is_locked = torch.where(is_locked, equity[-1], peak), torch.zeros_like(is_locked)
             has_bar, (open_, _, close) = self.bars.tradable[day], quotes[day].double().unbind(-1)
             # An account that holds nothing buys as soon as there is something to buy.
-            is_due = (session % REBALANCING_SESSIONS == 0) | (invested[-1] < _DUST * cash)
+            is_due = ((session % REBALANCING_SESSIONS == 0) | (invested[-1] < _DUST * cash)) & ~is_locked
             if bool(is_due.any()):
                 bought = rebalancing(rules, parts * is_due[:, None], open_, shares, cash)
                 value = (bought * open_).nan_to_num(0.0)
@@ -113,6 +120,9 @@ class Basket:
             shares = torch.where(lost, 0.0, shares)
             invested.append((shares * last).sum(1))
             equity.append(cash + invested[-1])
+            if rules.drawdown_lock > 0:
+                peak = torch.maximum(peak, equity[-1])
+                is_locked = is_locked | (equity[-1] <= peak * (1 - rules.drawdown_lock / 100))
         if is_sold:
             traded = traded + invested[-1]
             equity[-1] = cash + invested[-1] * rules.sale_factor

@@ -44,7 +44,7 @@ def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tupl
     return torch.where(best >= MIN_COEFFICIENT, best, 0.0), stock
 
 
-def cut_to_cash(wanted: Tensor, cash: Tensor, least: float) -> Tensor:
+def cut_to_cash(wanted: Tensor, cash: Tensor, least: float | Tensor) -> Tensor:
     """Cut (orders, lanes) payments, best first, to the (lanes,) cash that those before leave; there is no leverage.
 
     One that is left with less than `least` lapses. What is paid is taken from the cash in place.

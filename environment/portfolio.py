@@ -52,11 +52,14 @@ class Portfolio:
     A delisting loss applies to positions closed because their stock had no bar for `max_days_without_bar` sessions. One
     that the end of the episode closes earlier is sold at its last price: most short gaps are halts.
 
+    An account that goes on has no end: nothing is sold at the last close, and sizes refer to its equity, not to the
+    initial capital.
+
     Raises:
         ConfigError: the rules cap orders by volume, but the bars have none.
     """
 
-    def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
+    def __init__(self, bars: Bars, rules: EnvironmentConfig, *, goes_on: bool = False) -> None:
         if rules.volume_cap > 0 and bars.volume is None:
             raise ConfigError(
                 f"expected bars with volume for a volume cap of {rules.volume_cap:g}%, got none; give the volume, or "
@@ -66,6 +69,7 @@ class Portfolio:
             raise ValueError(f"expected bars with lows for a stop of {rules.stop_percent:g}%, got none; give `low`")
         self.bars = bars
         self.rules = rules
+        self.goes_on = goes_on
         self.device = bars.quotes.device
         self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
         self.lanes = 0
@@ -89,9 +93,12 @@ class Portfolio:
         self._zero, self._one = torch.arange(2, dtype=torch.float64, device=self.device).unbind()
 
     @classmethod
-    def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
+    def on(
+        cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu", *, goes_on: bool = False
+    ) -> Self:
         """Trade the investable stocks of a market."""
-        return cls(Bars.of(market.data_array, market.investable_columns, device, market.volume), rules)
+        bars = Bars.of(market.data_array, market.investable_columns, device, market.volume)
+        return cls(bars, rules, goes_on=goes_on)
 
     def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:
         """Begin episodes with cash only.
@@ -142,6 +149,11 @@ class Portfolio:
         self.had_position = torch.zeros(steps, lanes, dtype=torch.bool, device=self.device)
 
     @property
+    def capital(self) -> Tensor | float:
+        """Capital to which the sizes of orders refer at the last close; of an account that goes on (lanes,)."""
+        return self.equity if self.goes_on else self.rules.initial_capital
+
+    @property
     def is_trading(self) -> bool:
         """Tell whether orders are accepted now."""
         return self.step_index < self.trading_steps
@@ -190,7 +202,7 @@ class Portfolio:
 
     def account(self) -> Tensor:
         """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES, or one more with a lock) float32."""
-        capital = self.rules.initial_capital
+        capital = self.capital
         left = (self.trading_steps - self.step_index) / self.rules.trading_days
         fraction_left = torch.full_like(self.cash, left)
         parts = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
@@ -253,7 +265,7 @@ class Portfolio:
         self.day += 1
         if purchases is not None and self.rules.fill == "next_open":
             self._fill(purchases, self._quotes(purchases.stock)[..., 0])
-        self._close_positions(sold, is_last=self.step_index == self.steps - 1)
+        self._close_positions(sold, is_last=self.step_index == self.steps - 1 and not self.goes_on)
         if self.rules.loss_multiplier > 1:
             self._realised_loss[self.step_index] += realised
         self.step_index += 1
@@ -302,8 +314,9 @@ class Portfolio:
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; orders without a price, or of locked accounts, lapse."""
-        wanted = self._cut_to_volume(orders.coefficient * self.rules.stake, orders.stock, price)
-        with_costs, least = self.rules.purchase_factor, _DUST * self.rules.initial_capital
+        stake = self.capital * self.rules.stake_percent / 100
+        wanted = self._cut_to_volume(orders.coefficient * stake, orders.stock, price)
+        with_costs, least = self.rules.purchase_factor, _DUST * self.capital
         is_possible = price > 0
         if self.rules.drawdown_lock > 0:
             is_possible = is_possible & ~self.is_locked

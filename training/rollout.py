@@ -126,7 +126,7 @@ def _play_days(
             env.step(None)
             continue
         left = torch.full_like(account.cash, account.trading_steps - step)
-        cash = (account.cash / rules.initial_capital).float()
+        cash = (account.cash / account.capital).float()
         noise: Tensor | float = 0.0
         if "noise" in inputs and account.is_trading:
             noise = inputs["noise"][..., step].reshape(-1, 1)
@@ -169,7 +169,11 @@ def _transitions(recorded: Tensors, account: Portfolio, agents: int) -> dict[str
 def purchases(env: Portfolio) -> Orders:
     """Return what the finished episodes bought, (steps, orders per day, lanes) each; size 0 where nothing."""
     book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
-    bought = (book.stock, book.value / env.rules.stake, book.target_percent)
+    stake: Tensor | float = env.rules.stake
+    if env.goes_on:
+        capital = env.equity_curve[: env.step_index].repeat_interleave(env.orders_per_day, dim=0)
+        stake = capital * env.rules.stake_percent / 100
+    bought = (book.stock, book.value / stake, book.target_percent)
     plan = Orders(*(part.reshape(shape).clone() for part in bought))
     if env.rules.exits == "target":
         return plan

@@ -12,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import OPEN
+from data.market import Market
 from environment.basket import Basket
 from environment.portfolio import Portfolio
+from models.ddpg_agent import DDPGAgent
+from models.policy import Forecasts
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
-from tests.small_market import TINY_RULES
+from tests.small_market import TINY_RULES, small_market
 from training.evaluation.play import EvaluationSetup, play_agent
-from training.paper.backtest import backtest
+from training.paper.account import Account
+from training.paper.backtest import _forecasts, backtest
 from training.paper.report import parity_sentence
 
 
@@ -27,7 +31,7 @@ from training.paper.report import parity_sentence
 def test_an_account_equals_its_backtest(
     exits: Any, seed: int, share: float, orders: int, volume_cap: float, data: st.DataObject
 ) -> None:
-    """Also over windows, with several orders a day, a basket, aversion to risk, missing bars; as evaluated."""
+    """Also far beyond an episode, with several orders a day, a basket, aversion to risk, missing bars; as evaluated."""
     limits: dict[str, Any] = {"exits": exits, "max_new_positions_per_day": orders, "volume_cap": volume_cap}
     rules = dataclasses.replace(TINY_RULES, exposure=0.8, **limits)
     if seed > 5:
@@ -57,17 +61,81 @@ def test_an_account_equals_its_backtest(
                 assert values["basket"] == basket
                 parts = share * values["equity"] + (1 - share) * basket
                 assert values["whole"] == pytest.approx(0.8 * parts + 0.2 * 12_345.67, rel=1e-12)
-            if last < START + rules.episode_steps:
-                return
-            # The first window is an episode as `evaluate` plays it.
-            env = dataclasses.replace(rules, initial_capital=12_345.67)
-            setup = EvaluationSetup(market, Portfolio.on(market, env), torch.tensor([START]))
+            # It is the account that `evaluate --continuous` plays.
+            env = dataclasses.replace(rules, initial_capital=12_345.67, trading_days=last - START, settlement_days=0)
+            setup = EvaluationSetup(market, Portfolio.on(market, env, goes_on=True), torch.tensor([START]))
             curves, trades, _ = play_agent(setup, walk.agent)
-            own = [book.equity(day) for day in range(START, START + rules.episode_steps + 1)]
+            own = [book.equity(day) for day in range(START, last + 1)]
             assert own == pytest.approx(curves.equity[0, 0].tolist(), rel=1e-5)
-            assert len(trades) == sum(
-                fill.side == "buy" for day in range(START, START + rules.episode_steps + 1) for fill in book.fills(day)
-            )
+            assert len(trades) == sum(fill.side == "buy" for day in range(START, last + 1) for fill in book.fills(day))
+
+
+class Remembering(DDPGAgent):
+    """An agent that looks up what it forecasts of a day, which takes most of a step's time."""
+
+    known: Forecasts
+
+    def forecasts(self, market: Market, x: Any = None, days: slice = slice(None)) -> Forecasts:
+        """Return the known forecasts of the days of a market; what is asked by inputs is computed."""
+        if x is not None:
+            return super().forecasts(market, x, days)
+        return Forecasts(self.known.gain[:, : len(market.dates)], self.known.time[:, : len(market.dates)])
+
+
+def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """350 sessions, 19 episodes: equal to the backtest to the bit, and nothing is sold because an episode would end."""
+    market, sessions = small_market(5, 400), 350
+    days = range(START, START + sessions)
+    agent = Remembering(**vars(agent_of(1, market=market).betting(0.4)))
+    agent.known = _forecasts(agent, market, START, len(market.dates))
+    walk = Walk(tmp_path, agent, market=market)
+    monkeypatch.setattr(Account, "_check", lambda *_: None)  # random prices may move as a split would move them
+    with walk.journal() as journal:
+        recorded = walk.account(journal, days[-1])
+        venue = recorded.new_venue()
+        for day in days:  # as a replay
+            recorded.on(day, embedded=venue).step()
+    with walk.journal() as journal:
+        account = walk.account(journal, days[-1])
+        played = backtest(account)
+        assert played.first_difference(account) == ""
+        fills = [fill for day in days for fill in account.book.fills(day)]
+        assert len(fills) > 100 and "episode_end" not in {fill.reason for fill in fills}
+        ends = range(START + TINY_RULES.episode_steps, days[-1], TINY_RULES.episode_steps)
+        assert sum(bool(account.book.session(day)["positions"]) for day in ends) > len(ends) / 2
+        # Sizes follow the equity: an order of the largest coefficient is half of it, whatever the capital was.
+        ordered = [(day, order) for day in days for order in account.book.orders(day) if order.side == "buy"]
+        uncut = [(day, order) for day, order in ordered if order.value < account.book.session(day)["cash"] * 0.99]
+        for day, order in uncut:
+            assert order.value == pytest.approx(0.05 * order.coefficient * account.book.equity(day))
+        assert len(uncut) > 20 and abs(account.book.equity(days[-1]) / 12_345.67 - 1) > 0.05
+
+
+def test_a_lock_ends_when_a_person_says_so(tmp_path: Path) -> None:
+    """After `paper go` the account orders again, and its drawdown counts from there."""
+    rules = dataclasses.replace(TINY_RULES, drawdown_lock=3.0, stake_percent=10.0)
+    walk = Walk(tmp_path, keeper(), rules)
+
+    def is_locked(day: int) -> bool:
+        with walk.journal() as journal:
+            return walk.account(journal, day).book.is_locked(day)
+
+    day = START
+    while walk.step(day) and not is_locked(day):
+        day += 1
+    for later in range(day + 1, day + 9):
+        walk.step(later)
+        with walk.journal() as journal:
+            book = walk.account(journal, later).book
+            assert book.is_locked(later) and not [one for one in book.intended(later) if one.side == "buy"]
+    with walk.journal() as journal:
+        journal.append("go", "1", {})
+    walk.step(day + 9)
+    walk.step(day + 10)
+    with walk.journal() as journal:
+        book = walk.account(journal, day + 10).book
+        assert [one for one in book.intended(day + 9) if one.side == "buy"]
+        assert [fill for fill in book.fills(day + 10) if fill.side == "buy"]
 
 
 @pytest.mark.parametrize("exits", ["daily", "target"])

@@ -96,11 +96,12 @@ def play_run(
 
     Args:
         draws: name of the generator of random selections.
-        is_continuous: in one window, on all days of which orders are given.
+        is_continuous: in one account that goes on over all of them.
     """
     steps, played = run.config.env.episode_steps, env
     if is_continuous:
-        played = Portfolio(env.bars, dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0))
+        whole = dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0)
+        played = Portfolio(env.bars, whole, goes_on=True)
     starts = consecutive_windows(days, played.rules.episode_steps).to(run.device)
     rules = simple_rules(run.market)
     if judging.rivals == "learned":

@@ -18,8 +18,8 @@ from utils.tables import table
 
 logger = logging.getLogger(__name__)
 _NOTE = (
-    "sizes and targets assume an account whose trading period has just begun; fills, costs and exits follow the rules "
-    "of the run's environment; dates after the last session of the data are estimates, without holidays"
+    "sizes refer to the equity of the part that follows the agents; fills, costs and exits follow the rules of the "
+    "run's environment; dates after the last session of the data are estimates, without holidays"
 )
 _BROKER_NOTE = (
     "nothing is sent; the orders are for the next session alone, in whole shares by the last close: a higher open "

@@ -80,7 +80,7 @@ class EvaluateArguments(SavedRunArguments):
     spend_look: kinds.SpendLook = False
     continuous: bool = False
     """Play one account that goes on over all of the days, in place of windows at whose ends everything is sold; sizes
-    refer to its first capital."""
+    refer to its equity."""
     random_pickers: kinds.PositiveInt = 1000
     """Random selections that the champion is compared with."""
     rivals: Rivals = "learned"

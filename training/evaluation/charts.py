@@ -61,8 +61,9 @@ def traded_stocks(evaluation: Evaluation) -> list[Chart]:
     by_ticker = sorted(trades.groupby("ticker", sort=False), key=lambda pair: -len(pair[1]))
     charts = []
     for ticker, own in by_ticker[:_TRADED_STOCKS]:
-        parts = {"bought": ("entry", own), "sold at a gain": ("exit", own[own["is_gain"]])}
-        parts["sold at a loss"] = ("exit", own[~own["is_gain"]])
+        sold = own[own["exit_date"].notna()]
+        parts = {"bought": ("entry", own), "sold at a gain": ("exit", sold[sold["is_gain"]])}
+        parts["sold at a loss"] = ("exit", sold[~sold["is_gain"]])
         points = {
             label: (rows[f"{when}_date"].to_numpy(dtype="datetime64[D]"), rows[f"{when}_price"].to_numpy(np.float64))
             for label, (when, rows) in parts.items()

@@ -266,7 +266,8 @@ class Evaluation:
         rows = [
             {
                 **{"policy": CHAMPION, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
-                **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry", "exit")},
+                **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry")},
+                "exit_date": None if trade["exit_day"] is None else dates[trade["exit_day"]],
             }
             for trade in self.played.trades
         ]

@@ -119,7 +119,7 @@ class EvaluationSetup:
 
     def under(self, **changes: Any) -> EvaluationSetup:
         """Return the setup with some trading rules changed."""
-        return replace(self, env=Portfolio(self.env.bars, replace(self.env.rules, **changes)))
+        return replace(self, env=Portfolio(self.env.bars, replace(self.env.rules, **changes), goes_on=self.env.goes_on))
 
     @property
     def uncapped(self) -> EvaluationSetup:
@@ -245,8 +245,8 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
 
     All but the benchmark are baskets. Equal weight and equal risk (in proportion to one over the volatility at the
     first close) are of all stocks, and like the champion's bought at each window's first open and sold at its last
-    close; buy and hold is equal weight in one account that goes on over all windows. The benchmark is held from close
-    to close without costs: an index itself is not traded.
+    close, unless accounts go on; buy and hold is equal weight in one account that goes on over all windows. The
+    benchmark is held from close to close without costs: an index itself is not traded.
     """
     market, rules, starts, steps = setup.market, setup.env.rules, setup.starts.cpu(), setup.env.rules.episode_steps
     every, windows = Basket(setup.env.bars, market.investable_columns), len(starts)
@@ -263,13 +263,14 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         exposure = (invested / equity)[:, :-1].mean(axis=1)[None]
         return EquityCurves((equity * anew)[None], exposure, none, none, none, traded, rules.cost_rate * traded)
 
-    equal = held(every.hold(rules, starts, steps))
+    is_sold = not setup.env.goes_on
+    equal = held(every.hold(rules, starts, steps, is_sold=is_sold))
     weights = torch.from_numpy(np.stack([equal_risk(market.close, start) for start in starts.tolist()]))
     found = {
-        BASKET: equal if setup.basket is None else held(setup.basket.hold(rules, starts, steps)),
+        BASKET: equal if setup.basket is None else held(setup.basket.hold(rules, starts, steps, is_sold=is_sold)),
         EQUAL: equal,
-        HOLD: held(every.hold(rules, starts[:1], windows * steps)),
-        EQUAL_RISK: held(every.hold(rules, starts, steps, weights=weights)),
+        HOLD: held(every.hold(rules, starts[:1], windows * steps, is_sold=is_sold)),
+        EQUAL_RISK: held(every.hold(rules, starts, steps, weights=weights, is_sold=is_sold)),
     }
     if setup.benchmark is not None:
         closes = setup.benchmark[setup.days]

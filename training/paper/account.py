@@ -28,7 +28,7 @@ from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
 from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
 from training.signals.signals import decide
-from utils.config.trader import Config, EnvironmentConfig
+from utils.config.trader import Config
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -66,14 +66,15 @@ class Account:
     """None: the embedded venue."""
     changes: Sequence[Change] = ()
     """What the data bring besides new sessions."""
+    embedded: PaperVenue | None = None
+    """The embedded venue, where it is kept from session to session."""
     level: int = logging.INFO
     """Level of messages about fills and accepted orders."""
 
     @cached_property
     def book(self) -> Book:
         """The account by its journal."""
-        own = max(1.0, self._parts[0]) if self.is_at_broker else self.capital
-        return Book(self.journal, self.market, dataclasses.replace(self.config.env, initial_capital=own))
+        return Book(self.journal, self.market, self.config.env)
 
     @property
     def name(self) -> str:
@@ -92,9 +93,15 @@ class Account:
 
     @property
     def _parts(self) -> tuple[float, float]:
-        """Capital at the opening of which a broker's account gives each part: the agents, and the basket."""
+        """Capital at the opening of which each part has the use: the agents, and the basket."""
         exposed = self.config.env.exposure * self.capital
         return exposed * self.agent.share, exposed * (1.0 - self.agent.share)
+
+    @property
+    def capitals(self) -> tuple[float, float]:
+        """Capitals with which the accounts of agents and basket begin: at the embedded venue each with all of it."""
+        own, others = self._parts if self.is_at_broker else (self.capital, self.capital)
+        return max(1.0, own), max(1.0, others)
 
     def on(self, day: int, **changes: Any) -> Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
@@ -204,9 +211,14 @@ class Account:
         """Return the venue as it is after the close of a day."""
         if self.broker is not None:
             return self.broker
-        book, start = self.book, self.book.window(max(day - 1, self.book.start))
-        orders = {ordered: book.orders(ordered) for ordered in range(start, day)}
-        return PaperVenue(self.name, span_of(self.market, 0, day), book.rules(start), start, orders)
+        self.embedded = self.embedded or self.new_venue()
+        self.embedded.play(day, self.book.orders, self.book.released)
+        return self.embedded
+
+    def new_venue(self) -> PaperVenue:
+        """Return the embedded venue before its first session, for all days of the market."""
+        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals[0])
+        return PaperVenue(self.name, self.market, rules, self.book.start, self.held_basket())
 
     def _take_in(self, day: int) -> None:
         """Write down what a session brought: fills, cash, positions, equity and the champion's result."""
@@ -226,29 +238,32 @@ class Account:
         """What is held with the capital that does not follow the agents."""
         return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
 
-    def held_basket(self, day: int) -> NDArray[np.float64]:
-        """Return the equity of the basket at recorded prices, at the closes from the first session to a day."""
-        capital = max(1.0, self._parts[1]) if self.is_at_broker else self.capital
-        rules = dataclasses.replace(self.config.env, initial_capital=capital)
-        first = torch.tensor([self.book.start])
-        held: NDArray[np.float64] = self.basket.hold(rules, first, day - int(first), is_sold=False).equity[0].numpy()
+    def held_basket(self) -> NDArray[np.float64]:
+        """Return the equity of the basket at recorded prices, at the closes from the first session to the last day."""
+        start, capital = self.book.start, self.capitals[1]
+        held: NDArray[np.float64] = (
+            self.basket.hold(
+                dataclasses.replace(self.config.env, initial_capital=capital),
+                torch.tensor([start]),
+                len(self.market.dates) - 1 - start,
+                is_sold=False,
+                released={day - start for day in self.book.released},
+            )
+            .equity[0]
+            .numpy()
+        )
         return held
 
     def whole(self, agents: Any, basket: Any) -> Any:
         """Return the account's equity by those of its two parts."""
-        own, others = self._parts
-        if not self.is_at_broker:
-            agents, basket = own / self.capital * agents, others / self.capital * basket
-        return agents + basket + (self.capital - own - others)
+        (own, others), parts = self.capitals, self._parts
+        return agents * (parts[0] / own) + basket * (parts[1] / others) + (self.capital - sum(parts))
 
     def _embedded(self, day: int) -> Statement:
         """Return the account as the embedded venue plays it, and its basket."""
-        basket = float(self.held_basket(day)[-1])
-        if day == self.book.start:
-            return Statement([], self.capital, self.capital, {}, basket, self.capital)
-        venue, since = self._venue(day), np.datetime64(self.book.date(day - 1))
+        venue, since = self._venue(day), np.datetime64(self.market.dates[day - 1], "D")
         assert isinstance(venue, PaperVenue)
-        equity = venue.equity_on(day)
+        equity, basket = venue.equity_on(day)
         fills, cash, positions = venue.fills_since(since), venue.cash(), venue.positions()
         return Statement(fills, cash, equity, positions, basket, self.whole(equity, basket))
 
@@ -323,17 +338,13 @@ class Account:
         book = self.book
         if book.date(day) in self.journal.of("intent"):
             return
-        start = book.window(day)
-        rules = book.rules(start)
-        left = rules.trading_days - (day - start)
-        reason = self.journal.stop_reason()
-        orders, sales = self._decided(day, start, left)
-        if reason or left <= 0 or book.is_locked(day):
+        reason, (orders, sales) = self.journal.stop_reason(), self._decided(day)
+        if reason or book.is_locked(day):
             orders = []
         orders = [*sales, *orders]
         if self.broker is not None:
             is_idle = reason or self.agent.share == 1 or book.is_locked(day, "basket")
-            orders = self._for_broker(day, orders, [] if is_idle else self._of_basket(day), rules)
+            orders = self._for_broker(day, orders, [] if is_idle else self._of_basket(day))
         values = {"orders": [order.values for order in orders], **({"stopped": reason} if reason else {})}
         self.journal.append("intent", book.date(day), values)
         if reason:
@@ -345,12 +356,8 @@ class Account:
         cash = self.book.session(day)["basket"] - sum(one.shares * one.last_price for one in held)
         return basket_orders(basket, self.market, day, self.config.env, cash, held).orders
 
-    def _for_broker(
-        self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder], rules: EnvironmentConfig
-    ) -> list[Order]:
+    def _for_broker(self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder]) -> list[Order]:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
-        if day - self.book.window(day) == rules.episode_steps - 1:  # everything is sold at the close that ends a window
-            rules = dataclasses.replace(rules, max_holding_days=1)
         purchases, sales = ({order.ticker: order for order in orders if order.side == side} for side in ("buy", "sell"))
         date, known = self.book.date(day), {order.id: order for order in orders}
         factors = units(self.journal, date)
@@ -360,7 +367,7 @@ class Account:
         }
         held = [position.holding for position in self.book.positions(day)]
         holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in held]
-        forms = broker_orders(self.name, date, shares, holdings, rules, [*sales])
+        forms = broker_orders(self.name, date, shares, holdings, self.config.env, [*sales])
         of_basket = [dataclasses.replace(one, shares=one.shares / factors.get(one.ticker, 1.0)) for one in basket]
         by_rules = (Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False) for form in forms)
         placed = [known.get(order.id, order) for order in by_rules]
@@ -375,13 +382,11 @@ class Account:
             for order, request in zip(placed, requests, strict=True)
         ]
 
-    def _decided(self, day: int, start: int, left: int) -> tuple[list[Order], list[Order]]:
+    def _decided(self, day: int) -> tuple[list[Order], list[Order]]:
         """Return the champion's purchases and sales at a close."""
-        book, is_first = self.book, day == start
-        cash = float(book.session(day)["equity" if is_first else "cash"])
-        holdings = [] if is_first else [position.holding for position in book.positions(day)]
-        date = book.date(day)
-        bought, sold = decide(self.agent, self.market, day, book.rules(start), cash, holdings, left)
+        book, date, cash = self.book, self.book.date(day), float(self.book.session(day)["cash"])
+        holdings = [position.holding for position in book.positions(day)]
+        bought, sold = decide(self.agent, self.market, day, book.rules_on(day), cash, holdings)
         purchases = [
             Order(
                 order_id(self.name, date, one.ticker, "buy"),

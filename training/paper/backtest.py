@@ -1,4 +1,4 @@
-"""The backtest of an account: the same champion on the same windows, as `evaluate` and `walk-forward` play it."""
+"""The backtest of an account: the same champion on the same days, as `evaluate --continuous` plays it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -47,22 +47,18 @@ class Backtest:
 
 
 def backtest(account: Account) -> Backtest:
-    """Play the account up to its last session: its basket, and its agents on windows, each with all that the one before
-    it left."""
-    book, rules = account.book, account.config.env
-    starts = range(book.start, max(book.last, book.start + 1), rules.episode_steps)
-    market = span_of(account.market, 0, book.last)
-    padded = span_of(market, 0, starts[-1] + rules.episode_steps)
-    forecasts = _forecasts(account.agent, market, book.start, len(padded.dates))
-    equity, fills = [book.rules(book.start).initial_capital], list[list[Fill]]([[]])
-    for start in starts:
-        env = Portfolio.on(padded, dataclasses.replace(rules, initial_capital=equity[-1]))
-        setup = EvaluationSetup(padded, env, torch.tensor([start]))
-        curves, trades, _ = play_agent(setup, account.agent, forecasts)
-        filled, days = fills_of(account.name, market, 0, trades), range(start, book.last)[: rules.episode_steps]
-        equity += curves.equity[0, 0, 1 : len(days) + 1].tolist()
-        fills += [filled.get(day + 1, []) for day in days]
-    return Backtest(np.array(equity), fills, account.held_basket(book.last))
+    """Play the account up to its last session: its agents and its basket, each in one account that goes on."""
+    book, env = account.book, account.config.env
+    market, steps = span_of(account.market, 0, book.last), max(1, book.last - book.start)
+    rules = dataclasses.replace(env, initial_capital=account.capitals[0], trading_days=steps, settlement_days=0)
+    # An environment begins on the first training day, for want of another one.
+    padded = span_of(market, 0, max(book.start, market.splits.train.first) + steps)
+    setup = EvaluationSetup(padded, Portfolio.on(padded, rules, goes_on=True), torch.tensor([book.start]))
+    curves, trades, _ = play_agent(
+        setup, account.agent, _forecasts(account.agent, market, book.start, len(padded.dates))
+    )
+    filled, days = fills_of(account.name, market, 0, trades), range(book.start, book.last + 1)
+    return Backtest(curves.equity[0, 0, : len(days)], [filled.get(day, []) for day in days], account.held_basket())
 
 
 def _is_same(one: Fill, other: Fill, rounding: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the journal and the market say together: windows, orders, positions and results of an account."""
+"""What the journal and the market say together: orders, positions and results of an account."""
 
 import math
 from collections import Counter
@@ -30,11 +30,7 @@ class Position:
 
 
 class Book:
-    """The account by its journal, on a market that ends with the last known session.
-
-    The account plays windows of the rules' length one after the other, each with all that the one before it left. A
-    window's first decision is made at the close on which the one before it ends, without positions.
-    """
+    """The account by its journal, on a market that ends with the last known session."""
 
     def __init__(self, journal: Journal, market: Market, rules: EnvironmentConfig) -> None:
         """Raises DataError where the market lacks a session of the account."""
@@ -60,13 +56,9 @@ class Book:
         sessions = self.journal.of("session")
         return self.day_of(next(reversed(sessions))) if sessions else self.start - 1
 
-    def window(self, day: int) -> int:
-        """Return the first day of the window that a decision on a day belongs to."""
-        return day - (day - self.start) % self._rules.episode_steps
-
-    def rules(self, window: int) -> EnvironmentConfig:
-        """Return the rules of the window that begins on a day, with its capital."""
-        return self._rules if window == self.start else replace(self._rules, initial_capital=self.equity(window))
+    def rules_on(self, day: int) -> EnvironmentConfig:
+        """Return the rules by which the agents decide at a close: sizes refer to their equity."""
+        return replace(self._rules, initial_capital=max(1.0, self.equity(day)))
 
     def session(self, day: int) -> dict[str, Any]:
         """Return a session as the venue stated it, fills, cash, equity and positions, with the champion's result."""
@@ -81,14 +73,23 @@ class Book:
         parts = (self.session(day)[name] for name in ("positions", "basket_positions"))
         return dict(sum((Counter(part) for part in parts), Counter[str]()))
 
+    @property
+    def released(self) -> set[int]:
+        """The days after whose session `paper go` came, by which locks end."""
+        sessions, gone = self.journal.of("session").values(), self.journal.of("go").values()
+        known = ([row.key for row in sessions if row.number < go.number] for go in gone)
+        return {self.day_of(before[-1]) for before in known if before}
+
     def is_locked(self, day: int, part: str = "equity") -> bool:
-        """Tell whether a drawdown has ended ordering in the window of a day, of the agents or of the `basket`."""
-        peak, lock = 0.0, self._rules.drawdown_lock
-        for equity in (self.session(known)[part] for known in range(self.window(day), day + 1)):
+        """Tell whether a drawdown has ended the orders of the agents, or of the `basket`, until a person says so."""
+        peak, lock, is_locked, released = 0.0, self._rules.drawdown_lock, False, self.released
+        for known in range(self.start, day + 1) if lock > 0 else ():
+            equity = self.session(known)[part]
             peak = max(peak, equity)
-            if lock > 0 and equity <= peak * (1 - lock / 100):
-                return True
-        return False
+            is_locked = is_locked or equity <= peak * (1 - lock / 100)
+            if is_locked and known in released:
+                peak, is_locked = equity, False
+        return is_locked
 
     def intended(self, day: int) -> list[Order]:
         """Return the orders that were decided at a close."""

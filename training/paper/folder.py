@@ -31,6 +31,8 @@ from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
 CHAMPION = "champion.safetensors"
+_LAYOUT = 2
+"""Of what a journal says; raised where an account could not go on by an earlier one."""
 
 
 def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
@@ -60,6 +62,7 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
             "capital": arguments.capital,
             "calendar": arguments.calendar,
             "venue": arguments.venue,
+            "layout": _LAYOUT,
             "start": str(last),
             "certificate": TERMS,
         }
@@ -105,6 +108,11 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
         ConfigError, DataError: the champion or the data have changed.
     """
     opening, path = journal.opening, journal.path.parent
+    if opening.get("layout") != _LAYOUT:
+        raise ConfigError(
+            f"expected an account that goes on, got {opening['account']} of an earlier version, which sells everything "
+            "where a window ends; open a new one with `paper open`"
+        )
     if _digest(path / CHAMPION) != opening["champion"]:
         raise DataError(f"expected the champion that the account began with in {path / CHAMPION}, got another file")
     config = from_dict(opening["settings"], Config)

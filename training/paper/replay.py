@@ -51,9 +51,12 @@ def replay(account: Account, arguments: PaperReplayArguments) -> str:
         for name in (CHAMPION, MARKET):
             shutil.copy2(account.path / name, fresh / name)
         Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
+    with Journal(folder / JOURNAL) as journal:
+        venue = account.on(days[-1], path=folder, journal=journal, changes=()).new_venue()
     for day in progress(days, "replay", "session"):
         with Journal(folder / JOURNAL) as journal:
-            account.on(day, path=folder, journal=journal, changes=(), level=logging.DEBUG).step()
+            today = account.on(day, path=folder, journal=journal, changes=(), level=logging.DEBUG, embedded=venue)
+            today.step()
     with Journal(folder / JOURNAL) as journal:
         today = account.on(days[-1], path=folder, journal=journal, changes=())
         played = backtest(today)

@@ -1,12 +1,12 @@
 """What an account asks of the place where its orders are executed, and the embedded venue `paper`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from data.market import Market, span_of
 from environment.orders import Orders
@@ -114,44 +114,52 @@ class Venue(Protocol):
 
 
 class PaperVenue:
-    """The embedded venue: the account of the environment on recorded prices, rebuilt from the orders.
+    """The embedded venue: the account of the environment on recorded prices, which the orders rebuild, and its basket.
 
     It fills, sells and charges costs as training does. It needs no memory besides the journal's: the same orders on the
-    same prices give the same account, bit for bit.
+    same prices give the same account, bit for bit. One that is kept goes on where it is.
     """
 
     def __init__(
-        self, account: str, market: Market, rules: EnvironmentConfig, start: int, orders: Mapping[int, Sequence[Order]]
+        self, account: str, market: Market, rules: EnvironmentConfig, start: int, basket: NDArray[np.float64]
     ) -> None:
-        """Play the window of the rules' length that begins with cash at the close of `start`, up to the last day.
+        """Begin with cash at the close of `start`.
 
         Args:
-            rules: with the capital that the account has at that close.
-            orders: by the day at whose close they were given.
+            market: up to the last day that may be played.
+            basket: equity of the basket at the closes from `start` on.
         """
-        self._account, self._market, self._rules, self._start, self._orders = account, market, rules, start, orders
+        self._account, self._market, self._start, self._basket = account, market, start, basket
         self._stocks = investable_tickers(market)
+        steps = max(1, len(market.dates) - 1 - start)
+        self.portfolio = Portfolio.on(span_of(market, start, start + steps), rules, goes_on=True)
+        """The account of the environment after the last day that was played."""
+        self.portfolio.reset(torch.tensor([0]), steps=steps, trading_steps=steps)
 
-    @cached_property
-    def portfolio(self) -> Portfolio:
-        """The account of the environment after the last day."""
-        end = self._start + self._rules.episode_steps
-        portfolio = Portfolio.on(span_of(self._market, self._start, end), self._rules)
-        portfolio.reset(torch.tensor([0]))
-        for day in range(self._start, min(len(self._market.dates) - 1, end)):
-            given = self._orders.get(day, ())
+    def play(self, day: int, orders: Callable[[int], Sequence[Order]], released: Collection[int] = ()) -> None:
+        """Go on to the close of a day.
+
+        Args:
+            orders: that the venue accepted, by the day at whose close they were given.
+            released: days at whose close a lock ends.
+        """
+        portfolio = self.portfolio
+        for ordered in range(self._start + portfolio.step_index, day):
+            if ordered in released and portfolio.is_locked:
+                portfolio.is_locked.zero_()
+                portfolio.peak.copy_(portfolio.equity)
+            given = orders(ordered)
             bought, sold = ([order for order in given if order.side == side] for side in ("buy", "sell"))
             rows = [(self._stocks.index(order.ticker), order.coefficient, order.target_percent) for order in bought]
             rows += [(0, 0.0, MIN_TARGET_PERCENT)] * (portfolio.orders_per_day - len(bought))
             stock, size, target = torch.tensor(rows, dtype=torch.float64).T.unsqueeze(-1)
             leaves = torch.tensor([self._stocks.index(order.ticker) for order in sold], dtype=torch.int64)
-            orders = Orders(stock.long(), size, target, torch.isin(portfolio.slot_stock(), leaves).T)
-            portfolio.step_orders(orders if given else None)
-        return portfolio
+            placed = Orders(stock.long(), size, target, torch.isin(portfolio.slot_stock(), leaves).T)
+            portfolio.step_orders(placed if given else None)
 
-    def equity_on(self, day: int) -> float:
-        """Return the equity at a close of the window."""
-        return float(self.portfolio.equity_curve[day - self._start, 0])
+    def equity_on(self, day: int) -> tuple[float, float]:
+        """Return the equity of the agents and of the basket at a close that was played."""
+        return float(self.portfolio.equity_curve[day - self._start, 0]), float(self._basket[day - self._start])
 
     def submit(self, order: Order) -> Answer:
         """Accept every order: the journal that it is read from is the venue's memory."""

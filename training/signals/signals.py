@@ -76,17 +76,15 @@ def decide(
     rules: EnvironmentConfig,
     cash: float,
     holdings: Sequence[Holding],
-    days_left: int | None = None,
 ) -> tuple[list[Order], list[str]]:
-    """Return the orders that an agent decides at the close of `day`, the best first, and the tickers that it sells at
-    the next open; nothing beyond that close is read.
+    """Return the orders that an agent decides at the close of `day` in an account that goes on, the best first, and the
+    tickers that it sells at the next open; nothing beyond that close is read.
 
     The value of an order is 0 where no cash is left for it.
 
     Args:
         rules: sizes refer to their initial capital.
         cash: with `holdings` the account at that close.
-        days_left: days on which orders are accepted, this one included; default: those of a whole episode.
     """
     today = market.data_array[day, market.investable_columns]
     # In the session that is played every stock opens at this close: the environment's rules choose and size the orders
@@ -95,7 +93,7 @@ def decide(
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
     rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days if days_left is None else days_left)
+    portfolio.reset(torch.tensor([0]), steps=1)
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + sum(holding.shares * holding.last_price for holding in holdings))
     forecasts = agent.forecasts(market, days=slice(day, day + 1))
@@ -109,8 +107,7 @@ def decide(
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
     portfolio.step_orders(orders)
     expected = forecasts.gain[0, day].cpu()[orders.stock] - 100 * rules.cost_rate
-    value = portfolio.ledger().value if portfolio.trading_steps > 0 else torch.zeros_like(orders.coefficient)
-    columns = (orders.stock, orders.coefficient, orders.target_percent, value, expected)
+    columns = (orders.stock, orders.coefficient, orders.target_percent, portfolio.ledger().value, expected)
     decided, keep = list[Order](), placed.keep[0].cpu()
     sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
     entry_day = day + (rules.fill == "next_open")
@@ -164,9 +161,9 @@ def make_signals(
     holdings: Sequence[Holding],
     peak: float = 0.0,
 ) -> Signals:
-    """Return the orders of a champion's agents and basket at the close of `day`, as on the first day of an episode.
+    """Return the orders of a champion's agents and basket at the close of `day`, in an account that goes on.
 
-    Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close, `peak` is its
+    Sizes refer to the equity of the agents' part; `cash` and `holdings` are the account at that close, `peak` is its
     highest equity so far, at least the initial capital. A drawdown lock applies to both parts. Cash is the basket's as
     far as its part of the exposed capital is not spent, and then the agents'.
 
@@ -185,7 +182,8 @@ def make_signals(
     unspent = (1.0 - share) * capital - sum(holding.value for holding in held) * rules.purchase_factor
     for_basket = min(max(0.0, unspent), cash)
     own_cash = max(0.0, cash - for_basket - (rules.initial_capital - capital))
-    own = replace(rules, initial_capital=max(1.0, share * capital))
+    own_equity = own_cash + sum(holding.shares * holding.last_price for holding in positions)
+    own = replace(rules, initial_capital=max(1.0, own_equity))
     orders, sales = decide(agent, market, day, own, own_cash, positions)
     if share > 0:
         orders = _explained(orders, agent, market, day)
