@@ -197,3 +197,19 @@ def test_the_ticker_the_sample_and_who_is_refused() -> None:
     )
     names = [{one.tickers[column] for column in Basket.of(one, "", 5).columns} for one in (large, moved)]
     assert names[0] == names[1], "whatever the order of the columns"
+
+
+def test_a_locked_basket_keeps_what_it_holds_and_trades_no_more_until_it_is_released() -> None:
+    """Half of the value is lost on day 5, while the first stock has grown out of its band."""
+    panel = trending_panel([0.0, 0.0], 30, noise=0.0)
+    panel[FIRST_DAY + 5 :] *= 0.5
+    panel[FIRST_DAY + 5 :, 0] *= 5.0
+    panel[FIRST_DAY + 7 :] *= 0.3
+    free, locked = (tiny_rules(drawdown_lock=lock, cost_bps=0.0, slippage_bps=0.0) for lock in (0.0, 40.0))
+    with mock.patch.object(module, "REBALANCING_SESSIONS", 10):
+        start, traded = torch.tensor([FIRST_DAY]), dict[str, float]()
+        for name, rules, released in (("free", free, ()), ("locked", locked, ()), ("released", locked, (9,))):
+            account = basket_of(panel).hold(rules, start, 15, is_sold=False, released=released)
+            traded[name] = account.traded.item()
+    assert traded["locked"] == pytest.approx(free.initial_capital)
+    assert traded["free"] == traded["released"] > 1.05 * free.initial_capital

@@ -168,7 +168,7 @@ def test_an_account_that_goes_on_sells_nothing_at_a_windows_end(runs: Path, tmp_
     assert found["windows"] == 1 and "--continuous" in (folder / "report.html").read_text()
     days = pd.read_csv(folder / "equity.csv")["date"].tolist()
     assert len(days) > 2 * WINDOW
-    assert set(trades.loc[trades["reason"] == "episode_end", "exit_date"]) <= {days[-1]}
+    assert "episode_end" not in {*trades["reason"]}
     basket, windows = found["policies"]["basket"], evaluate(tmp_path / "runs")
     assert windows == 0 and results(tmp_path / "runs", "validation")["windows"] > 1
     anew = results(tmp_path / "runs", "validation")["policies"]["basket"]

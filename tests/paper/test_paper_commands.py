@@ -181,6 +181,21 @@ def test_without_a_name_the_accounts_are_named(
     assert "`paper open NAME` begins one" in capsys.readouterr().err
 
 
+def test_an_account_of_an_earlier_version_is_refused_in_one_line(
+    home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its journal says nothing of its layout."""
+    assert paper(home, "open", "windows", "--run", "one") == 0
+    path = home / "runs" / "windows" / JOURNAL
+    with Journal(path) as journal:
+        opening = {name: value for name, value in journal.opening.items() if name != "layout"}
+    path.unlink()
+    Journal.create(path, opening)
+    assert paper(home, "step", "windows") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "got windows of an earlier version" in line and "open a new one with `paper open`" in line
+
+
 def test_a_folder_stop_is_refused_before_anything_is_written(
     home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,16 +150,16 @@ def holdings_of(env: TradingEnvironment, market: Market = MARKET) -> list[Holdin
 
 @pytest.mark.parametrize("exits", ["daily", "target"])
 def test_sales_are_those_of_a_backtest(exits: Any) -> None:
-    """At the next open, of all that have a bar then; on every day of some episodes of some agents."""
-    rules, sales = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0), 0
+    """At the next open, of all that have a bar then; on every day of some accounts of some agents."""
+    lengths = {"trading_days": TINY_RULES.episode_steps, "settlement_days": 0}
+    rules, sales = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0, **lengths), 0
     for seed, start in itertools.product(range(4), (20, 60)):
         chosen, env = agent(seed, rules), environment_of(MARKET, start, rules=rules)
         forecasts = chosen.forecasts(MARKET)
         observation, info = env.reset()
-        for step in range(rules.episode_steps - 1):
+        for _ in range(rules.episode_steps - 1):
             day, held = info["day_index"], holdings_of(env)
-            left = rules.trading_days - step
-            _, sold = decide(chosen, MARKET, day, rules, float(env.account.cash), held, left)
+            _, sold = decide(chosen, MARKET, day, rules, float(env.account.cash), held)
             observation, *_, info = env.step(chosen.act(observation, forecasts, day))
             trades = [trade for trade in env.get_trades() if trade["exit_day"] == day + 1]
             is_open = np.isfinite(MARKET.close[day + 1])
