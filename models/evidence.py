@@ -101,10 +101,11 @@ class Evidence:
 
     def headline(self, share: float) -> str:
         """Return in a few words whether there is an edge, and the share of the capital that follows it."""
-        strength = self.strength
         if share == 0:
-            return f"{'NO EDGE FOUND' if self.smallest > WEAK_LEVEL else 'NO EDGE AFTER COSTS'}: holds the basket"
-        edge = {"significant": "EDGE", "weak": "WEAK EVIDENCE OF AN EDGE", "no significant": "NO EDGE FOUND"}[strength]
+            return f"{'NO EDGE AFTER COSTS' if self.is_significant else 'NO EDGE FOUND'}: holds the basket"
+        edge = "EDGE" if self.is_significant else "NO EDGE FOUND"
+        if self.strength == "weak":
+            edge = "WEAK EVIDENCE OF AN EDGE"
         worth = f"IC {self.coefficient:.2f}"
         if self.timing < self.selection:
             worth = f"correlation in time {self.timing_coefficient:.2f}"

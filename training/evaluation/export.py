@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from training.evaluation import charts
-from training.evaluation.answer import answer
+from training.evaluation.answer import answer, headline, untrained
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
@@ -148,8 +148,13 @@ def render(evaluation: Evaluation) -> str:
         report=evaluation,
         facts=_facts(evaluation),
         champion=evaluation.policies[CHAMPION],
-        equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation)],
+        headline=headline(evaluation) if evaluation.config.data is not None else "",
+        answer=charts.answer_bars(evaluation),
+        untrained=untrained(evaluation),
+        equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
         monthly=monthly_returns(evaluation.dates, evaluation.equity[CHAMPION]),
+        by_stock=charts.profit_bars(evaluation, "ticker"),
+        by_reason=charts.profit_bars(evaluation, "reason"),
         months=_MONTHS,
         traded=charts.traded_stocks(evaluation),
         fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
