@@ -7,15 +7,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from utils.statistics import Posterior, cauchy_posterior
+from utils.tables import p_words
 
-SIGNIFICANCE_LEVEL = 0.001
-"""Forecasts with a p-value of at most this are significant."""
+SIGNIFICANCE_LEVEL, WEAK_LEVEL = 0.001, 0.1
+"""Forecasts with a p-value below the first are significant; up to the second they are weak evidence."""
 _PRIOR, _RISK_AVERSION, _MOST_NAMES = 0.02, 5.0, 10
 """Chosen, not tuned: scale of the prior of a correlation, relative risk aversion, stocks held at a time."""
-
-
-def _p_value(value: float) -> str:
-    return f"p < {SIGNIFICANCE_LEVEL:g}" if value < SIGNIFICANCE_LEVEL else f"p = {value:.3f}"
 
 
 @dataclass(frozen=True)
@@ -90,12 +87,29 @@ class Evidence:
     @property
     def is_significant(self) -> bool:
         """Tell whether either is significant."""
-        return self.smallest <= SIGNIFICANCE_LEVEL
+        return self.smallest < SIGNIFICANCE_LEVEL
 
     @property
     def smallest(self) -> float:
         """Return the smaller p-value."""
         return min(self.selection, self.timing)
+
+    @property
+    def strength(self) -> str:
+        """Return "significant", "weak" or "no significant", which goes before "evidence"."""
+        return "significant" if self.is_significant else "weak" if self.smallest <= WEAK_LEVEL else "no significant"
+
+    def headline(self, share: float) -> str:
+        """Return in a few words whether there is an edge, and the share of the capital that follows it."""
+        if share == 0:
+            return f"{'NO EDGE AFTER COSTS' if self.is_significant else 'NO EDGE FOUND'}: holds the basket"
+        edge = "EDGE" if self.is_significant else "NO EDGE FOUND"
+        if self.strength == "weak":
+            edge = "WEAK EVIDENCE OF AN EDGE"
+        worth = f"IC {self.coefficient:.2f}"
+        if self.timing < self.selection:
+            worth = f"correlation in time {self.timing_coefficient:.2f}"
+        return f"{edge}, {worth}: {share:.0%} of the capital follows it"
 
     def bet(self, share: float) -> str:
         """Return what an agent's forecasts are worth that a share of the capital follows, without a full stop."""
@@ -108,7 +122,6 @@ class Evidence:
 
     def sentence(self, share: float) -> str:
         """Return the p-values, and what the forecasts are worth that a share of the capital follows."""
-        some = "" if self.is_significant else "no "
         named = ("selection", self.selection), ("timing", self.timing)
-        worth = ", ".join(f"{name} {_p_value(p_value)}" for name, p_value in named)
-        return f"Training days show {some}significant evidence ({worth}). T{self.bet(share)[1:]}."
+        worth = ", ".join(f"{name} {p_words(p_value)}" for name, p_value in named)
+        return f"Training days show {self.strength} evidence ({worth}). T{self.bet(share)[1:]}."

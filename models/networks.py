@@ -182,6 +182,8 @@ def _by_agent(values: Tensor, part: Tensor) -> Tensor:
 
 
 _KINDS = ("", "_target", "_first", "_second")
+NOT_LEARNED = ("input_mask", "scale")
+"""Tensors of networks that are given."""
 
 
 class Networks:
@@ -194,7 +196,7 @@ class Networks:
         """
         self.tensors = held = {name: part.detach() for name, part in tensors.items()}
         self.learning_rate = learning_rate
-        self.input_mask, self.scale = held["input_mask"], held["scale"]
+        self.input_mask, self.scale = (held[name] for name in NOT_LEARNED)
         """(A, inputs) bool: the inputs that each agent looks at; (A, 2), see `ActorCritic`."""
         inputs = self.input_mask.shape[1]
         hidden = held["actor"].shape[2] // OUTPUTS - 1 - inputs

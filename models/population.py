@@ -21,7 +21,7 @@ from models.evolution import (
     ranked,
 )
 from models.inputs import TradeInputs
-from models.networks import Networks
+from models.networks import NOT_LEARNED, Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
@@ -146,6 +146,15 @@ class Population:
         """Begin with the closed form: (folds, inputs + 1, targets, 2), see `TrainingDays.closed_form`."""
         places = self.target_places.clamp(max=weights.shape[2] - 1)
         self.networks.start_from(weights.to(self.device).movedim(2, 0)[places])
+
+    def closed_form(self, weights: Tensor, rows: Sequence[int]) -> DDPGAgent:
+        """Return some agents as one with their genes, but with networks that only hold the closed form."""
+        own = self.networks.rows(torch.tensor(list(rows), device=self.device))
+        blank = {name: part if name in NOT_LEARNED else torch.zeros_like(part) for name, part in own.tensors.items()}
+        places = self.target_places[list(rows)].clamp(max=weights.shape[2] - 1)
+        networks = Networks(blank, own.learning_rate)
+        networks.start_from(weights.to(self.device).movedim(2, 0)[places])
+        return self._agent(networks, rows)
 
     def evaluated(self, fitness: Tensor) -> None:
         """Take the (P,) fitness of an evaluation; choose the elites."""

@@ -19,7 +19,7 @@ from utils.runs.run_log import RunLog
 pytestmark = pytest.mark.usefixtures("restore_process")
 POLICIES = {
     *("champion", "agents, all orders theirs", "basket"),
-    *("best agent", "random picker", "equal weight", "buy and hold", "equal risk"),
+    *("best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
 }
 

@@ -27,6 +27,7 @@ from training.updates import Updates
 from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.memory_profiler import MemoryProfiler
 from utils.progress import progress
+from utils.runs.console import FILE_ONLY
 from utils.runs.seeding import named_generator, random_state, set_random_state
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class ERLTrainer:
             env: agents are evaluated in it, and the champion validated in one like it.
         """
         self.market, self.eval_env = market, env
-        logger.info("Initializing persistent validation environment...")
+        logger.info("Initializing persistent validation environment...", extra=FILE_ONLY)
         self.val_env = env.twin()
         self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
@@ -78,8 +79,9 @@ class ERLTrainer:
             unit=days.transitions.unit,
             risk=risk,
         )
-        if learning.warm_start:
-            self.population.start_from(days.closed_form())
+        self._start = days.closed_form() if learning.warm_start else None
+        if self._start is not None:
+            self.population.start_from(self._start)
         self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
         how = {"gamma": learning.gamma, "tau": learning.tau}
         self.updating = Updates(days.transitions, self.replay, learning.gradient_accumulation, **how)
@@ -161,7 +163,7 @@ class ERLTrainer:
         population, learning, draws = self.population, self.learning, self.generators["batches"]
         known = [self.replay.on_days(allowed) for allowed in self.days.transitions.allowed]
         if not self.replay.is_ready or not all(len(rows) for rows in known):
-            logger.info("%s", self.replay)
+            logger.info("%s", self.replay, extra=FILE_ONLY)
             return {}
         stocks = min(STOCKS, self.days.tradable.shape[1])
         days = max(1, round(learning.batch_size * learning.gradient_accumulation / stocks))
@@ -214,6 +216,13 @@ class ERLTrainer:
         return DDPGAgent.from_state(self._best, self.device).clone()
 
     @property
+    def closed_form(self) -> DDPGAgent | None:
+        """The champion without what its networks learned; None for a run that started from random numbers."""
+        if self._start is None:
+            return None
+        return self.population.closed_form(self._start, self.population.elites).betting(self.champion.share)
+
+    @property
     def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation, with the champion's evidence and share."""
         best = self.population.best_agent
@@ -258,18 +267,30 @@ class ERLTrainer:
 
         Returns:
             Mean profits in percent of the initial capital: of the champion, of its agents if all orders were theirs,
-            and of its basket.
+            of its basket, and, once networks have learned, of the closed form that they started from; and the standard
+            error of what its agents add to it.
         """
         rules, span = self.val_env.rules, self.market.splits.validation
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
         ends = starts + rules.episode_steps
-        _, summary = self.run_episode(self.champion, self.val_env, starts, ends, training=False)
-        agents = float(torch.from_numpy(summary["profit_percent"]).mean())
+
+        def profits(agent: DDPGAgent) -> Tensor:
+            _, summary = self.run_episode(agent, self.val_env, starts, ends, training=False)
+            return torch.from_numpy(summary["profit_percent"])
+
+        played = profits(self.champion)
+        agents = float(played.mean())
         held = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
         basket, share = 100 * (float(held) / rules.initial_capital - 1), self.champion.share
         champion = rules.exposure * (share * agents + (1 - share) * basket)
-        return {"champion": champion, "agents": agents, "basket": basket}
+        found = {"champion": champion, "agents": agents, "basket": basket}
+        if self.population.updates and (start := self.closed_form) is not None:
+            added = played - profits(start)
+            found["closed_form"] = agents - float(added.mean())
+            if len(added) > 1:
+                found["added_error"] = float(added.std()) / math.sqrt(len(added))
+        return found
 
     def end_training(self) -> None:
         """Free what only further generations need, such as inputs of the training days."""
@@ -284,6 +305,7 @@ class ERLTrainer:
             "population": self.population.state_dict(),
             "champion": self.champion.state_dict(),
             "best_agent": self.fittest_agent.state_dict(),
+            **({} if (start := self.closed_form) is None else {"closed_form": start.state_dict()}),
             "best_ever": self._best,
             "replay": self.replay.state_dict(),
             "progress": {
@@ -323,7 +345,7 @@ def build_trainer(
     profiler: MemoryProfiler | None = None,
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; a profiler also watches its memory."""
-    logger.info("Initializing persistent evaluation environment...")
+    logger.info("Initializing persistent evaluation environment...", extra=FILE_ONLY)
     env = TradingEnvironment.on(market, config.env, device)
     log = GenerationLog(config.generations, device, profiler, config.census_every)
     parts = config.learning, config.evolution, config.evaluation

@@ -16,6 +16,7 @@ from training.rollout import PopulationResults
 from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
+from utils.runs.console import FILE_ONLY
 
 HISTORY = 1000
 
@@ -46,7 +47,7 @@ class GenerationLog:
 
     def begin(self, generation: int) -> None:
         """Begin a generation, and say so."""
-        logger.info("Generation %d / %d", generation, self.generations)
+        logger.info("Generation %d / %d", generation, self.generations, extra=FILE_ONLY)
         self.generation = generation
         self.seconds.append({})
         if self._counted_until is None:
@@ -60,7 +61,7 @@ class GenerationLog:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Announce and measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
-        logger.info("%s...", name.capitalize())
+        logger.info("%s...", name.capitalize(), extra=FILE_ONLY)
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":

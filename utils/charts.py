@@ -1,8 +1,9 @@
 """Charts as data, which `utils.pictures` draws."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,14 @@ class Chart:
     bands: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)  # (T,) lowest and highest values
     note: str = ""
     has_zero: bool = True  # the y axis always includes 0
+    told: Callable[[FloatArray], float] = itemgetter(-1)  # that value of a line's known ones
+    colours: Mapping[str, str] = field(default_factory=dict)  # by label, where lines have one in all charts
 
     @property
     def ends(self) -> dict[str, str]:
-        """Return each line's last known value as text."""
+        """Return the value that each line's legend tells, as text."""
         known = {label: values[np.isfinite(values)] for label, values in self.lines.items()}
-        return {label: self.end.format(values[-1]) if len(values) else DASH for label, values in known.items()}
+        return {label: self.end.format(self.told(values)) if len(values) else DASH for label, values in known.items()}
 
 
 def described(charts: Sequence[Chart]) -> str:

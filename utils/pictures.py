@@ -22,7 +22,7 @@ from utils.tables import printable
 # Okabe & Ito (2008): distinct for any colour vision.
 ORANGE, VERMILION = "#E69F00", "#D55E00"
 GREY, INK, GRID = "#8A8A8A", "#333333", "#E6E6E6"
-_DASHES, _MARKERS = ("-", "--", ":", "-."), "^ovsD"
+_DASHES, _MARKERS = ("-", "--", ":", "-."), "^vsoD"
 _FEW = 30
 """Positions up to which each is drawn as a dot."""
 _LEGEND_CHARS = 22
@@ -74,12 +74,15 @@ def _draw(chart: Chart, axes: Axes) -> None:
         for bound in bounds:
             axes.plot(chart.x, bound, color=GREY, linewidth=0.6, marker=marker, markersize=3)
     for number, (label, end) in enumerate(chart.ends.items()):
-        style: dict[str, Any] = {"color": f"C{number}", "linestyle": _DASHES[number % 4]}
+        place = [*chart.colours].index(label) if label in chart.colours else number
+        style: dict[str, Any] = {"color": chart.colours.get(label, f"C{number}"), "linestyle": _DASHES[place % 4]}
         style |= {"linewidth": 2.2, "zorder": 3} if number == 0 else {"linewidth": 1.5}
         style |= {"marker": marker, "markersize": 3, "label": f"{_wrapped(label)}\n{end}"}
         axes.plot(chart.x, chart.lines[label], **style)
     for number, (label, (x, y)) in enumerate(chart.points.items()):
+        # Hollow ones do not hide those below them.
         style = {"marker": _MARKERS[number], "color": f"C{len(chart.lines) + number}", "linestyle": ""}
+        style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if number else {}
         axes.plot(x, y, markersize=5, zorder=4, label=_wrapped(label), **style)
     if chart.has_zero:
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)

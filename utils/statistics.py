@@ -83,6 +83,12 @@ class MeanTest:
         reach = -float(stdtrit(self.degrees_of_freedom, tail)) * self.standard_error
         return self.mean - reach, self.mean + reach
 
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval lies above or below zero, else 0."""
+        low, high = self.interval
+        return int(low > 0) - int(high < 0)
+
 
 def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -> MeanTest:
     """Test the mean of a (days,) series that may be autocorrelated, by default in blocks of `mean_block_days`.

@@ -31,6 +31,19 @@ def cell(value: Any) -> str:
     return f"{value:,}" if _is_number(value) else printable(str(value))
 
 
+def written_p(p_value: float | None) -> str:
+    """Return a p-value as text, rounded up, so that it is at most a threshold of whole thousandths if the value is."""
+    if p_value is None:
+        return "-"
+    return "< 0.001" if p_value < 0.001 else f"{math.ceil(1000 * p_value - 1e-9) / 1000:.3f}"
+
+
+def p_words(p_value: float) -> str:
+    """Return "p < 0.001" or "p = 0.012"."""
+    text = written_p(p_value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
 def printable(text: str) -> str:
     """Return a text from a file for the terminal: no character of it moves the cursor or begins a line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

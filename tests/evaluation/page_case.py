@@ -141,6 +141,8 @@ def records(generator: np.random.Generator, generations: int) -> list[dict[str, 
             "generation": index + 1,
             "fitness": {"min": value - 2.0, "mean": value, "max": value + 3.0},
             "validation": {"champion": 0.7 * value},
+            "learning": {},
+            "replay": {"size": 9920, "training_starts": 10_000},
         }
         for index, value in enumerate(mean.tolist())
     ]

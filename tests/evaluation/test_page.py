@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from models.evidence import Evidence
 from tests.evaluation.page_case import DRIFTS, case, sessions, walk
+from training.evaluation import charts
 from training.evaluation import export as html_report
-from training.evaluation.baselines import CHAMPION
+from training.evaluation.answer import rivals
+from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.page import document
 from utils import charts as chart_axes
@@ -272,3 +274,57 @@ def test_evidence_and_what_is_bet_are_told_in_one_line() -> None:
     assert several.sentence.startswith(
         "Training days show significant evidence for 1 of 2 champions; 70% of the capital"
     )
+
+
+def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) -> None:
+    """Bars lie within the page and keep proportions; blue or red only where the verdict tells apart."""
+    order = [a.get("class") or tag for tag, a in page.elements if tag == "table" or "bars" in (a.get("class") or "")]
+    assert order[0] == "bars"
+    found = rivals(evaluation)
+    shown = charts.answer_bars(evaluation)
+    assert [bar.label for bar in shown] == [CHAMPION, *(one.label for one in found)]
+    for bar, one in zip(shown[1:], found, strict=True):
+        assert bar.kind == {1: "gain", 0: "none", -1: "loss"}[one.sign]
+        assert one.word in bar.text and one.label in page.texts[0]
+    signs = {RANDOM: evaluation.verdict.skills["selection"], EQUAL: evaluation.verdict.over_equal_weight.sign}
+    assert [one.sign for one in found] == [*signs.values()]
+    assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6))
+def test_bars_begin_at_one_zero_and_fill_the_width(values: list[float]) -> None:
+    shown = charts.bars([(str(value), value, "", 0) for value in values])
+    zero = 100 * max(0.0, -min(values)) / ((max(0.0, *values, 0.0) - min(0.0, *values, 0.0)) or 1.0)
+    for bar, value in zip(shown, values, strict=True):
+        begin = bar.left if value >= 0 else bar.left + bar.width
+        assert begin == pytest.approx(zero, abs=0.02) and bar.left >= -0.01 and bar.left + bar.width <= 100.02
+
+
+def test_profits_by_stock_and_by_exit_sum_to_the_trades(evaluation: Evaluation) -> None:
+    trades, counted = evaluation.trades, []
+    for by in ("ticker", "reason"):
+        texts = [bar.text for bar in charts.profit_bars(evaluation, by)]
+        counted.append(sum(int(text.split()[-2].replace(",", "")) for text in texts))
+    assert counted == [len(trades)] * 2
+
+
+def test_a_policy_has_one_colour_in_all_charts(evaluation: Evaluation) -> None:
+    drawn = [charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)]
+    assert len(drawn) == 4 and len({*charts.COLOURS.values()}) == len(charts.COLOURS)
+    for chart in drawn:
+        assert chart.lines.keys() <= chart.colours.keys() and chart.colours == charts.COLOURS
+    falls = drawn[1].lines[CHAMPION]
+    assert drawn[1].ends[CHAMPION] == f"at most {falls.min():.1f} %", "the deepest fall, not the last day's"
+
+
+def test_rolling_sharpe_of_the_last_half_year(evaluation: Evaluation) -> None:
+    equity = evaluation.equity[CHAMPION]
+    returns = equity[-126:] / equity[-127:-1] - 1
+    expected = returns.mean() / returns.std(ddof=1) * np.sqrt(252)
+    assert charts.rolling_charts(evaluation)[1].lines[CHAMPION][-1] == pytest.approx(expected)
+
+
+def test_pages_are_fluid_and_can_be_printed() -> None:
+    style = (ROOT / "page.css").read_text()
+    assert "@media print" in style and "min-width: 760px" not in style
+    assert "viewBox" in drawn(Chart("Any", np.arange(3), {"a": np.arange(3.0)}))

@@ -12,6 +12,7 @@ from scipy.integrate import quad
 
 from models.evidence import Bet, Evidence
 from utils.statistics import cauchy_posterior
+from utils.tables import written_p
 
 SCALE = 0.02
 estimates, errors = st.floats(-0.5, 0.5), st.floats(0.002, 0.5)
@@ -94,3 +95,29 @@ def test_the_larger_share_is_bet_and_said_in_a_sentence() -> None:
     assert found.bet(0.0).endswith("all of the capital holds the basket")
     shown = "Training days show significant evidence (selection p = 0.200, timing p < 0.001). The agents' forecasts"
     assert found.sentence(1.0).startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("selection", "timing", "share", "says"),
+    [
+        (0.0009, 0.5, 0.4, "EDGE, IC 0.03: 40% of the capital follows it"),
+        (0.5, 0.0009, 0.4, "EDGE, correlation in time 0.20: 40% of the capital follows it"),
+        (0.0009, 0.5, 0.0, "NO EDGE AFTER COSTS: holds the basket"),
+        (0.001, 0.5, 0.1, "WEAK EVIDENCE OF AN EDGE, IC 0.03: 10% of the capital follows it"),
+        (0.1, 0.5, 0.0, "NO EDGE FOUND: holds the basket"),
+        (0.11, 0.5, 1.0, "NO EDGE FOUND, IC 0.03: 100% of the capital follows it"),
+    ],
+)
+def test_the_headline(selection: float, timing: float, share: float, says: str) -> None:
+    assert Evidence(selection, timing, 0.03, 0.01, 0.2, 0.1).headline(share) == says
+
+
+@given(st.floats(0.0, 1.0))
+def test_a_p_value_is_written_such_that_its_claim_can_be_read_from_it(p_value: float) -> None:
+    text = written_p(p_value)
+    shown = 0.0 if text == "< 0.001" else float(text)
+    for threshold in (0.025, 0.1):
+        assert (shown <= threshold) == (p_value <= threshold + 1e-12)
+    evidence = Evidence(p_value, 1.0)
+    assert evidence.is_significant == (text == "< 0.001")
+    assert (evidence.strength == "weak") == (0.001 <= shown <= 0.1)

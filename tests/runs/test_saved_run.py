@@ -23,7 +23,7 @@ from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
-from training.evaluation.baselines import BEST_AGENT
+from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
@@ -188,7 +188,7 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
     elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))
     targets = torch.tensor(TARGET_PERCENTS)[genes[elites, TARGET].long()]
     assert torch.equal(saved.champion.targets, targets) and saved.best_agent.targets.tolist() == [float(targets[0])]
-    assert saved.beside.keys() == {BEST_AGENT}
+    assert saved.beside.keys() == {BEST_AGENT, CLOSED}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300
 

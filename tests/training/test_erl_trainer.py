@@ -99,7 +99,7 @@ def test_a_record_holds_finite_numbers(market: Market, orders: int) -> None:
         assert all(math.isfinite(number) for number in numbers(record))
         assert json.loads(json.dumps(record)) == record
         assert record["validation"] == trainer.validate_best_agent()
-        assert [*record["validation"]] == ["champion", "agents", "basket"]
+        assert [*record["validation"]] == ["champion", "agents", "basket", "closed_form", "added_error"]
         assert record["trading"]["trades"] > 0 and record["replay"]["size"] == trainer.replay.size
         assert set(PHASES) - {"checkpoint"} <= record["seconds"].keys()
         assert 1 <= record["learning"]["founders"] <= len(trainer.population)
@@ -224,9 +224,10 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
             assert noise.shape == (4, TINY_EVALUATION.exploration_windows, TINY_RULES.trading_days)
         else:
             assert noise is None and len(starts) == len(set(starts))
-    assert [label for label, *_ in played] == ["Evaluating agents", "Validating agent"] * 2
-    assert played[0][1] != played[2][1], "windows are drawn anew"
-    assert played[1][1] == played[3][1]
+    beside = ["Evaluating agents", "Validating agent", "Validating agent"]  # the champion, and what it started from
+    assert [label for label, *_ in played] == beside * 2
+    assert played[0][1] != played[3][1], "windows are drawn anew"
+    assert played[1][1] == played[2][1] == played[4][1]
 
 
 def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """`python main.py evaluate`: the champion of a run against baselines, with a verdict, tables, files and a page."""
 
 import dataclasses
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from training.features.importance import importance
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
+from utils.config.cli import command_line
 from utils.config.settings import changed_flags
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
@@ -71,7 +71,7 @@ def evaluate(
         run.market,
         played,
         trials_beside(run.path) if split == "validation" else 1,
-        shlex.join(["python", "main.py", "evaluate", *changed_flags(EvaluateArguments(), arguments)]),
+        command_line("evaluate", *changed_flags(EvaluateArguments(), arguments)),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
@@ -152,7 +152,7 @@ def judge_training(
     scores: PlantedScores | None,
 ) -> Evaluation:
     """Judge the champion of a finished training run on its validation days."""
-    agents = trainer.champion, trainer.fittest_agent
+    agents = trainer.champion, trainer.fittest_agent, trainer.closed_form
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()

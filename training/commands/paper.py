@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 from training.commands.table import (
     PaperArguments,
@@ -25,6 +26,8 @@ from training.paper.venue import Venue
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
+from utils.config.cli import command_line
+from utils.config.kinds import RUNS
 from utils.config.settings import hint
 from utils.errors import ConfigError, Remains, StopRequested
 from utils.runs.console import setup_logging
@@ -49,8 +52,8 @@ def run_open(arguments: PaperOpenArguments) -> None:
         )
     path = open_account(run, arguments)
     logger.info(
-        "account %s opened with the champion of %s and a capital of %s; next: paper step %s after each close",
-        *(path, run.name, f"{arguments.capital:,.0f}", arguments.name),
+        "account %s opened with the champion of %s and a capital of %s; next, after each close: %s",
+        *(path, run.name, f"{arguments.capital:,.0f}", _whole("step", path)),
     )
 
 
@@ -97,7 +100,7 @@ def run_stop(arguments: PaperArguments) -> None:
     """Stop new orders."""
     with opened(arguments.path, arguments.head) as journal:
         journal.append("stop", str(journal.last.number), {"text": f"`paper stop {arguments.name}`"})
-        logger.info("no new orders until `paper go %s`; positions are sold by the rules", arguments.name)
+        logger.info("no new orders until %s; positions are sold by the rules", _whole("go", arguments.path))
 
 
 def run_go(arguments: PaperArguments) -> None:
@@ -142,11 +145,17 @@ def run_replay(arguments: PaperReplayArguments) -> None:
         logger.info("%s", replay(load_account(journal), arguments))
 
 
+def _whole(command: str, account: Path) -> str:
+    """Return the whole command line of a command of an account."""
+    runs = [] if account.parent == RUNS else ["--runs-dir", str(account.parent)]
+    return command_line("paper", command, account.name, *runs)
+
+
 def _show(journal: Journal) -> None:
     """Log where the account stands, by its journal alone."""
     sessions, intents, certificate = journal.of("session"), journal.of("intent"), journal.opening["certificate"]
     if not sessions:
-        logger.info("no session yet: `paper step` gives the first orders")
+        logger.info("no session yet; for the first orders: %s", _whole("step", journal.path.parent))
         return
     date, last = next(reversed(sessions.items()))
     factors, positions = units(journal), last.body["positions"].items()
@@ -163,7 +172,7 @@ def _show(journal: Journal) -> None:
     if of_basket or last.body["basket_positions"]:
         logger.info("basket: %d stocks held, %d orders", len(last.body["basket_positions"]), len(of_basket))
     if reason := journal.stop_reason():
-        logger.warning("no new orders: %s; `paper go %s` lets them be given again", reason, journal.opening["account"])
+        logger.warning("no new orders: %s; they are given again after %s", reason, _whole("go", journal.path.parent))
     logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions), certificate))
 
 

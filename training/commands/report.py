@@ -19,6 +19,7 @@ from training.evaluation.export import EQUITY, RESULTS
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from utils.charts import DASH, Chart
+from utils.config.cli import command_line
 from utils.config.settings import OF_ITS_FOLDER
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -39,8 +40,7 @@ MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "trades", "c
 SAME_DAYS = "All runs were judged on the same validation days of the same data"
 OTHER_DAYS = "The runs were judged on different days, data or stocks, on which results depend as on the champion"
 BEST_OF_MANY = (
-    "The best of {count} results is biased upwards: judge it on days on which nothing was chosen, once: python main.py "
-    "evaluate --split holdout --spend-look."
+    "The best of {count} results is biased upwards: judge it on days on which nothing was chosen, once: {command}."
 )
 
 
@@ -182,9 +182,10 @@ def cautions(runs: Sequence[ReportedRun]) -> list[str]:
         judged, last = run.results.get("champion_generation", 0), run.records[-1]["generation"] if run.records else 0
         if not run.results or judged < last:
             state = f"judged at generation {judged} and trained to generation {last} since" if judged else "not judged"
-            texts.append(f"{run.name} is {state}: python main.py evaluate --run {run.name}.")
+            texts.append(f"{run.name} is {state}: {command_line('evaluate', '--run', run.name)}.")
     judged = sum(bool(run.results) for run in runs)
-    return [*texts, BEST_OF_MANY.format(count=judged)] if judged > 1 else texts
+    spend = command_line("evaluate", "--split", "holdout", "--spend-look")
+    return [*texts, BEST_OF_MANY.format(count=judged, command=spend)] if judged > 1 else texts
 
 
 def equity_chart(runs: Sequence[ReportedRun]) -> Chart | None:

@@ -21,6 +21,10 @@ _NOTE = (
     "sizes refer to the equity of the part that follows the agents; fills, costs and exits follow the rules of the "
     "run's environment; dates after the last session of the data are estimates, without holidays"
 )
+_EXPECTED = (
+    "expected percent is the mean forecast until the position is sold, by whatever reason; the target is a limit above "
+    "the fill that only few positions reach before that"
+)
 _BROKER_NOTE = (
     "nothing is sent; the orders are for the next session alone, in whole shares by the last close: a higher open "
     "costs more. Sale targets of purchases depend on their fills and are written once they are held (--positions); "
@@ -92,7 +96,7 @@ def described(signals: Signals) -> list[str]:
     if signals.is_locked:
         texts = ["no order: the account has fallen beyond its drawdown lock; --release places orders again"]
     elif signals.orders:
-        texts = [f"orders\n{_table([vars(order) for order in signals.orders])}"]
+        texts = [f"orders\n{_table([vars(order) for order in signals.orders])}", _EXPECTED]
     elif signals.share == 0:
         texts = ["no order of the agents: none of the capital follows them"]
     else:

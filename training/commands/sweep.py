@@ -1,7 +1,6 @@
 """`python main.py sweep`: try settings on validation days, and report how overfit the selection of the best is."""
 
 import logging
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from training.sweep.space import KIND, SweepPlan, read_space, run_name
 from training.sweep.study import Run, new_study, play_round
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
+from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.settings import as_toml, repeated, to_dict, with_settings
 from utils.config.trader import Config
@@ -130,4 +130,4 @@ def _publish(path: Path, config: Config, outcome: dict[str, Any]) -> None:
     # Unseen seeds on unseen days give an unbiased estimate.
     train = ["--config", str(path / BEST), "--seed", str(outcome["seeds"][-1] + 1), *runs]
     for words in (train, ["evaluate", *runs, "--split", "holdout", "--spend-look"]):
-        logger.info("next: %s", shlex.join(["python", "main.py", *words]))
+        logger.info("next: %s", command_line(*words))

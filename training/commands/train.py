@@ -21,7 +21,15 @@ from training.evaluation.judge import Evaluation
 from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
 from training.run.market import load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
-from training.run.status import market_lines, opening_line, result_block, status_block, warn_of_few_stocks
+from training.run.status import (
+    generation_row,
+    market_lines,
+    opening_line,
+    result_block,
+    status_block,
+    terminal_header,
+    warn_of_few_stocks,
+)
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
@@ -33,6 +41,7 @@ from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
 from utils.progress import progress
 from utils.runs.checkpoint import generation_name, list_checkpoints
+from utils.runs.console import FILE_ONLY
 from utils.runs.find import CONFIG, SUMMARY
 from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog
@@ -80,11 +89,12 @@ def run_training(
         config, run = session.settings, session.run
         if is_complete(run, config, explicit):
             return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
-        logger.info("%s", opening_line(config, session.device, session.run.path))
+        logger.info("%s", opening_line(config, session.device, session.run.path), extra=FILE_ONLY)
         keep_freed_memory()
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = remember_market(session.run.path, market, splits)
-        logger.info("%s", market_lines(config, market))
+        header = terminal_header(config, market, session.device, session.run.path)
+        logger.info("%s", market_lines(config, market), extra={"terminal": header})
         warn_of_few_stocks(config, len(market.investable_columns))
         if config.evaluation.benchmark is not None:
             read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
@@ -140,7 +150,9 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         total, champion = record["seconds"]["total"] + checkpoint_seconds, trainer.champion
         shown = {**record, "seconds": {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}}
         bet = champion.evidence.bet(champion.share)
-        logger.info("%s", status_block(shown, get_profiler().summary_line(), config.env, bet))
+        row = generation_row(shown, is_first=trainer.generation == done + 1)
+        whole = status_block(shown, get_profiler().summary_line(), config.env, bet)
+        logger.info("%s", whole, extra={"terminal": row})
         if get_profiler().is_reporting:
             logger.info("%s", get_profiler().report())
         for leak in get_profiler().leaks():
@@ -177,7 +189,8 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     write_evaluation(evaluation, run.path)
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
-    logger.info("%s", result_block(evaluation, _note(config), run.path, generation_name(trainer.generation)))
+    whole, brief = result_block(evaluation, _note(config), run.path, generation_name(trainer.generation))
+    logger.info("%s", whole, extra={"terminal": brief})
     return summary
 
 

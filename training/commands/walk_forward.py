@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from training.evaluation.play import join
 from training.run.market import load_market, remember_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
+from utils.config.cli import command_line
 from utils.config.trader import Config
 from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
@@ -106,7 +106,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)
         champions.append(run.champion)
-    again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
+    again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
         path.name,
         "walk-forward",
@@ -114,7 +114,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         run.market,
         join(parts),
         1,
-        shlex.join(again),
+        command_line(*again),
         folds=folds,
         evidence=[agent.evidence for agent in champions],
         shares=[agent.share for agent in champions],

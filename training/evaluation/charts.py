@@ -1,16 +1,36 @@
 """The charts of an evaluation and of a run's records."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from data.features import CLOSE
 from training.evaluation import baselines
+from training.evaluation.answer import rivals
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE
-from utils.charts import Chart, FloatArray
+from utils.charts import Chart, FloatArray, number
+from utils.metrics import YEAR_ROOT, daily_returns
 
+COLOURS = {
+    baselines.CHAMPION: "#0072B2",
+    baselines.RANDOM: "#8A8A8A",
+    baselines.EQUAL: "#E69F00",
+    LIGHTGBM: "#009E73",
+    baselines.CLOSED: "#6A3D9A",
+    RIDGE: "#CC79A7",
+    baselines.ALL_ORDERS: "#56B4E9",
+    baselines.BENCHMARK: "#333333",
+    baselines.MOMENTUM: "#D55E00",
+    baselines.RULE: "#A6761D",
+}
+"""Of the policies that charts show apart, in all of them."""
+_COMPARED = (baselines.CHAMPION, baselines.EQUAL, LIGHTGBM)
+_ROLLING = 126
+"""Sessions of a rolling measure."""
+_EXTREME_STOCKS = 5
 _TRADED_STOCKS = 4
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
@@ -26,7 +46,9 @@ def equity_chart(evaluation: Evaluation) -> Chart:
     low, high = (gain_percent(edge) for edge in evaluation.random_band)
     lines = {name: gain_percent(equity) for name, equity in _drawn(evaluation).items()}
     bands = {"random selections, 5% to 95%": (low, high)}
-    return Chart("Return since the first day, %", evaluation.dates, lines, bands=bands, note="After costs.")
+    return Chart(
+        "Return since the first day, %", evaluation.dates, lines, bands=bands, note="After costs.", colours=COLOURS
+    )
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
@@ -37,15 +59,78 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
         "Drawdown, %",
         evaluation.dates,
         {name: 100.0 * (equity / np.fmax.accumulate(equity) - 1.0) for name, equity in drawn.items()},
+        end="at most {:.1f} %",
+        told=np.min,
         note="Fall below the earlier peak.",
+        colours=COLOURS,
     )
+
+
+def rolling_charts(evaluation: Evaluation) -> list[Chart]:
+    """Draw what is invested, by window, and the Sharpe ratio of the last half year where there are so many days."""
+    curves, dates = evaluation.played.curves, evaluation.dates[1:]
+    names, windows = [name for name in _COMPARED if name in curves], evaluation.played.days.shape[1] - 1
+    invested = {name: np.repeat(100.0 * curves[name].exposure.mean(axis=0), windows) for name in names}
+    note = "Mean of each window, share of the equity."
+    charts = [Chart("Exposure, %", dates, invested, "{:.0f} %", note=note, colours=COLOURS)]
+    if len(dates) > _ROLLING:
+        returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
+        sharpe = {str(name): own.to_numpy() for name, own in (YEAR_ROOT * returns.mean() / returns.std()).items()}
+        note = f"Of the last {_ROLLING} sessions, a year."
+        charts.append(Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=COLOURS))
+    return charts
+
+
+class Bar(NamedTuple):
+    """A bar of a page: where it begins and how long it is in percent of the width, and whether it is told apart."""
+
+    label: str
+    text: str
+    left: float
+    width: float
+    kind: str
+    """"gain", "loss", or "none": neutral."""
+
+
+def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
+    """Return bars from zero, by (label, value, text, sign): positive a gain, negative a loss, 0 neutral."""
+    values = [value or 0.0 for _, value, _, _ in rows]
+    low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
+    scale, kinds = 100.0 / ((high - low) or 1.0), {1: "gain", 0: "none", -1: "loss"}
+    return [
+        Bar(label, text, round(scale * (min(value, 0.0) - low), 2), round(scale * abs(value), 2), kinds[sign])
+        for (label, _, text, sign), value in zip(rows, values, strict=True)
+    ]
+
+
+def answer_bars(evaluation: Evaluation) -> list[Bar]:
+    """Return the returns of champion and rivals, with its lead; blue where it is better, red where worse."""
+    earned = evaluation.policies[baselines.CHAMPION]["return"].value
+    rows = [(baselines.CHAMPION, earned, f"{number(earned, 1, is_signed=True)} %", 0)]
+    for one in rivals(evaluation):
+        lead = f"{number(one.test.mean, 1, is_signed=True)} % a year: {one.word}"
+        text = f"{number(one.return_percent, 1, is_signed=True)} %; the champion leads by {lead}"
+        rows.append((one.label, one.return_percent, text, one.sign))
+    return bars(rows)
+
+
+def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
+    """Return the net profit of the champion's trades by "ticker" or "reason", best first; of stocks the extremes."""
+    trades, capital = evaluation.trades, evaluation.played.curves[baselines.CHAMPION].capital
+    net = 100.0 * (trades["profit"] - trades["costs"]) / capital
+    sums = net.groupby(trades[by]).agg(["sum", "count"]).sort_values("sum", ascending=False, kind="stable")
+    if len(sums) > 2 * _EXTREME_STOCKS:
+        sums = pd.concat([sums[:_EXTREME_STOCKS], sums[-_EXTREME_STOCKS:]])
+    rows = []
+    for key, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
+        text = f"{number(value, 2, is_signed=True)} % of the capital in {count:,} trades"
+        rows.append((str(key), value, text, int(np.sign(value))))
+    return bars(rows)
 
 
 def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
     """Return the equity that a chart can show apart: tables have all policies."""
-    b = baselines
-    drawn = (b.CHAMPION, b.ALL_ORDERS, b.RANDOM, b.EQUAL, b.BENCHMARK, RIDGE, LIGHTGBM, b.MOMENTUM, b.RULE)
-    return {name: curve for name, curve in evaluation.equity.items() if name in drawn}
+    return {name: curve for name, curve in evaluation.equity.items() if name in COLOURS}
 
 
 def gain_percent(equity: FloatArray) -> FloatArray:

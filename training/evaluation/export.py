@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,19 @@ import numpy as np
 import pandas as pd
 
 from training.evaluation import charts
+from training.evaluation.answer import answer, headline, untrained
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
 from utils.charts import Dates, FloatArray
+from utils.config.cli import command_line
 from utils.config.settings import changed_flags
 from utils.config.trader import Config, profile_config
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
-from utils.tables import spreadsheet_text, table
+from utils.tables import spreadsheet_text, table, written_p
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY = "results.json", "equity.csv"
@@ -102,18 +103,24 @@ def short_table(evaluation: Evaluation) -> str:
 def log_evaluation(evaluation: Evaluation) -> None:
     """Show the most important measures, the tests, and the verdict on the console; the page has all the rest."""
     days, dates = evaluation.played.days, evaluation.dates
-    logger.info(
-        "%s, %s to %s in %d windows of %d sessions, one after the other",
-        *(evaluation.title, dates[0], dates[-1], len(days), days.shape[1] - 1),
+    head = (
+        f"{evaluation.title}, {dates[0]} to {dates[-1]} in {len(days)} windows of {days.shape[1] - 1} sessions, one "
+        "after the other"
     )
     tests = [
-        {"% of capital a year": label, "mean": test.mean, "95%": "{:+.2f} to {:+.2f}".format(*test.interval), "p": p}
+        {
+            "% of capital a year": label,
+            "mean": test.mean,
+            "95%": "{:+.2f} to {:+.2f}".format(*test.interval),
+            "p": written_p(p),
+        }
         for _, label, test, p in evaluation.verdict.parts
     ]
-    logger.info("%s\n\n%s", short_table(evaluation), table(tests, list(tests[0])))
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
-    for text in (*biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
-        logger.info("%s", text)
+    said = [f"training evidence: {text}"] if (text := evaluation.evidence_sentence) else []
+    said.append(f"these days: {evaluation.suspicion} {evaluation.verdict.sentence}".replace("  ", " "))
+    whole = (head, f"{short_table(evaluation)}\n\n{table(tests, list(tests[0]))}", *biases, *evaluation.caveats, *said)
+    logger.info("%s", "\n".join(whole), extra={"terminal": answer(evaluation)})
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -141,8 +148,13 @@ def render(evaluation: Evaluation) -> str:
         report=evaluation,
         facts=_facts(evaluation),
         champion=evaluation.policies[CHAMPION],
-        equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation)],
+        headline=headline(evaluation) if evaluation.config.data is not None else "",
+        answer=charts.answer_bars(evaluation),
+        untrained=untrained(evaluation),
+        equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
         monthly=monthly_returns(evaluation.dates, evaluation.equity[CHAMPION]),
+        by_stock=charts.profit_bars(evaluation, "ticker"),
+        by_reason=charts.profit_bars(evaluation, "reason"),
         months=_MONTHS,
         traded=charts.traded_stocks(evaluation),
         fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
@@ -154,7 +166,7 @@ def render(evaluation: Evaluation) -> str:
 def _training_command(config: Config) -> str:
     """Return the command that trains a run with these settings."""
     again, default = dataclasses.replace(config, run=None, resume=None), profile_config(config.profile)
-    return shlex.join(["python", "main.py", "--profile", config.profile, *changed_flags(default, again)])
+    return command_line("--profile", config.profile, *changed_flags(default, again))
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:

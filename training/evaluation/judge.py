@@ -18,6 +18,7 @@ from training.evaluation.baselines import (
     BASKET,
     BEST_AGENT,
     CHAMPION,
+    CLOSED,
     EQUAL,
     HOLD,
     ORACLE,
@@ -150,7 +151,7 @@ class Evaluation:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
         # The best baseline is sought among policies that do not know what is planted.
-        no_baselines = (CHAMPION, ALL_ORDERS, BASKET, BEST_AGENT, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+        no_baselines = (CHAMPION, ALL_ORDERS, BASKET, BEST_AGENT, CLOSED, RANDOM, EQUAL, HOLD, RULE, ORACLE)
         others = [name for name in profit if name not in no_baselines]
         champion, equal = (float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL))
         return verdict(

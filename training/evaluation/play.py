@@ -25,6 +25,7 @@ from training.evaluation.baselines import (
     BASKET,
     BENCHMARK,
     CHAMPION,
+    CLOSED,
     EQUAL,
     EQUAL_RISK,
     HOLD,
@@ -344,7 +345,8 @@ def play_all(
     agents, trades, plan = play_agent(setup, agent, forecasts)
     curves, at_cost = play(setup, agents, random_selections), {}
     for name, other in (others or {}).items():
-        curves[name] = play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
+        own = play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
+        curves[name] = followed(own, curves[BASKET], share, exposure) if name == CLOSED else own
     for bps in progress(COSTS_BPS, "judge", "cost level"):
         other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
         again = execute_again(other_setup, plan)

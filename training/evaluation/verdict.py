@@ -50,8 +50,7 @@ class Part(NamedTuple):
 
 def outcome(difference: MeanTest) -> str:
     """Return "better than", "worse than" or "not significantly different from", as the interval says."""
-    low, high = difference.interval
-    return "better than" if low > 0 else "worse than" if high < 0 else "not significantly different from"
+    return {1: "better than", 0: "not significantly different from", -1: "worse than"}[difference.sign]
 
 
 @dataclass(frozen=True)
@@ -95,17 +94,20 @@ class Verdict:
         return self.over_equal_weight.p_value <= TAIL
 
     @property
-    def _skill(self) -> str:
-        """Return in words which parts of the profit are significant, and which way."""
+    def skills(self) -> dict[str, int]:
+        """Return 1 or -1 for "selection" and "timing" if significantly better or worse than random, else 0."""
         lost_selection = self.selection.interval[1] < 0 and self.rank_p_value_below <= TAIL
         lost_timing = max(self.timing.interval[1], self.timing_known.interval[1]) < 0
-        parts = [
-            ("selection", self.selection, self.has_selection, lost_selection),
-            ("timing", self.timing, self.has_timing, lost_timing),
-        ]
-        gains = " and ".join(f"{name} ({test.mean:+.1f})" for name, test, is_gain, _ in parts if is_gain)
-        losses = " and ".join(f"{name} ({test.mean:+.1f})" for name, test, _, is_loss in parts if is_loss)
-        missing = " or ".join(name for name, _, is_gain, is_loss in parts if not is_gain and not is_loss)
+        return {"selection": self.has_selection - lost_selection, "timing": self.has_timing - lost_timing}
+
+    @property
+    def _skill(self) -> str:
+        """Return in words which parts of the profit are significant, and which way."""
+        shown = {"selection": f"selection ({self.selection.mean:+.1f})", "timing": f"timing ({self.timing.mean:+.1f})"}
+        gains, losses = (
+            " and ".join(shown[name] for name, own in self.skills.items() if own == sign) for sign in (1, -1)
+        )
+        missing = " or ".join(name for name, sign in self.skills.items() if sign == 0)
         said = [f"skill in {gains}"] * bool(gains) + [f"worse than random in {losses}"] * bool(losses)
         said += [("not in " if gains and not losses else "no significant skill in ") + missing] * bool(missing)
         return ", ".join(said).capitalize()

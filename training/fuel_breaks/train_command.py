@@ -10,6 +10,7 @@ from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import caveats, load_tiles, remember_landscape, standing
 from training.run.session import GENERATION, Session, open_session
+from utils.config.cli import command_line
 from utils.memory.guard import peak_rss_mb
 from utils.memory_profiler import get_profiler
 from utils.progress import Progress
@@ -81,7 +82,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
     }
     run.write_summary(summary)
     logger.info("trained network: %.2f %% on validation tiles, %s", scores["agent"], _standing(scores))
-    judge = f"judge it on test tiles with python main.py fuel-breaks evaluate --runs-dir {run.path.parent}"
+    judge = f"judge it on test tiles with {command_line('fuel-breaks', 'evaluate', '--runs-dir', str(run.path.parent))}"
     best = scores["best"], scores["best_generation"]
     logger.info("best network: %.2f %%, of generation %d; %s --run %s", *best, judge, run.name)
     for note in notes:

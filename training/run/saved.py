@@ -12,7 +12,7 @@ from data.record import MARKET
 from data.synthetic.built_in import PlantedScores
 from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import BEST_AGENT
+from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.extension import INHERITED
 from training.run.market import load_market, pinned
 from utils.config.settings import settings_hash
@@ -41,11 +41,14 @@ class SavedRun:
     """Of that generation."""
     best_agent: DDPGAgent
     """The fittest agent of that generation."""
+    closed_form: DDPGAgent | None = None
+    """The champion without what its networks learned; None for a run that started from random numbers."""
 
     @property
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
-        return {BEST_AGENT: self.best_agent}
+        found = {BEST_AGENT: self.best_agent, CLOSED: self.closed_form}
+        return {name: agent for name, agent in found.items() if agent is not None}
 
     @cached_property
     def basket(self) -> Basket:
@@ -78,13 +81,15 @@ def open_saved_run(
     run = RunLog.open(runs_dir, name)
     config = run.settings(Config)
 
-    def agents(checkpoint: Checkpoint) -> tuple[int, DDPGAgent, DDPGAgent]:
-        champion, best = (checkpoint.state[name] for name in ("champion", "best_agent"))
-        if problem := misfit(champion, champion, "champion") or misfit(best, best, "best_agent"):
-            raise CheckpointError(problem)  # NaN
-        return checkpoint.generation, DDPGAgent.from_state(champion, device), DDPGAgent.from_state(best, device)
+    names = ("champion", "best_agent", *(["closed_form"] if config.learning.warm_start else []))
 
-    generation, champion, best_agent = run.newest_generation(settings_hash(config), agents)
+    def agents(checkpoint: Checkpoint) -> tuple[int, dict[str, DDPGAgent]]:
+        states = {name: checkpoint.state[name] for name in names}
+        if problem := next(filter(None, (misfit(state, state, name) for name, state in states.items())), None):
+            raise CheckpointError(problem)  # NaN
+        return checkpoint.generation, {name: DDPGAgent.from_state(state, device) for name, state in states.items()}
+
+    generation, saved = run.newest_generation(settings_hash(config), agents)
     if data is not None and config.data is None:
         raise ConfigError(f"expected no --data for {run.path}, which was trained on the built-in market, got {data}")
     if not (run.path / MARKET).is_file():
@@ -92,4 +97,4 @@ def open_saved_run(
     # The record has the stocks that may be bought, so that their list may be gone.
     market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     market = pinned(run.path, market)
-    return SavedRun(run.path, config, market, scores, torch.device(device), generation, champion, best_agent)
+    return SavedRun(run.path, config, market, scores, torch.device(device), generation, **saved)

@@ -2,21 +2,25 @@
 
 import logging
 import math
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from data.features.catalogue import CATALOGUE
 from data.market import Market
 from environment.basket import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
+from training.evaluation.answer import answer, untrained
 from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
+from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.run_log import SETTINGS
 from utils.spaces import MAX_COEFFICIENT
+from utils.tables import p_words
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,35 @@ def market_lines(config: Config, market: Market) -> str:
     )
 
 
+def terminal_header(config: Config, market: Market, device: object, path: Path) -> str:
+    """Return what a person at a terminal reads first: the data, the days and the run."""
+    data = f'built-in market "{config.synthetic.kind}" (SYNTHETIC)' if config.data is None else config.data.name
+    spans = zip(("train", "validate"), (market.splits.train, market.splits.validation), strict=True)
+    days = [f"{name} {str(market.dates[span.first])[:7]} to {str(market.dates[span.last])[:7]}" for name, span in spans]
+    where = "CPU" if str(device) == "cpu" else f"GPU ({device})"
+    return (
+        f"ERL trader - {data}, {len(market.investable_columns):,} stocks, {where}, seed {config.seed}\n"
+        f"{', '.join(days)}, {'holdout untouched' if market.splits.holdout.days else 'no holdout'}\n"
+        f"{path}: {config.generations} generations of {config.evolution.population_size} agents\n"
+    )
+
+
+def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
+    """Return a generation as a line of a table, whose header goes before the first; for a record see `status_block`."""
+    validation, learning = record["validation"], record["learning"]
+    error, added = validation.get("added_error", math.nan), "untrained"
+    if "closed_form" in validation:
+        added = f"{validation['agents'] - validation['closed_form']:+.1f} +- {error:.1f}"
+    p_value, left = min(learning["evidence_selection"], learning["evidence_timing"]), record["seconds"]["left"]
+    numbers = learning["elite_profit_percent"], validation["champion"]
+    row = (
+        f"{record['generation']:>5}{numbers[0]:>11.1f}{numbers[1]:>13.1f}   {added:<14}{p_words(p_value):<11}"
+        f"{tqdm.format_interval(left):>8}"
+    )
+    head = f"{'gen':>5}{'training':>11}{'validation':>13}   {'agents add':<14}{'evidence':<11}{'left':>8}"
+    return f"{'profit per episode, %':>29}\n{head}\n{row}" if is_first else row
+
+
 def warn_of_few_stocks(config: Config, stocks: int) -> None:
     """Warn where all stocks together, each at its largest position, leave a part of the capital idle."""
     largest = min(100.0, MAX_COEFFICIENT * config.env.stake_percent)
@@ -86,7 +119,8 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     episodes = max(1, (trading["days_with_positions"] + trading["days_without_positions"]) // rules.episode_steps)
     costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, "")
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
-    champions = (f"{name.replace('_', ' ')} {_percent(value)}" for name, value in record["validation"].items())
+    told = {name: value for name, value in record["validation"].items() if name not in ("closed_form", "added_error")}
+    champions = (f"{name.replace('_', ' ')} {_percent(value)}" for name, value in told.items())
     lines = {
         "Replay": buffer,
         "Time": f"{total}, average {average}, left {left}, then judging "
@@ -104,24 +138,27 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     return _block(f"Generation {record['generation']} of {record['generations']}", lines)
 
 
-def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
-    """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
+def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> tuple[str, str]:
+    """Return the end of a run, whole and for a terminal: champion and rivals, verdict, paths, commands to try."""
     runs = [] if path.parent == RUNS else ["--runs-dir", str(path.parent)]
     windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
     lines = {
         "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
         f"{evaluation.dates[0]} to {evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the "
         "mean of single episodes that overlap, each from the initial capital.",
-        "Verdict": evaluation.sentence,
+        **({"Training": text} if (text := evaluation.evidence_sentence) else {}),
+        "These days": f"{evaluation.suspicion} {evaluation.verdict.sentence}".strip(),
+        **({"Networks": text} if (text := untrained(evaluation)) else {}),
         **({"Decides": evaluation.importance_sentence} if evaluation.importance_sentence else {}),
         "Note": note,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
-        "Next": shlex.join(["python", "main.py", "signals", "--run", path.name, *runs]),
-        "": shlex.join(["python", "main.py", "walk-forward", "--config", str(path / SETTINGS), *runs]),
+        "Next": command_line("signals", "--run", path.name, *runs),
+        "": command_line("walk-forward", "--config", str(path / SETTINGS), *runs),
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
-    return _block(f"{head}\n{short_table(evaluation)}", lines)
+    whole = _block(f"{head}\n{short_table(evaluation)}", lines)
+    return whole, answer(evaluation, page=lines["Report"], next=lines["Next"])
 
 
 def _block(head: str, lines: Mapping[str, object]) -> str:

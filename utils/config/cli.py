@@ -4,6 +4,7 @@ import argparse
 import pkgutil
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
 HELP_ALL = "--help-all"
+INSTALLED = "erl-trader"
+"""Name of the program where it is installed."""
 Lists = Mapping[str, Mapping[str, str]]
 """Texts by name, by the title of their list."""
 
@@ -50,11 +53,11 @@ class ParsedCommand:
         Args:
             program: path of the program.
         """
-        words = ["python", program, *([] if self.name == DEFAULT_COMMAND else self.name.split()), *flags]
+        words = [*([] if self.name == DEFAULT_COMMAND else self.name.split()), *flags]
         for setting in settings_of(type(self.arguments)).values():
             if len(setting.path) == 1 and (Mark.FREE in setting.field.metadata or not setting.flag):
                 words += setting.words(getattr(self.arguments, setting.name))
-        return shlex.join(words)
+        return command_line(*words, program=program)
 
     def run(self) -> None:
         """Import the command's function and call it."""
@@ -126,6 +129,12 @@ def _group_help(
     raise ConfigError(f"expected a command ({', '.join(known)}), got {words[0]!r}{near}")
 
 
+def command_line(*words: str, program: str = "main.py") -> str:
+    """Return a whole command line: of the installed command if the user gave that one, else of the `program`."""
+    start = [INSTALLED] if Path(sys.argv[0]).stem == INSTALLED else ["python", program]
+    return shlex.join([*start, *words])
+
+
 def in_short(text: str) -> str:
     """Return the first clause of a help text."""
     return re.split(r"[.:;](?: |$)", text)[0]
@@ -134,7 +143,7 @@ def in_short(text: str) -> str:
 def _bare_parser(usage: str, description: str | None, lists: Lists) -> argparse.ArgumentParser:
     """Make a parser without arguments, whose help shows the lists."""
     parser = argparse.ArgumentParser(
-        usage=f"python main.py {usage} [flags]",
+        usage=f"{command_line()} {usage} [flags]",
         description=description,
         add_help=False,
         argument_default=argparse.SUPPRESS,
@@ -200,7 +209,7 @@ def _value(text: str, setting: Setting) -> Any:
     Raises ConfigError for a file that is not there to be read, or cannot be there to be written.
     """
     if Mark.INPUT in setting.field.metadata and not Path(text).is_file():  # a pipe or a device may never end
-        folder = f"; make one of the folder by: prepare {text} prices.parquet"
+        folder = f"; make one of the folder by: {command_line('prepare', text, 'prices.parquet')}"
         is_folder = setting.flag == "--data" and Path(text).is_dir()
         raise ConfigError(f"{setting.flag}: expected an existing file, got {text!r}{folder if is_folder else ''}")
     if Mark.OUTPUT in setting.field.metadata and not Path(text).parent.is_dir():

@@ -256,5 +256,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
 def hint(name: str, valid: Iterable[str], otherwise: str = "") -> str:
     """Return words that offer the valid name most like `name`; where none is alike, `otherwise`."""
     names = list(valid)
-    near = [one for one in names if one.endswith("." + name.lstrip("-"))] or get_close_matches(name, names, 1)
+    near = [one for one in names if one.endswith("." + name.lstrip("-"))] or get_close_matches(name, names, 1, 0.7)
     return f"; the nearest is {near[0]!r}" if near else otherwise

@@ -13,6 +13,9 @@ LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers whose debug messages go to the run's log; those of libraries do not."""
 PROGRESS = Progress.__module__  # name of the logger of progress
+FILE_ONLY = {"terminal": ""}
+"""`extra` of a message that is not for a person at a terminal; with a text there, a person reads this in its place.
+Files, pipes and --verbose have all messages whole."""
 OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
 
 
@@ -45,14 +48,19 @@ class ConsoleHandler(logging.Handler):
     def __init__(self, verbose: bool, results: bool) -> None:
         """Set the level of messages, and whether there are results among them."""
         super().__init__(logging.DEBUG if verbose else logging.INFO)
-        self._has_results = results
+        self._has_results, self._is_brief = results, not verbose
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a message through tqdm, which redraws its bars below it."""
         is_result = self._has_results and record.levelno < logging.WARNING and record.name != PROGRESS
         stream = sys.stdout if is_result else sys.stderr
+        text = self.format(record)
+        if self._is_brief and stream.isatty():
+            text = getattr(record, "terminal", text)
+        if not text:
+            return
         try:
-            tqdm.write(self.format(record), file=stream)
+            tqdm.write(text, file=stream)
             stream.flush()  # whoever follows a file or a pipe sees a message at once
             REPORTER.quiet()
         except BrokenPipeError:  # whoever read the pipe has enough

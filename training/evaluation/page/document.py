@@ -14,6 +14,7 @@ from markupsafe import Markup
 from utils.charts import described, number
 from utils.config.settings import flatten, to_dict
 from utils.runs.run_log import write_atomically
+from utils.tables import written_p
 
 _HERE = Path(__file__).parent
 
@@ -44,7 +45,7 @@ def _template(folder: Path, name: str) -> Template:
     environment.filters |= {
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
-        "p_value": lambda value: "< 0.001" if value is not None and value < 0.001 else number(value, 3),
+        "p_value": written_p,
         "svg": svg_address,
         "described": described,
     }

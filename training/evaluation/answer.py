@@ -1,0 +1,119 @@
+"""The answer of an evaluation, for a person: the champion beside four rivals, and what follows, in a line each."""
+
+import shutil
+import textwrap
+from dataclasses import dataclass
+
+from training.evaluation.baselines import CHAMPION, CLOSED, EQUAL, RANDOM, RULE
+from training.evaluation.judge import Evaluation
+from training.evaluation.supervised import LIGHTGBM
+from training.evaluation.verdict import yearly
+from utils.charts import number
+from utils.statistics import MeanTest, mean_test
+
+RIVALS = {RANDOM: "random picks", EQUAL: EQUAL, LIGHTGBM: LIGHTGBM, CLOSED: CLOSED}
+"""What a person wants the champion compared with, by policy."""
+_LEADS = {1: "clearly better", 0: "no difference", -1: "clearly worse"}
+_SKILLS = {
+    "selection": {1: "picks stocks better than chance", 0: "no skill in picking stocks", -1: "picks worse than chance"},
+    "timing": {1: "times the market", 0: "no timing skill", -1: "times worse than chance"},
+}
+_BEATS = {1: "beats", 0: "does not beat", -1: "loses to"}
+_MOST_COLUMNS = 120
+_SYNTHETIC = "synthetic market: says nothing about real ones"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A policy beside the champion."""
+
+    label: str
+    return_percent: float | None
+    test: MeanTest
+    """The champion's lead, percent of the initial capital a year."""
+    sign: int
+    """1 or -1 where the champion is significantly better or worse, as the verdict says; 0: nothing is told apart."""
+
+    @property
+    def word(self) -> str:
+        return _LEADS[self.sign]
+
+
+def rivals(evaluation: Evaluation) -> list[Rival]:
+    """Return the rivals that were played; tests allow for as many trials and baselines as the verdict's."""
+    found, verdict, curves = list[Rival](), evaluation.verdict, evaluation.played.curves
+    best = verdict.best_baseline
+    looks = evaluation.trials * (1 if best is None else best.among)
+    for name, label in RIVALS.items():
+        if name not in curves:
+            continue
+        test = {RANDOM: verdict.selection, EQUAL: verdict.over_equal_weight}.get(name)
+        if test is None:
+            test = yearly(mean_test(curves[CHAMPION].daily_profit[0] - curves[name].daily_profit[0], looks))
+        sign = verdict.skills["selection"] if name == RANDOM else test.sign
+        found.append(Rival(label, evaluation.policies[name]["return"].value, test, sign))
+    return found
+
+
+def headline(evaluation: Evaluation) -> str:
+    """Return in a few words whether training days show an edge, and what follows it; empty where nothing was tested."""
+    if not evaluation.evidence:
+        return ""
+    strongest = min(evaluation.evidence, key=lambda one: one.smallest)
+    return strongest.headline(sum(evaluation.shares) / len(evaluation.shares))
+
+
+def conclusion(evaluation: Evaluation) -> str:
+    """Return what these days tell, in one line."""
+    told, beaten = [_SKILLS[part][sign] for part, sign in evaluation.verdict.skills.items()], rivals(evaluation)
+    for sign, verb in _BEATS.items():
+        if names := [one.label for one in beaten if one.sign == sign and one.label in (EQUAL, LIGHTGBM)]:
+            told.append(f"{verb} {' and '.join(names)}")
+    return "; ".join(told)
+
+
+def untrained(evaluation: Evaluation) -> str:
+    """Say that no network was ever trained; empty where one was, or none was to be."""
+    records = evaluation.records if evaluation.config.learning.has_gradients else ()
+    if not records or any("gain_loss" in record["learning"] for record in records):
+        return ""
+    replay = records[-1]["replay"]
+    return f"never trained (buffer {replay['size']:,} of {replay['training_starts']:,}): more --generations train them"
+
+
+def answer(evaluation: Evaluation, **lines: object) -> str:
+    """Return the result as a person reads it on a terminal, with further labelled lines at its end."""
+    champion, dates, is_synthetic = evaluation.policies[CHAMPION], evaluation.dates, evaluation.config.data is None
+    width = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    head = f"RESULT  {evaluation.split}, {str(dates[0])[:7]} to {str(dates[-1])[:7]}, after costs"
+    shown = [number(champion[name].value, decimals) for name, decimals in (("sharpe", 1), ("max_drawdown", 0))]
+    said = [
+        head,
+        f"{_cells(CHAMPION, champion['return'].value)}   Sharpe {shown[0]}   max drawdown {shown[1]} %",
+        f"{'':24}{'lead, % a year':>16}",
+    ]
+    for one in rivals(evaluation):
+        said.append(f"{_cells(one.label, one.return_percent)}   {_signed(one.test.mean):>7}   {one.word}")
+    if RULE in evaluation.policies:
+        said.append(f"{_cells('ceiling', evaluation.policies[RULE]['return'].value)}   {RULE}")
+    labelled = {
+        "training days": evaluation.evidence_sentence.removeprefix("Training days show "),
+        "these days": conclusion(evaluation),
+        "networks": untrained(evaluation),
+        "warning": evaluation.suspicion,
+        "note": _SYNTHETIC if is_synthetic else f"known biases: {', '.join(evaluation.biases).lower()}",
+    }
+    if not is_synthetic and (first := headline(evaluation)):
+        said.insert(0, first)
+    for label, text in labelled.items():
+        if text:
+            said.append(textwrap.fill(f"  {label:<15}{text}", width, subsequent_indent=" " * 17))
+    return "\n".join([*said, *(f"  {label:<15}{text}" for label, text in lines.items())])  # whole, to be copied
+
+
+def _cells(label: str, percent: float | None) -> str:
+    return f"  {label:<14}{_signed(percent):>7} %"
+
+
+def _signed(value: float | None) -> str:
+    return number(value, 1, is_signed=True).replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
