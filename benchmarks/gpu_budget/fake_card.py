@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.gpu_budget.costs import Cost, Phase, cost_of
+from benchmarks.gpu_budget.counts import Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = Path(__file__).with_name("one_card.cpp")
@@ -89,10 +89,6 @@ class Meter(TorchDispatchMode):
         """The phase that runs."""
         return self.phases[self.name]
 
-    def add_host(self, seconds: float) -> None:
-        """Add seconds of numpy to the phase that runs."""
-        self.phase.host += seconds
-
     @contextlib.contextmanager
     def within(self, name: str) -> Iterator[None]:
         """Count what follows to the phase of that name."""
@@ -120,7 +116,7 @@ class Meter(TorchDispatchMode):
             self.faults.append(f"a draw on the device, whose state no checkpoint holds: {name} at {line_of_code()}")
         if name in _WAITING:
             self._wait(name, 8)
-            self._add(Cost(0, 0, 0, False))
+            self._add()
             return self._made_up(name, args)
         if name in ("index", "index_put_"):
             args = (args[0], [part for index in args[1] for part in self._indices(index, args[2:])], *args[2:])
@@ -132,17 +128,13 @@ class Meter(TorchDispatchMode):
             if "same device" in str(error) or "on device" in str(error):
                 raise MixedDevicesError(f"{name} at {line_of_code()}: {error}") from error
             raise
-        self._count(func, name, args, kwargs, on_card, out)
-        return out
-
-    def _count(self, func: Any, name: str, args: Any, kwargs: Any, tensors: Sequence[Tensor], out: Any) -> None:
-        self._add(cost_of(func, name, args, kwargs, tensors, out))
+        self._add()
         for value in tree_leaves(out):
             if isinstance(value, FakeTensor):
                 self._hold(value)
+        return out
 
-    def _add(self, cost: Cost) -> None:
-        self.phase.costs[cost] += 1
+    def _add(self) -> None:
         self.phase.lines[line_of_code()] += 1
 
     def _copy_across(self, name: str, args: Any, kwargs: Any, target: torch.device) -> Tensor:
@@ -165,7 +157,7 @@ class Meter(TorchDispatchMode):
         else:
             with unset_fake_temporarily():
                 copy = torch.ones(source.shape, dtype=kwargs.get("dtype") or source.dtype)
-        self._add(Cost(0, 0, 0, False))
+        self._add()
         return copy
 
     def _wait(self, cause: str, size: int = 0) -> None:

@@ -4,9 +4,8 @@ It is one as most are: the replay is full.
 """
 
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -14,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_budget.costs import Phase, joined
+from benchmarks.gpu_budget.counts import Phase, joined
 from benchmarks.gpu_budget.fake_card import Meter, fake_card
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
@@ -106,7 +105,6 @@ def count_generation(
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
         known = _on_card(days, env.account)
-        stack.enter_context(timed(meter.add_host))
         stack.enter_context(_significant())
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
@@ -168,24 +166,6 @@ def _on_card(days: TrainingDays, account: Portfolio) -> TrainingDays:
 
 
 @contextlib.contextmanager
-def timed(add: Callable[[float], object]) -> Iterator[None]:
-    """Give `add` the seconds of each call of the methods that compute in numpy, while the block runs."""
-
-    def watched(work: Callable[..., Any]) -> Callable[..., Any]:
-        def measured(*args: Any) -> Any:
-            started = time.perf_counter()
-            result = work(*args)
-            add(time.perf_counter() - started)
-            return result
-
-        return measured
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(TrainingDays, "evidence", watched(TrainingDays.evidence)))
-        yield
-
-
-@contextlib.contextmanager
 def _significant() -> Iterator[None]:
     """Let the champion's evidence count as found, so that it bets."""
     evidence = TrainingDays.evidence
@@ -204,7 +184,6 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 
     def days(count: range, label: str, _: str) -> Iterator[int]:
         with meter.within(label + DAYS):
-            meter.phase.graphs += 1
             yield from count
 
     with mock.patch.object(rollout, "progress", days), mock.patch("torch.backends.cuda.is_built", lambda: False):
@@ -223,7 +202,6 @@ def _updates_apart(meter: Meter) -> Iterator[None]:
             return losses
         with meter.within(UPDATES):
             losses.update(take(updates, *known))
-            meter.phase.graphs = 1
         found[UPDATES] = joined([meter.phases[UPDATES]])
         return losses
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -166,12 +165,6 @@ def detectable(standard_error: float) -> float:
     return float((ndtri(CONFIDENCE) + ndtri(POWER)) * standard_error)
 
 
-def share_close(field: Field, policy: str, against: str, within: float) -> float:
-    """Return the share of folds in which two policies' yearly profits differ by at most `within` percent."""
-    differences = [field.of_fold(fold).difference(policy, against).mean for fold in range(field.folds)]
-    return float(np.mean([abs(difference) <= within for difference in differences]))
-
-
 def figures(field: Field, policy: str) -> dict[str, Figure]:
     """Measure a policy over the days of a field."""
     account, found = field.accounts[policy], dict[str, Figure]()
@@ -238,11 +231,3 @@ def _spread(
     if len(of_seeds) < 2:
         return Figure(value, low, high)
     return Figure(value, low, high, float(min(of_seeds)), float(max(of_seeds)))
-
-
-def mean_of_replay(field: Field, policy: str, label: str) -> MeanTest | None:
-    """Test the yearly profit of the same orders under other rules; None where they were not replayed."""
-    daily = field.accounts[policy].replays.get(label)
-    if daily is None or not math.isfinite(float(daily.sum())):
-        return None
-    return yearly(mean_test(daily.mean(axis=0)))

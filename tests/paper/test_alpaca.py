@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from benchmarks.faults.alpaca import FakeAlpaca, served
 from data.features import CLOSE, OPEN
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
+from tests.paper.fake_alpaca import FakeAlpaca, served
 from training.paper import alpaca
 from training.paper.venue import NoAnswer
 from utils.errors import ConfigError, DataError
