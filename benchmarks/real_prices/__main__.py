@@ -15,7 +15,7 @@ from benchmarks.learning.study import add_executor_flags, ending, folder_of, rea
 from benchmarks.real_prices.ledger import enter, require_same
 from benchmarks.real_prices.parts import Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, read_plan
-from benchmarks.real_prices.report import DataFacts, Report, markdown, results
+from benchmarks.real_prices.report import Report, markdown, results
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> str:
                 records.append(record)
                 if len(records) > len(jobs) - len(left):
                     print(_progress(record, len(records), len(jobs)), flush=True)
-    report = Report(source.plan, DataFacts.of(source), records, looks)
+    report = Report(source.plan, records, looks)
     write_json(out / RESULTS, results(report))
     return f"{markdown(report)}\n\nwritten to {out}"
 

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from benchmarks.real_prices.accounts import Record, account_of
 from benchmarks.real_prices.forms import PRODUCT
 from benchmarks.real_prices.ledger import Look
@@ -20,46 +18,10 @@ from benchmarks.real_prices.measures import (
     detectable,
     figures,
 )
-from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
+from benchmarks.real_prices.parts import RIVALS, TRAINED, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
-from data.features import CLOSE
 from models.evidence import SIGNIFICANCE_LEVEL
-from training.evaluation.verdict import Verdict
 from utils.statistics import MeanTest
-
-_LAST_DAYS = 10
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What is known of the data as a whole."""
-
-    name: str
-    tickers: int
-    listed: int
-    first_day: str
-    last_day: str
-    sessions: int
-    lasting: int
-    """Tickers that trade to the end."""
-    has_volume: bool
-
-    @classmethod
-    def of(cls, source: Source) -> DataFacts:
-        """Count them."""
-        loader = source.loader
-        has_bar = np.asarray(np.isfinite(loader.data_array[..., CLOSE]))
-        days = loader.dates.astype("datetime64[D]")
-        return cls(
-            source.data.name,
-            len(loader.tickers),
-            len(loader.investable_columns),
-            str(days[0]),
-            str(days[-1]),
-            len(days),
-            int(has_bar[-_LAST_DAYS:].any(axis=0).sum()),
-            loader.volume is not None,
-        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +29,6 @@ class Report:
     """All that the study found."""
 
     plan: Plan
-    facts: DataFacts
     records: Sequence[Record]
     looks: Sequence[Look]
 
@@ -110,14 +71,6 @@ class Report:
             name: {policy: figures(field, policy) for policy in field.accounts} for name, field in self.fields.items()
         }
 
-    @cached_property
-    def judgements(self) -> dict[str, dict[str, Verdict]]:
-        """Return the product's own verdict on the means over seeds, by universe and trained policy."""
-        return {
-            name: {policy: field.judge(field.accounts[policy]) for policy in field.trained}
-            for name, field in self.fields.items()
-        }
-
     def without_evidence(self, universe: str) -> tuple[int, int, int]:
         """Count the product's trainings: those without significant evidence, where the market is held, and all."""
         lines = chosen(self.records, universe, TRAINED, PRODUCT)
@@ -139,7 +92,6 @@ def results(report: Report) -> dict[str, Any]:
     """Return what was found as JSON values."""
     return {
         "plan": report.plan.digest,
-        "data": asdict(report.facts),
         "runs": [asdict(look) for look in report.looks],
         "test_days": {"first": report.dates[0], "last": report.dates[-1], "days": len(report.dates)},
         "confirmatory": [
@@ -166,15 +118,6 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
         "policies": {
             policy: {key: figure._asdict() for key, figure in found.items()}
             for policy, found in report.figures[name].items()
-        },
-        "verdicts": {
-            policy: {
-                "sentence": judgement.sentence,
-                "parts": [
-                    {"name": part, "chance": p_value, **test_values(test)} for _, part, test, p_value in judgement.parts
-                ],
-            }
-            for policy, judgement in report.judgements[name].items()
         },
         "power": {policy: report.power(name, policy) for policy in report.fields[name].trained},
     }
