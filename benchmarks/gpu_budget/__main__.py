@@ -1,8 +1,8 @@
 """What a generation costs on a CUDA card, without one: `python -m benchmarks.gpu_budget [--agents 16 64] [--small]`.
 
-Runs a generation of the `full` profile at full scale on a fake card, and prints what each phase launches, moves and
-waits for; the days of a rollout are one launch on a card, as they are from the third generation on, and so is an
-update. Exits with 1 where tensors lie on different devices, where the host waits within a day of a rollout or more
+Runs a generation of the `full` profile at full scale on a card that is not there, and prints what each phase launches,
+moves and waits for; the days of a rollout are one launch on a card, as they are from the third generation on, and so is
+an update. Exits with 1 where tensors lie on different devices, where the host waits within a day of a rollout or more
 often than it may outside, where the third generation launches other operations than the second, where a random number
 is drawn on the device, or where a figure is more than 2% over budget.json. Counts are those of the torch that the
 budget was written with; another one's are not compared.
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_budget.card import DrawnOnCardError, MixedDevicesError, install_before_torch
 from benchmarks.gpu_budget.counts import Phase, joined, over_budget
-from benchmarks.gpu_budget.fake_card import MixedDevicesError, install_before_torch
 from benchmarks.gpu_budget.generation import APART, FULL, SMALL, count_generation
 
 BUDGET = Path(__file__).with_name("budget.json")
@@ -51,14 +51,14 @@ def main() -> int:
     version = torch.__version__.split("+")[0].rpartition(".")[0]
     size = SMALL if arguments.small else FULL
     market, days = size.ready()
-    print(f"{size.days:,} days x {size.columns} columns, {size.investable} investable; counted on a fake card")
+    print(f"{size.days:,} days x {size.columns} columns, {size.investable} investable; counted without a card")
     faults = []
     populations = arguments.agents or ((4,) if arguments.small else AGENTS)
     for agents in populations:
         try:
             generations = 3 if agents == populations[0] else 1
             phases, wrong = count_generation(size, agents, market, days, generations)
-        except MixedDevicesError as error:
+        except (MixedDevicesError, DrawnOnCardError) as error:
             print(f"FAULT {error}")
             return 1
         whole = {TOTAL: joined([phase for name, phase in phases.items() if name not in APART])}

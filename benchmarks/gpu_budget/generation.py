@@ -1,4 +1,4 @@
-"""One generation of the trainer on a fake card, phase by phase; days of rollouts and updates of networks are apart.
+"""One generation of the trainer on a card that is not there, phase by phase; days and updates of networks are apart.
 
 It is one as most are: the replay is full.
 """
@@ -13,8 +13,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from benchmarks.gpu_budget.card import Meter, card
 from benchmarks.gpu_budget.counts import Phase, joined
-from benchmarks.gpu_budget.fake_card import Meter, fake_card
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from environment.portfolio import Portfolio
@@ -94,14 +94,14 @@ def count_generation(
         generations: of which all but the first must launch the same operations.
 
     Raises:
-        MixedDevicesError: an operation got tensors of different devices.
+        MixedDevicesError, DrawnOnCardError: what a card refuses.
     """
     config = replace(
         size.config,
         evolution=replace(size.config.evolution, population_size=agents),
         learning=replace(size.config.learning, warm_start=False),  # once a run, of shapes that depend on values
     )
-    with fake_card() as meter, contextlib.ExitStack() as stack:
+    with card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
         known = _on_card(days, env.account)
@@ -124,7 +124,7 @@ def count_generation(
         for what, count in phase.waits.items()
         if name.endswith(DAYS) or name == UPDATES
     ]
-    return phases, faults + too_many_waits(phases) + changed_lines(following) + meter.faults
+    return phases, faults + too_many_waits(phases) + changed_lines(following)
 
 
 def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:

@@ -34,11 +34,11 @@ FUEL = "fuel-breaks train --config {f}/fire.toml --runs-dir {f}/runs"
 
 _COSTS_AND_REFUSALS = """
 import torch
-from benchmarks.gpu_budget.fake_card import MixedDevicesError, fake_card, install
+from benchmarks.gpu_budget.card import DrawnOnCardError, MixedDevicesError, card, install, unordered
 
 install()
 here = torch.arange(4)
-with fake_card() as meter:
+with card() as meter:
     x = torch.zeros(4, 8, dtype=torch.float64, device="cuda")
     rows, mask = torch.zeros(3, dtype=torch.int64, device="cuda"), torch.ones(4, dtype=torch.bool, device="cuda")
     waiting = {
@@ -80,19 +80,8 @@ with fake_card() as meter:
         torch.empty(10, device="cuda")
     others = meter.phases["memory"].peak - meter.phases["view"].peak
     assert 0 <= 4096 - others <= 4096, others
-    assert not meter.faults
-    torch.rand(2, device="cuda")
-    assert len(meter.faults) == 1, meter.faults
-    try:
-        x + torch.zeros(8)
-        raise SystemExit("mixed devices were not found")
-    except MixedDevicesError:
-        pass
-
-from benchmarks.gpu_budget.card_with_values import DrawnOnCardError, card_with_values, unordered
-
 here = torch.arange(4.0)
-with card_with_values():
+with card():
     there = here.to("cuda")
     assert there.device.type == "cuda" and torch.tensor([1], device="cuda").device.type == "cuda"
     there[1:].mul_(2).unsqueeze_(0)
@@ -188,7 +177,7 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
         f"{FUEL} --run fire-there --device cuda",
     ]
     joined = [word for text in commands for word in (*words(text), "--then")][:-1]
-    done = beside("-m", "benchmarks.gpu_budget.card_with_values", *joined)
+    done = beside("-m", "benchmarks.gpu_budget.card", *joined)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "no deterministic kernel" not in done.stdout, done.stdout
 
