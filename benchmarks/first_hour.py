@@ -1,10 +1,9 @@
 """What a first hour on a CUDA card should settle, in one command: `python -m benchmarks.first_hour [--out FILE.json]`.
 
-The card and its driver; the tests that need CUDA; the same small run on the CPU and twice on the card;
-seconds and memory of generations against what `benchmarks.gpu_budget`
-predicts; a default run. Every step is a process of its own, so that one that fails leaves the others. Ends with 1 where
-numbers are wrong, a step fails, or anything is more than 1.5 times its prediction. Without a card the CPU is measured,
-and what needs a card is left out.
+The card and its driver; the tests that need CUDA; the same small run on the CPU and twice on the card; seconds of
+generations, and their memory against what `benchmarks.gpu_budget` counts; a default run. Every step is a process of its
+own, so that one that fails leaves the others. Ends with 1 where numbers are wrong, a step fails, or memory is more than
+1.5 times its prediction. Without a card the CPU is measured, and what needs a card is left out.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,7 @@ import torch
 
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
-from benchmarks.gpu_budget.costs import ALL_CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Card
-from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES, timed
+from benchmarks.gpu_budget.generation import FULL, SMALL
 from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from training.erl_trainer import build_trainer
@@ -88,12 +86,6 @@ class Setup:
         """Tell whether there is a card."""
         return self.device.type == "cuda"
 
-    @property
-    def card(self) -> Card:
-        """Return the card of the predictions whose name the device's holds, else the first."""
-        name = torch.cuda.get_device_name(self.device)
-        return next((card for card in ALL_CARDS if card.name in name), ALL_CARDS[0])
-
 
 def describe(setup: Setup) -> list[Finding]:
     """Name the machine and the card."""
@@ -105,7 +97,7 @@ def describe(setup: Setup) -> list[Finding]:
     driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     return [
         *found,
-        Finding("card", properties.name, note=f"predictions are those of {setup.card.name}"),
+        Finding("card", properties.name),
         Finding("memory of the card", properties.total_memory / MB, "MiB"),
         Finding("driver", driver, note=f"torch is built for CUDA {torch.version.cuda}"),
     ]
@@ -149,42 +141,22 @@ def compare_devices(setup: Setup) -> list[Finding]:
 
 
 def generation(setup: Setup, agents: int) -> list[Finding]:
-    """Measure generations with a full replay: time against the prediction, memory against the budget."""
+    """Measure generations with a full replay: their time, and their memory against the budget."""
     choose_threads(1)
     size, name = SMALL if setup.is_small else FULL, f"generation, {agents} agents"
     config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
     market = random_market(config, size.days, size.columns, size.investable)
-    gauge, in_numpy, taken = MemoryGauge(setup.device), list[float](), list[float]()
+    gauge = MemoryGauge(setup.device)
     trainer = build_trainer(config, market, setup.device)
     trainer.replay.size = trainer.replay.capacity
-    with timed(in_numpy.append):
-        for _ in range(_GENERATIONS):
-            taken.append(seconds_of(trainer.run_generation, setup.device, repeats=1, warm_up=0))
-    host, seconds, peak = sum(in_numpy) / _GENERATIONS, None, None
-    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}")
-    if setup.is_card and budget:
-        seconds = host + generation_seconds(budget, setup.card)
-        # Graphs keep, beside all that, their inputs and pools of what is alive within a rollout.
-        peak = 2 * budget[TOTAL]["peak"] / MB
+    taken = [seconds_of(trainer.run_generation, setup.device, repeats=1, warm_up=0) for _ in range(_GENERATIONS)]
+    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}") if setup.is_card else None
+    # Graphs keep, beside all that is counted, their inputs and pools of what is alive within a rollout.
+    peak = 2 * budget[TOTAL]["peak"] / MB if budget else None
     return [
-        Finding(f"{name}, of it numpy", host, "s"),
-        predicted(name, statistics.median(taken[2:]), "s", seconds),  # nothing is warm before, and graphs are captured
+        Finding(name, statistics.median(taken[2:]), "s"),  # nothing is warm before, and graphs are captured
         predicted(f"{name}, peak memory", gauge.peak_mb(), "MiB", peak),
     ]
-
-
-def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card) -> float:
-    """Predict the seconds of a generation from its budget: of each phase the slower of card and host, and copies.
-
-    Days and updates are launched as CUDA graphs and take the host nothing; numpy is left out.
-    """
-    total = 0.0
-    for name, phase in figures.items():
-        if name not in (*APART, TOTAL):
-            is_graph = name.endswith(DAYS) or name == UPDATES
-            host = 0.0 if is_graph else phase["operations"] * HOST_SECONDS
-            total += max(phase[f"{card.name} us"] / 1e6, host) + phase["copied"] / COPY_BYTES_PER_SECOND
-    return total
 
 
 def default_run(setup: Setup) -> list[Finding]:

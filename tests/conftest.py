@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -20,6 +21,7 @@ from hypothesis import settings
 
 from tests.tiny_run import TINY
 from utils.memory_profiler import MemoryProfiler, restart_profiler
+from utils.pictures import new_figure
 
 # A shared machine may be slow at any moment.
 settings.register_profile("project", deadline=None)
@@ -43,8 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: SLOWEST.index(item.path.stem) if item.path.stem in SLOWEST else len(SLOWEST))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def coarse_pictures() -> Iterator[None]:
+    """Draw pictures of few pixels, which take a fraction of the time."""
+    with mock.patch("utils.pictures.new_figure", partial(new_figure, dpi=20)):
+        yield
+
+
 @pytest.fixture
-def tiny(tmp_path: Path) -> Path:
+def tiny(tmp_path: Path, small_heap: None) -> Path:
     """A settings file that makes a run take a second."""
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
@@ -62,7 +71,7 @@ def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def restore_process() -> Iterator[None]:
+def restore_process(small_heap: None) -> Iterator[None]:
     """Undo what a run sets for its process: threads and log handlers."""
     threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]
     yield

@@ -1,12 +1,11 @@
-"""One generation of the trainer on a fake card, phase by phase; days of rollouts and updates of networks are apart.
+"""One generation of the trainer on a card that is not there, phase by phase; days and updates of networks are apart.
 
 It is one as most are: the replay is full.
 """
 
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -14,8 +13,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_budget.costs import Phase, joined
-from benchmarks.gpu_budget.fake_card import Meter, fake_card
+from benchmarks.gpu_budget.card import Meter, card
+from benchmarks.gpu_budget.counts import Phase, joined
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from environment.portfolio import Portfolio
@@ -92,21 +91,20 @@ def count_generation(
     """Run generations with a full replay; return the phases of the first, and what must not be there.
 
     Args:
-        generations: of which all but the first must launch the same operations.
+        generations: of which all but the first must launch the same operations within days and updates.
 
     Raises:
-        MixedDevicesError: an operation got tensors of different devices.
+        MixedDevicesError, DrawnOnCardError: what a card refuses.
     """
     config = replace(
         size.config,
         evolution=replace(size.config.evolution, population_size=agents),
         learning=replace(size.config.learning, warm_start=False),  # once a run, of shapes that depend on values
     )
-    with fake_card() as meter, contextlib.ExitStack() as stack:
+    with card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
         known = _on_card(days, env.account)
-        stack.enter_context(timed(meter.add_host))
         stack.enter_context(_significant())
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
@@ -126,7 +124,7 @@ def count_generation(
         for what, count in phase.waits.items()
         if name.endswith(DAYS) or name == UPDATES
     ]
-    return phases, faults + too_many_waits(phases) + changed_lines(following) + meter.faults
+    return phases, faults + too_many_waits(phases) + changed_lines(following)
 
 
 def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
@@ -140,10 +138,11 @@ def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
 
 
 def _lines_of_next(trainer: ERLTrainer, meter: Meter) -> Counter[str]:
-    """Run a generation; return its operations by phase and line of code."""
+    """Run a generation; return what is launched as graphs, by phase and line of code."""
     meter.phases.clear()
     trainer.run_generation()
-    return Counter({f"{name}, {line}": n for name, phase in meter.phases.items() for line, n in phase.lines.items()})
+    graphs = {name: phase for name, phase in meter.phases.items() if name.endswith(DAYS) or name == UPDATES}
+    return Counter({f"{name}, {line}": n for name, phase in graphs.items() for line, n in phase.lines.items()})
 
 
 def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
@@ -168,24 +167,6 @@ def _on_card(days: TrainingDays, account: Portfolio) -> TrainingDays:
 
 
 @contextlib.contextmanager
-def timed(add: Callable[[float], object]) -> Iterator[None]:
-    """Give `add` the seconds of each call of the methods that compute in numpy, while the block runs."""
-
-    def watched(work: Callable[..., Any]) -> Callable[..., Any]:
-        def measured(*args: Any) -> Any:
-            started = time.perf_counter()
-            result = work(*args)
-            add(time.perf_counter() - started)
-            return result
-
-        return measured
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(TrainingDays, "evidence", watched(TrainingDays.evidence)))
-        yield
-
-
-@contextlib.contextmanager
 def _significant() -> Iterator[None]:
     """Let the champion's evidence count as found, so that it bets."""
     evidence = TrainingDays.evidence
@@ -204,7 +185,6 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 
     def days(count: range, label: str, _: str) -> Iterator[int]:
         with meter.within(label + DAYS):
-            meter.phase.graphs += 1
             yield from count
 
     with mock.patch.object(rollout, "progress", days), mock.patch("torch.backends.cuda.is_built", lambda: False):
@@ -223,7 +203,6 @@ def _updates_apart(meter: Meter) -> Iterator[None]:
             return losses
         with meter.within(UPDATES):
             losses.update(take(updates, *known))
-            meter.phase.graphs = 1
         found[UPDATES] = joined([meter.phases[UPDATES]])
         return losses
 

@@ -1,21 +1,19 @@
-"""Studies of learning: `python -m benchmarks.learning markets|cold|null|power|evidence|risk`.
+"""Studies of learning: `python -m benchmarks.learning markets|cold|null|power`.
 
 `markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `cold`: what each part
 earns, see `benchmarks.learning.ablations`. `null`: how often a policy
 is praised where nothing can be learned, see `benchmarks.learning.null`. `power`: how often one with skill is praised,
-see `benchmarks.learning.power`. `evidence`: how often training days show significant evidence. `risk`: profit and
-Sharpe ratio with aversion to risk and without, see `benchmarks.learning.risk`. All take settings of main.py as further
-flags, do their jobs one by one, append each result to the JSON lines of --json, and go on from there when started
-again.
+see `benchmarks.learning.power`. All take settings of main.py as further flags, do their jobs one by one, append each
+result to the JSON lines of --json, and go on from there when started again.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.learning import ablations, evidence, markets, null, power, risk
+from benchmarks.learning import ablations, markets, null, power
 from benchmarks.learning.study import study_main
 
-STUDIES = {"markets": markets, "cold": ablations, "null": null, "power": power, "evidence": evidence, "risk": risk}
+STUDIES = {"markets": markets, "cold": ablations, "null": null, "power": power}
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:

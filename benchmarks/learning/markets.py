@@ -2,10 +2,8 @@
 
 Each seed trains on a path of its own. The champion is fixed on that path's training days; it, the rivals, the rule and
 the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the training
-path. Beside the champion stand the fittest agent alone and the mean of all agents of the last generation. Below
-stands how well selection works: the rank correlation of fitness with unseen profit over these agents, and the founders
-left. The default of `--unseen-seed` served development; published tables are printed once
-on another one, which they name.
+path. A kind of market brings its trading rules. The default of `--unseen-seed` served development; published tables are
+printed once on another one, which they name.
 """
 
 import argparse
@@ -19,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.learning.selection import MEAN_AGENT, SelectionStudy
 from benchmarks.learning.study import (
     Experiment,
     Record,
@@ -45,7 +42,7 @@ from benchmarks.learning.unseen import (
 from data.market import Market
 from data.synthetic.planted import PLANTED_KINDS
 from training.erl_trainer import ERLTrainer, build_trainer
-from training.evaluation.baselines import BEST_AGENT, CHAMPION, ORACLE, RULE
+from training.evaluation.baselines import CHAMPION, ORACLE, RULE
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator, seed_everything
 
@@ -118,71 +115,53 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
     return Trained(trainer, record, time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def market_job(
-    config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None, has_agents: bool = False
-) -> Record:
-    """Train one seed and measure its champion, and its last generation if asked; return plain numbers for the file of
-    results."""
+def market_job(config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None) -> Record:
+    """Train one seed and measure its champion; return plain numbers for the file of results."""
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
+    champion, inputs = trained.trainer.champion, trained.trainer.days.inputs
     planted = tuned(market, scores, config)
-    selection = SelectionStudy(trained.trainer, has_agents=has_agents)
-    parts = []
-    for path in unseen.each(config, market.stats):
-        x = trained.trainer.days.inputs.of(path.market)
-        parts.append({**selection.play(path, x), **path.play_planted(planted)})
-    profits = joined(parts)
+    profits = joined(
+        [
+            {CHAMPION: path.play_champion(champion, inputs.of(path.market)), **path.play_planted(planted)}
+            for path in unseen.each(config, market.stats)
+        ]
+    )
     windows = profits[CHAMPION].round(4).tolist()
-    return {"policies": shares(profits), WINDOWS: windows, "selection": selection.record(), **trained.record()}
+    return {"policies": shares(profits), WINDOWS: windows, "share_of_capital": champion.share, **trained.record()}
 
 
-def market_jobs(
-    config: Config, study: Study, /, alter: Alteration | None = None, has_agents: bool = False, **labels: Any
-) -> list[Experiment]:
+def market_jobs(config: Config, study: Study, /, alter: Alteration | None = None, **labels: Any) -> list[Experiment]:
     """Make a job a seed; its key holds the labels, budget and unseen paths, too."""
     unseen, budget = unseen_of(study.arguments), budget_of(study.arguments)
     unseen.require_unseen(study.seeds)
-    task = partial(market_job, budget=budget, unseen=unseen, alter=alter, has_agents=has_agents)
+    task = partial(market_job, budget=budget, unseen=unseen, alter=alter)
     return each_seed(config, study.seeds, task, **labels, **asdict(unseen), **asdict(budget))
 
 
 def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -> Iterator[str]:
-    """Format a line for each policy, with 95% intervals over seeds, and how well selection worked."""
-    found = {
-        name: [one["policies"][name] | {k: one[k] for k in ("cpu_seconds", "environment_steps")} for one in trained]
-        for name in (CHAMPION, BEST_AGENT, MEAN_AGENT)
-        if trained and name in trained[0]["policies"]
-    }
+    """Format a line for each policy, with 95% intervals over seeds."""
+    cost = ("cpu_seconds", "environment_steps")
+    found = {CHAMPION: [one["policies"][CHAMPION] | {name: one[name] for name in cost} for one in trained]}
     found |= {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
     for name in sorted(found, key=lambda name: (name == ORACLE, name == RULE)):
-        yield _row(kind, name, found[name])
+        if found[name]:
+            yield _row(kind, name, found[name])
     if trained:
-        yield from selection_lines([record["selection"] for record in trained])
         yield f"{'':<12} p-value on training days at most {max(record['p_value'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
-    shares_of = " ".join(f"{interval(results, name):>15}" for name in ("of_rule", "of_oracle"))
+    shares_of = " ".join(f"{_interval(results, name):>15}" for name in ("of_rule", "of_oracle"))
     profit, seconds = (float(np.mean([result[name] for result in results])) for name in ("profit", "cpu_seconds"))
     steps = [result["environment_steps"] for result in results if "environment_steps" in result]
     played = f"{np.mean(steps):11.0f}" if steps else ""
     return f"{kind:<12} {policy:<24} {len(results):>5} {shares_of} {profit:9.2f} {seconds:8.1f} {played}".rstrip()
 
 
-def interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
+def _interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
     """Format the mean of a figure with its 95% interval, over the results that have it."""
     return plus_minus(*mean_interval([result[name] for result in results if result[name] is not None]))
-
-
-def selection_lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Format what `SelectionStudy.record` gave for each seed."""
-    mean = {name: float(np.mean([result[name] for result in results])) for name in results[0] if "_rank" not in name}
-    correlation = interval(results, "fitness_rank_correlation")
-    yield f"{'':<12} rank correlation of fitness with unseen profit in the last generation {correlation}"
-    yield (
-        f"{'':<12} founders {mean['founders']:.1f} of {mean['agents']:.0f}; agents' profit {mean['unseen_mean']:.2f}, "
-        f"deviation {mean['unseen_deviation']:.2f}"
-    )
 
 
 HEADER = (
@@ -230,7 +209,7 @@ def run(study: Study) -> None:
         config, labels = study.config(kind), {"study": "markets", "kind": kind}
         job = partial(baselines_job, unseen=unseen)
         rivals = each_seed(config, study.seeds, job, **labels, played="rivals", **asdict(unseen))
-        trained = market_jobs(config, study, has_agents=True, **labels, played="trained")
+        trained = market_jobs(config, study, **labels, played="trained")
         of_rivals = study.records(rivals)
         of_trained = [] if study.arguments.rivals_only else study.records(trained)
         print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)

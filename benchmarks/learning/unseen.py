@@ -15,6 +15,7 @@ from data.features import NormalizationStats
 from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
+from environment.basket import Basket
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
@@ -48,6 +49,14 @@ class UnseenPath:
     def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
         """Play an agent; `x` are its (days, n, inputs) of this path."""
         return play_agent_on(self.env, agent, agent.forecasts(self.market, x), self.starts)
+
+    def play_champion(self, champion: DDPGAgent, x: Float32Array) -> NDArray[np.float64]:
+        """Return the (windows,) profits of the capital in percent: the agent's share by its orders, the rest held."""
+        rules, share = self.env.rules, champion.share
+        held = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
+        own = self.play_agent(champion, x).summary.profit_percent.numpy()
+        profits: NDArray[np.float64] = share * own + (1.0 - share) * 100 * (held / rules.initial_capital - 1)
+        return profits
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""

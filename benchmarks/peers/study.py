@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.learning.markets import Budget as Limits
+from benchmarks.learning.markets import fit
 from benchmarks.learning.study import Experiment, Record, Study, each_seed, mean_interval, plus_minus
-from benchmarks.learning.unseen import UnseenPaths, baselines_job, training_market
+from benchmarks.learning.unseen import UnseenPath, UnseenPaths, baselines_job, training_market
 from benchmarks.peers.deep.agents import deep_agents, tuned_agents
-from benchmarks.peers.differentiable import differentiable_rollout
-from benchmarks.peers.optimisers import Population, optimisers
-from benchmarks.peers.peer import Budget, Peer
+from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from benchmarks.speed.harness import MemoryGauge
+from data.market import Market
 from training.evaluation.baselines import RULE
 from utils.config.trader import Config
 
@@ -28,13 +29,18 @@ _COLUMNS = ["kind", "seed", "peer", "budget_seconds", "profit", "cpu_seconds", "
 
 def peers() -> dict[str, Peer]:
     """Return all peers by name."""
-    deep: dict[str, Peer] = {**deep_agents(), **tuned_agents()}
-    return {**by_generations(), "differentiable rollout": differentiable_rollout, **deep}
+    return {OURS: ours, **deep_agents(), **tuned_agents()}
 
 
-def by_generations() -> dict[str, Peer]:
-    """Return those that train for the generations of the settings, whatever the budget."""
-    return {OURS: Population(), **optimisers()}
+def ours(config: Config, market: Market, budget: Budget) -> Learned:
+    """Train for the generations of the settings; the seconds of the budget are an upper limit."""
+    trained = fit(config, market, Limits(budget.seconds / 60, config.generations))
+    champion, inputs = trained.trainer.champion, trained.trainer.days.inputs
+
+    def play(path: UnseenPath) -> Array:
+        return path.play_champion(champion, inputs.of(path.market))
+
+    return Learned(play, trained.environment_steps)
 
 
 def peer_job(config: Config, peer: Peer, unseen: UnseenPaths, budget: Budget) -> Record:
@@ -52,12 +58,12 @@ def experiments(
     study: Study, kind: str, unseen: UnseenPaths, names: Sequence[str], budgets: Sequence[float]
 ) -> list[Experiment]:
     """Make a job of each peer and budget, and one of all baselines; what needs no budget is done once."""
-    labels, known, free = {"study": "peers", "kind": kind, **asdict(unseen)}, peers(), by_generations()
+    labels, known = {"study": "peers", "kind": kind, **asdict(unseen)}, peers()
     tasks: list[tuple[dict[str, Any], Callable[[Config], Record]]] = [
         ({"peer": BASELINES}, partial(baselines_job, unseen=unseen))
     ]
     for name in names:
-        for seconds in (None,) if name in free else budgets:
+        for seconds in (None,) if name == OURS else budgets:
             budget = Budget(math.inf if seconds is None else seconds)
             task = partial(peer_job, peer=known[name], unseen=unseen, budget=budget)
             tasks.append(({"peer": name, "budget_seconds": seconds}, task))

@@ -4,7 +4,7 @@ An expanding walk-forward test as the plan says (`plan.toml`, or another by --pl
 fold and played on its test days beside baselines and random selections. Parts are jobs: --jobs
 and --cluster do them side by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study
 goes on. Each run is written into OUT/runs.jsonl; a folder that was begun under another plan or on other data is
-refused. At the end stand OUT/results.json, a table and its meaning in words.
+refused. At the end stand OUT/results.json and a table.
 """
 
 import argparse
@@ -15,8 +15,7 @@ from benchmarks.learning.study import add_executor_flags, ending, folder_of, rea
 from benchmarks.real_prices.ledger import enter, require_same
 from benchmarks.real_prices.parts import Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, read_plan
-from benchmarks.real_prices.report import DataFacts, Report, markdown, results
-from benchmarks.real_prices.words import summary
+from benchmarks.real_prices.report import Report, markdown, results
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
@@ -60,9 +59,9 @@ def run(arguments: argparse.Namespace) -> str:
                 records.append(record)
                 if len(records) > len(jobs) - len(left):
                     print(_progress(record, len(records), len(jobs)), flush=True)
-    report = Report(source.plan, DataFacts.of(source), records, looks)
+    report = Report(source.plan, records, looks)
     write_json(out / RESULTS, results(report))
-    return f"{markdown(report)}\n\n{summary(report)}\n\nwritten to {out}"
+    return f"{markdown(report)}\n\nwritten to {out}"
 
 
 def _progress(record: dict[str, object], done: int, of: int) -> str:

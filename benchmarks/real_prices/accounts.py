@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -57,8 +57,6 @@ class Account:
     """A policy a seed."""
     rank_ic: Array
     """(S, days) rank correlation over stocks of scores and results; NaN where there is none."""
-    replays: Mapping[str, Array]
-    """(S, days) profits of the same orders under other rules, by label; of rules and baselines their own orders."""
     pickers: Pickers | None = None
 
     @property
@@ -85,7 +83,6 @@ class Account:
         return Account(
             self.track.each(lambda values: values[:, windows]),
             self.rank_ic[:, days],
-            {label: profit[:, days] for label, profit in self.replays.items()},
             known
             and Pickers(
                 known.daily[:, days],
@@ -143,6 +140,5 @@ def account_of(records: Sequence[Sequence[Record]], capital: float, steps: int) 
     return Account(
         EquityCurves(equity, **{name: joined("track", name) for name in _TOTALS}),
         joined("rank_ic"),
-        {label: joined("replays", label) for label in known["replays"]},
         Pickers(*(joined("pickers", field.name) for field in fields(Pickers))) if "pickers" in known else None,
     )

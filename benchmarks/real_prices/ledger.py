@@ -1,7 +1,6 @@
 """The ledger of the study: every run over the test days is written down, and all are held to the first one's plan."""
 
 import subprocess
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,8 +66,3 @@ def _git(*words: str) -> str:
     return subprocess.run(
         ["git", *words], cwd=_ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ).stdout.strip()
-
-
-def versions(looks: Sequence[Look]) -> list[str]:
-    """Return the versions of the code that played, in order of their first run."""
-    return list(dict.fromkeys(look.code for look in looks if look.parts_left))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,21 +15,12 @@ from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Compar
 from training.evaluation.baselines import BASKET, EQUAL, HOLD
 from training.evaluation.measures import measures_of
 from training.evaluation.verdict import Shifted, Verdict, verdict, yearly
-from training.forecasts.skill import beta, summed_up
+from training.forecasts.skill import summed_up
 from utils import metrics
-from utils.statistics import (
-    EDGES,
-    RESAMPLES,
-    IntArray,
-    MeanTest,
-    mean_block_days,
-    mean_test,
-    stationary_bootstrap,
-)
+from utils.statistics import MeanTest, mean_test
 
 YEAR = metrics.TRADING_DAYS_PER_YEAR
 POWER, CONFIDENCE = 0.8, 0.975
-_BOOTSTRAP_SEED = 1994
 _SIGNIFICANCE = 0.05
 
 
@@ -166,58 +156,26 @@ def detectable(standard_error: float) -> float:
     return float((ndtri(CONFIDENCE) + ndtri(POWER)) * standard_error)
 
 
-def share_close(field: Field, policy: str, against: str, within: float) -> float:
-    """Return the share of folds in which two policies' yearly profits differ by at most `within` percent."""
-    differences = [field.of_fold(fold).difference(policy, against).mean for fold in range(field.folds)]
-    return float(np.mean([abs(difference) <= within for difference in differences]))
-
-
 def figures(field: Field, policy: str) -> dict[str, Figure]:
     """Measure a policy over the days of a field."""
     account, found = field.accounts[policy], dict[str, Figure]()
-    track, steady = account.track, np.random.default_rng(_BOOTSTRAP_SEED)
-    returns = metrics.daily_returns(track.stitched)
-    market = metrics.daily_returns(field.equal.track.stitched[0])
-    days = stationary_bootstrap(len(market), RESAMPLES, mean_block_days(len(market)), steady)
+    track = account.track
     found["profit"] = _tested(track.daily_profit)
-    found["sharpe"] = _resampled(returns, days)
-    found["information_ratio"] = _resampled(returns - market, days)
     if account.pickers is not None:
         found["over_pickers"] = _tested(track.daily_profit - account.pickers.daily)
-        found["timing"] = _tested(account.pickers.daily - account.pickers.shifted)
     found["over_equal_at_exposure"] = _tested(track.daily_profit - field.at_exposure(account))
     ranked = summed_up(_known_mean(account.rank_ic), field.holding_days)
     if ranked is not None:
         seeds = [summed_up(own, field.holding_days) for own in account.rank_ic]
         found["rank_ic"] = _spread(ranked.mean, [own.mean for own in seeds if own is not None])
-        found["rank_ic_t"] = Figure(ranked.t)
-    slopes = beta(returns, market)
-    alphas = 100 * (returns - np.outer(slopes, market))
-    found |= {"beta": _mean(slopes), "alpha": _tested(alphas)}
     measured = measures_of(track)
-    for name in ("turnover", "max_drawdown", "exposure", "trades", "costs"):
-        found[name] = _mean(measured[name])
-    return found
+    return found | {name: _mean(measured[name]) for name in ("sharpe", "max_drawdown", "exposure", "turnover")}
 
 
 def _tested(daily: Array) -> Figure:
     """(S, days) percent a day, as percent a year."""
     test = yearly(mean_test(daily.mean(axis=0)))
     return _spread(test.mean, YEAR * daily.mean(axis=1), *test.interval)
-
-
-def _resampled(returns: Array, days: IntArray) -> Figure:
-    """Mean over seeds of the yearly ratio of (S, days) returns; all seeds see the same resampled days."""
-    ratios = np.array([_ratio(own) for own in returns])
-    resampled = np.mean([_ratio(own[days]) for own in returns], axis=0)
-    low, high = np.percentile(resampled, EDGES)
-    return _spread(float(ratios.mean()), ratios, float(low), float(high))
-
-
-def _ratio(returns: Array) -> Array:
-    deviation = returns.std(axis=-1, ddof=1)
-    safe = np.where(deviation > metrics.NO_RISK, deviation, 1.0)
-    return np.asarray(np.where(deviation > metrics.NO_RISK, metrics.YEAR_ROOT * returns.mean(axis=-1) / safe, 0.0))
 
 
 def _known_mean(daily: Array) -> Array:
@@ -238,11 +196,3 @@ def _spread(
     if len(of_seeds) < 2:
         return Figure(value, low, high)
     return Figure(value, low, high, float(min(of_seeds)), float(max(of_seeds)))
-
-
-def mean_of_replay(field: Field, policy: str, label: str) -> MeanTest | None:
-    """Test the yearly profit of the same orders under other rules; None where they were not replayed."""
-    daily = field.accounts[policy].replays.get(label)
-    if daily is None or not math.isfinite(float(daily.sum())):
-        return None
-    return yearly(mean_test(daily.mean(axis=0)))

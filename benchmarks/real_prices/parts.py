@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,11 +27,10 @@ from data.market import Market
 from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import BASKET, ScoreRule, simple_rules
+from training.evaluation.baselines import BASKET, simple_rules
 from training.evaluation.play import (
     EquityCurves,
     EvaluationSetup,
-    execute_again,
     followed,
     play_agent,
     play_held,
@@ -42,7 +41,7 @@ from training.evaluation.play import (
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import agent_scores, information_coefficients, known_share, trade_results
 from utils.config.settings import flatten, from_dict, to_dict
-from utils.config.trader import Config, EnvironmentConfig
+from utils.config.trader import Config
 from utils.runs.seeding import named_generator
 
 TRAINED, RIVALS = "trained", "rivals"
@@ -66,8 +65,8 @@ class Source:
 
     @property
     def loader(self) -> StockDataLoader:
-        """Return the prepared data, with volume where the plan has a use for it and the file has it."""
-        return _loaded(self.data, self.investable, self.plan.config, bool(self.plan.volume_caps))
+        """Return the prepared data, with volume where the file has it."""
+        return _loaded(self.data, self.investable, self.plan.config)
 
     def folds(self) -> list[Splits]:
         """Return the folds. Raises DataError where the data are too short for them."""
@@ -97,12 +96,12 @@ class Source:
 
 
 @lru_cache(maxsize=1)
-def _loaded(data: Path, investable: Path, config: Config, wants_volume: bool) -> StockDataLoader:
+def _loaded(data: Path, investable: Path, config: Config) -> StockDataLoader:
     try:
         has_volume = VOLUME in pq.read_schema(data).names
     except (pa.ArrowException, OSError):
         has_volume = False  # The loader says what is wrong with the file.
-    loader = StockDataLoader(data, config=config.split, investable=investable, with_volume=wants_volume and has_volume)
+    loader = StockDataLoader(data, config=config.split, investable=investable, with_volume=has_volume)
     loader.load_and_prepare()
     return loader
 
@@ -129,25 +128,16 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
 def _play_form(
     setup: EvaluationSetup, agent: DDPGAgent, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
-    """Play an agent, random selections with its orders, and its orders again under other rules."""
+    """Play an agent, and random selections with its orders."""
     first, days = _judged(setup)
     forecasts = agent.forecasts(setup.market, days=slice(first, first + days))
-    others = [*_other_setups(setup, plan.replays)]
     track, _, orders = play_agent(setup, agent, forecasts)
-    baskets = {id(one): play_held(one)[BASKET] for one in (setup, *(other for _, other in others))}
-
-    def whole(setup: EvaluationSetup, agents: EquityCurves) -> EquityCurves:
-        return followed(agents, baskets[id(setup)], agent.share)
-
-    pickers, shifted = (
-        whole(setup, play(setup, orders, plan.pickers, generator)) for play in (play_random, play_shifted)
-    )
-    track = whole(setup, track)
-    replays = {label: whole(other, execute_again(other, orders)) for label, other in others}
-    held = (1.0 - agent.share) * baskets[id(setup)].daily_profit[0]
-    scores = agent_scores(forecasts, 0.5 * float(agent.rate), *_judged(setup))
+    basket = play_held(setup)[BASKET]
+    drawn = [play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted)]
+    track, pickers, shifted = (followed(own, basket, agent.share) for own in (track, *drawn))
+    held = (1.0 - agent.share) * basket.daily_profit[0]
     return {
-        **_packed(track, replays, scores, results),
+        **_packed(track, agent_scores(forecasts, 0.5 * float(agent.rate), first, days), results),
         "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules), held),
     }
 
@@ -163,47 +153,26 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
             if plan.rival_refit:
                 rules[f"{name}, refitted every {plan.rival_refit} days"] = rival.rule
         rules |= simple_rules(market)
-        # Under a volume cap equal weight would need rules of its own: what is held is played again at other costs only.
-        replays = {label: _baselines(other, rules) for label, other in _other_setups(setup, plan.cost_replays)}
         first, days = _judged(setup)
         results, played = trade_results(setup.env.bars, setup.env.rules, first, days), {}
-        for name, track in _baselines(setup, rules).items():
+        for name, track in {**play_held(setup), **play_rules(setup, rules)}.items():
             scores = rules[name].scores[first : first + days].astype(np.float64) if name in rules else None
-            again = {label: tracks[name] for label, tracks in replays.items()}
-            played[name] = _packed(track, again, scores, results)
+            played[name] = _packed(track, scores, results)
         dates = market.dates[first + 1 : first + days + 1].astype("datetime64[D]")
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
 
 
-def _baselines(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
-    return {**play_held(setup), **play_rules(setup, rules)}
-
-
-def _packed(track: EquityCurves, replays: Mapping[str, EquityCurves], scores: Array | None, results: Array) -> Record:
+def _packed(track: EquityCurves, scores: Array | None, results: Array) -> Record:
     """Pack what a policy did; `scores` and `results` are (days, n) of the test days."""
     ranked = np.full(len(results), np.nan)
     if scores is not None:
         _, ranked = information_coefficients(scores, results)
-    return {
-        "track": pack_track(track),
-        "rank_ic": pack(ranked),
-        "replays": {label: pack(other.daily_profit[0]) for label, other in replays.items()},
-    }
+    return {"track": pack_track(track), "rank_ic": pack(ranked)}
 
 
 def _judged(setup: EvaluationSetup) -> tuple[int, int]:
     """Return the first day of the test windows and their number of days."""
     return int(setup.starts[0]), len(setup.starts) * setup.env.rules.episode_steps
-
-
-def _other_setups(
-    setup: EvaluationSetup, replays: Mapping[str, Mapping[str, float]]
-) -> Iterator[tuple[str, EvaluationSetup]]:
-    """Yield the setup under the rules of each replay; those that need volume are left out where there is none."""
-    for label, changes in replays.items():
-        rules = from_dict({**to_dict(setup.env.rules), **changes}, EnvironmentConfig)
-        if rules.volume_cap == 0 or setup.env.bars.volume is not None:
-            yield label, replace(setup, env=Portfolio(setup.env.bars, rules))
 
 
 class _Cost:

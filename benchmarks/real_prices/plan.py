@@ -18,6 +18,8 @@ from utils.errors import ConfigError, first_line
 PLAN = Path(__file__).parent / "plan.toml"
 PICKERS, AT_EXPOSURE, BEST_RIVAL = "pickers", "equal weight at its exposure", "best rival"
 LISTED, ALL = "listed", "all"
+_DESCRIPTIVE = ("cost_bps", "volume_caps", "capitals", "delisting_losses", "close_percent")
+"""Keys of the frozen plans that no comparison uses: orders given again under other rules, folds that came close."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,6 @@ class Plan:
     pickers: int
     rival_refit: int
     """Sessions after which learned rivals are fitted again, beside those that are fitted once a fold."""
-    cost_bps: tuple[float, ...]
-    volume_caps: tuple[float, ...]
-    capitals: tuple[float, ...]
-    """Currency units, under each volume cap."""
-    delisting_losses: tuple[float, ...]
-    close_percent: float
-    """Difference in percent of the capital a year up to which two policies count as close."""
     folds: FoldPlan
     universes: tuple[Universe, ...]
     comparisons: tuple[Comparison, ...]
@@ -75,22 +70,6 @@ class Plan:
         for variant in universe.variants:
             for form in self.forms:
                 yield form if variant == PRODUCT else f"{form}, {variant}", variant, form
-
-    @property
-    def cost_replays(self) -> dict[str, dict[str, float]]:
-        """Return by label the trading rules of each level of costs."""
-        return {f"{bps:g} bp a leg": {"cost_bps": bps, "slippage_bps": 0.0} for bps in self.cost_bps}
-
-    @property
-    def replays(self) -> dict[str, dict[str, float]]:
-        """Return by label the trading rules under which the orders of each policy are given again."""
-        capped = {
-            f"{cap:g}% of volume, {capital / 1e6:g} million": {"volume_cap": cap, "initial_capital": capital}
-            for cap in self.volume_caps
-            for capital in self.capitals
-        }
-        losses = {f"{loss:g}% lost at delisting": {"delisting_loss": loss} for loss in self.delisting_losses}
-        return self.cost_replays | capped | losses
 
 
 def read_plan(path: Path = PLAN) -> Plan:
@@ -132,7 +111,8 @@ def _plan(values: dict[str, Any], digest: str) -> Plan:
         "comparisons": tuple(Comparison(**own) for own in values.pop("comparisons")),
         "config": from_dict(settings | {"census_every": 0}, Config),
     }
-    lists: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    counted = {name: value for name, value in values.items() if name not in _DESCRIPTIVE}
+    lists: dict[str, Any] = {name: tuple(own) if isinstance(own, list) else own for name, own in counted.items()}
     plan = Plan(digest=digest, **others, **lists)
     for universe in universes:
         plan.config_of(universe)

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from benchmarks.real_prices.accounts import Record, account_of
 from benchmarks.real_prices.forms import PRODUCT
 from benchmarks.real_prices.ledger import Look
@@ -19,49 +17,11 @@ from benchmarks.real_prices.measures import (
     confirm,
     detectable,
     figures,
-    mean_of_replay,
-    share_close,
 )
-from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
+from benchmarks.real_prices.parts import RIVALS, TRAINED, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
-from data.features import CLOSE
 from models.evidence import SIGNIFICANCE_LEVEL
-from training.evaluation.verdict import Verdict
 from utils.statistics import MeanTest
-
-_LAST_DAYS = 10
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What is known of the data as a whole."""
-
-    name: str
-    tickers: int
-    listed: int
-    first_day: str
-    last_day: str
-    sessions: int
-    lasting: int
-    """Tickers that trade to the end."""
-    has_volume: bool
-
-    @classmethod
-    def of(cls, source: Source) -> DataFacts:
-        """Count them."""
-        loader = source.loader
-        has_bar = np.asarray(np.isfinite(loader.data_array[..., CLOSE]))
-        days = loader.dates.astype("datetime64[D]")
-        return cls(
-            source.data.name,
-            len(loader.tickers),
-            len(loader.investable_columns),
-            str(days[0]),
-            str(days[-1]),
-            len(days),
-            int(has_bar[-_LAST_DAYS:].any(axis=0).sum()),
-            loader.volume is not None,
-        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +29,6 @@ class Report:
     """All that the study found."""
 
     plan: Plan
-    facts: DataFacts
     records: Sequence[Record]
     looks: Sequence[Look]
 
@@ -112,25 +71,6 @@ class Report:
             name: {policy: figures(field, policy) for policy in field.accounts} for name, field in self.fields.items()
         }
 
-    @cached_property
-    def judgements(self) -> dict[str, dict[str, Verdict]]:
-        """Return the product's own verdict on the means over seeds, by universe and trained policy."""
-        return {
-            name: {policy: field.judge(field.accounts[policy]) for policy in field.trained}
-            for name, field in self.fields.items()
-        }
-
-    @cached_property
-    def by_fold(self) -> dict[str, dict[str, list[dict[str, Figure]]]]:
-        """Return the measures in each fold, by universe and policy."""
-        return {
-            name: {
-                policy: [figures(field.of_fold(fold), policy) for fold in range(field.folds)]
-                for policy in field.accounts
-            }
-            for name, field in self.fields.items()
-        }
-
     def without_evidence(self, universe: str) -> tuple[int, int, int]:
         """Count the product's trainings: those without significant evidence, where the market is held, and all."""
         lines = chosen(self.records, universe, TRAINED, PRODUCT)
@@ -139,49 +79,19 @@ class Report:
         holds = [line.get("holds_market", lack) for line, lack in zip(lines, lacks, strict=True)]
         return sum(lacks), sum(holds), len(lines)
 
-    def replayed(self, universe: str) -> dict[str, dict[str, MeanTest]]:
-        """Return the yearly profits of the same orders under other rules, by policy and label."""
-        field, found = self.fields[universe], dict[str, dict[str, MeanTest]]()
-        for policy in field.accounts:
-            tests = {label: mean_of_replay(field, policy, label) for label in self.plan.replays}
-            found[policy] = {label: test for label, test in tests.items() if test is not None}
-        return found
-
     def power(self, universe: str, policy: str) -> dict[str, float]:
-        """Return what could have been seen, and how often a policy was close to what luck and the market give."""
-        field, within = self.fields[universe], self.plan.close_percent
+        """Return the differences, percent a year, that would have been seen with a chance of 80%."""
+        field = self.fields[universe]
         return {
             "detectable_over_pickers": detectable(field.difference(policy, PICKERS).standard_error),
             "detectable_over_equal_at_exposure": detectable(field.difference(policy, AT_EXPOSURE).standard_error),
-            "share_of_folds_close_to_pickers": share_close(field, policy, PICKERS, within),
-            "share_of_folds_close_to_equal_at_exposure": share_close(field, policy, AT_EXPOSURE, within),
         }
-
-    @cached_property
-    def costs(self) -> list[dict[str, Any]]:
-        """Return time and memory of the parts by universe and kind."""
-        rows = []
-        for universe in self.plan.universes:
-            for kind in (None, *universe.variants):
-                lines = chosen(self.records, universe.name, RIVALS if kind is None else TRAINED, kind)
-                rows.append(
-                    {
-                        "universe": universe.name,
-                        "part": kind or RIVALS,
-                        "parts": len(lines),
-                        "CPU s a part": float(np.mean([line["cpu_seconds"] for line in lines])),
-                        "CPU min in all": sum(line["cpu_seconds"] for line in lines) / 60,
-                        "peak MiB": max(line["peak_rss_mb"] for line in lines),
-                    }
-                )
-        return rows
 
 
 def results(report: Report) -> dict[str, Any]:
     """Return what was found as JSON values."""
     return {
         "plan": report.plan.digest,
-        "data": asdict(report.facts),
         "runs": [asdict(look) for look in report.looks],
         "test_days": {"first": report.dates[0], "last": report.dates[-1], "days": len(report.dates)},
         "confirmatory": [
@@ -196,7 +106,6 @@ def results(report: Report) -> dict[str, Any]:
             for found in report.findings
         ],
         "universes": {name: _universe(report, name) for name in report.fields},
-        "costs": report.costs,
     }
 
 
@@ -207,28 +116,10 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
         "without_evidence": lacking,
         "holding_the_market": holding,
         "policies": {
-            policy: {
-                "all_folds": {key: figure._asdict() for key, figure in found.items()},
-                "by_fold": [
-                    {key: figure._asdict() for key, figure in fold.items()} for fold in report.by_fold[name][policy]
-                ],
-            }
+            policy: {key: figure._asdict() for key, figure in found.items()}
             for policy, found in report.figures[name].items()
         },
-        "verdicts": {
-            policy: {
-                "sentence": judgement.sentence,
-                "parts": [
-                    {"name": part, "chance": p_value, **test_values(test)} for _, part, test, p_value in judgement.parts
-                ],
-            }
-            for policy, judgement in report.judgements[name].items()
-        },
         "power": {policy: report.power(name, policy) for policy in report.fields[name].trained},
-        "replays": {
-            policy: {label: test_values(test) for label, test in tests.items()}
-            for policy, tests in report.replayed(name).items()
-        },
     }
 
 

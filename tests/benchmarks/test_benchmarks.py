@@ -25,7 +25,7 @@ def test_exponent_of_a_power_law(power: float, scale: float, first: int) -> None
 
 
 def test_workload_is_measured() -> None:
-    work = Workload(days=1000, columns=4, population=2, windows=2, buffer=256, investable=2)
+    work = Workload(days=800, columns=4, population=2, windows=1, buffer=64, investable=2)
     prepare, generation, _ = measure_workload(work, CPU)
     assert prepare > 0 and generation > 0
 

@@ -14,12 +14,10 @@ from benchmarks.first_hour import (
     NEEDS_CARD,
     Setup,
     compare_devices,
-    generation_seconds,
     predicted,
     run_step,
     steps,
 )
-from benchmarks.gpu_budget.costs import CARDS
 
 CPU, CARD = Setup(torch.device("cpu"), True), Setup(torch.device("cuda"), True)
 
@@ -74,11 +72,3 @@ def test_far_above_its_prediction_is_a_fault() -> None:
     assert not predicted("a", 1.0, "s", None).fault and not predicted("a", MOST_RATIO, "s", 1.0).fault
     slow = predicted("a", 1.01 * MOST_RATIO, "s", 1.0)
     assert slow.fault and "FAULT" in str(slow) and f"ratio {1.01 * MOST_RATIO:.2f}" in str(slow)
-
-
-def test_the_prediction_is_the_slower_of_card_and_host_and_the_copies() -> None:
-    us = f"{CARDS[0].name} us"
-    host = {"operations": 125_000, us: 2, "copied": 12_000_000_000}
-    card = {"operations": 1, us: 3_000_000, "copied": 0}
-    figures = {"set up": card, "evaluate, days": host, "train": card, "train, updates": host, "generation": card}
-    assert generation_seconds(figures, CARDS[0]) == pytest.approx(2 * 1.0 + 3.0, abs=1e-4)

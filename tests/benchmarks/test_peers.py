@@ -7,8 +7,8 @@ import torch
 pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed: pip install -r requirements-peers.txt")
 
 from benchmarks.peers.deep.agents import DeepAgent
-from benchmarks.peers.deep.flat import FlatLanes, InputsView, profits, raw_view
-from benchmarks.peers.deep.lanes import Lanes
+from benchmarks.peers.deep.lanes import FlatLanes
+from benchmarks.peers.deep.views import InputsView, profits, raw_view
 from benchmarks.peers.peer import Budget
 from benchmarks.peers.study import markdown, results
 from data.market import Market
@@ -27,7 +27,7 @@ def market() -> Market:
 def test_flat_lanes_trade_as_the_environment_does(market: Market) -> None:
     """Rewards, the last observation and the profit of each lane are those of an environment of its own."""
     env, rng, seen = TradingEnvironment.on(market, RULES), np.random.default_rng(0), raw_view(market)
-    lanes = FlatLanes(Lanes(env, 2, market.splits.train), seen)
+    lanes = FlatLanes(env, 2, market.splits.train, seen)
     lanes.reset()
     starts, stocks = lanes.account.day.tolist(), lanes.account.bars.stocks
     actions = rng.uniform(-1, 1, (RULES.episode_steps, 2, 2 * stocks)).astype(np.float32)

@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from benchmarks.faults.alpaca import FakeAlpaca, served
 from data.features import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
+from tests.paper.fake_alpaca import FakeAlpaca, served
 from tests.small_market import TINY_RULES
 from training.paper import alpaca
 from training.paper.account import Account

@@ -47,7 +47,7 @@ def test_an_intent_without_an_answer_is_cancelled_under_a_stop(
 def test_sales_go_on_under_a_stop(tmp_path: Path) -> None:
     """An intended sale is sent: a stop is of purchases."""
     statuses = set[tuple[str, str]]()
-    for seed, last in product(range(6), range(START + 1, START + 6)):
+    for seed, last in product(range(3), (START + 2, START + 5)):
         walk = Walk(tmp_path / f"{seed} {last}", agent_of(seed))
         for day in range(START, last):
             walk.step(day)

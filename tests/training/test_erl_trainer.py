@@ -386,7 +386,7 @@ def test_learned_agents_earn_what_was_planted() -> None:
     rules = EnvironmentConfig(trading_days=40, settlement_days=10, max_holding_days=10, stake_percent=2.5)
     config = SyntheticConfig(kind="momentum", days=1500, stocks=12)
     trainer = tiny_trainer(
-        built_in_market(config, DataConfig(context_window_days=64), rules)[0],
+        built_in_market(config, DataConfig(context_window_days=64, inputs="past"), rules)[0],
         rules=rules,
         learning=LearningConfig(
             warm_start=False,

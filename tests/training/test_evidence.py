@@ -29,7 +29,8 @@ def test_what_was_planted_is_evidence_and_luck_is_none(kind: str) -> None:
     """Of the champion of a small population after two generations on 3,600 days of 12 stocks."""
     words = ("--synthetic.kind", kind, "--synthetic.days", "3600", "--synthetic.stocks", "12", "--seed", "3")
     small = ("--population-size", "4", "--evaluation.fitness-windows", "4", "--learning.gradient-steps", "20")
-    config = study_config([*words, *small])
+    inputs = ("--inputs", "all" if kind == "martingale" else "past")
+    config = study_config([*words, *small, *inputs])
     trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
     for _ in trainer.run(2):
         pass
@@ -133,11 +134,11 @@ def test_results_after_training_and_before_are_not_looked_at(days: TrainingDays)
 def test_closed_forms_that_found_noise_are_no_evidence() -> None:
     """Out of fold, on markets without structure: small p-values are about as rare as they say."""
     found = []
-    for seed in range(16):
+    for seed in range(8):
         market, account = market_and_account(seed)
         days = TrainingDays.of(market, account)
         mask = torch.ones(1, days.inputs.size - 1, dtype=torch.bool)
         networks = Networks.initialize(mask, 2, days.folds, 0.0, seeded(seed))
         networks.start_from(days.closed_form()[None, :, :, -1])
         found.append(days.evidence(days.forecasts(networks.targets, [0]), 0.05, 1).smallest)
-    assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 4
+    assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 2

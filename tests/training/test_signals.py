@@ -24,7 +24,7 @@ from main import main
 from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
 from tests.tiny import tiny_agent
-from tests.tiny_run import TINY, frame
+from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
 from training.signals.holdings import Holding, position_features, read_holdings
@@ -63,7 +63,7 @@ def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> 
     return env.get_trades()
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 50), days, st.sampled_from(["next_open", "same_close"]), st.sampled_from([1, 2]))
 def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: int) -> None:
     rules = dataclasses.replace(TINY_RULES, fill=fill, max_new_positions_per_day=orders)
@@ -92,7 +92,7 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.latest_exit == str(MARKET.dates[last_day])
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(st.integers(0, 50), days)
 def test_later_days_are_not_seen(seed: int, day: int) -> None:
     spoilt = MARKET.data_array.copy()
@@ -153,7 +153,7 @@ def test_sales_are_those_of_a_backtest(exits: Any) -> None:
     """At the next open, of all that have a bar then; on every day of some accounts of some agents."""
     lengths = {"trading_days": TINY_RULES.episode_steps, "settlement_days": 0}
     rules, sales = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0, **lengths), 0
-    for seed, start in itertools.product(range(4), (20, 60)):
+    for seed, start in itertools.product(range(2), (20, 60)):
         chosen, env = agent(seed, rules), environment_of(MARKET, start, rules=rules)
         forecasts = chosen.forecasts(MARKET)
         observation, info = env.reset()
@@ -169,7 +169,7 @@ def test_sales_are_those_of_a_backtest(exits: Any) -> None:
     assert (sales > 5) == (exits == "daily")
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @example(seed=133, steps=11)
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, TINY_RULES.episode_steps - 1))
 def test_positions_are_observed_as_the_environment_does(seed: int, steps: int) -> None:
@@ -221,8 +221,10 @@ def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0) -
 
 def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
     """Its stock is not ordered again, however much is expected of it."""
-    free = [(day, seed, signals_of(MARKET, seed, day)) for day, seed in itertools.product(range(40, 60, 4), range(10))]
-    for day, seed, made in ((day, seed, made) for day, seed, made in free if made.orders):
+    free = [(day, seed, signals_of(MARKET, seed, day)) for day, seed in itertools.product(range(40, 60, 7), range(5))]
+    ordering = [(day, seed, made) for day, seed, made in free if made.orders]
+    assert len(ordering) > 3
+    for day, seed, made in ordering:
         held = bought(MARKET.tickers.index(made.orders[0].ticker), day - TINY_RULES.longest_holding, day)
         again = signals_of(MARKET, seed, day, holdings=[held])
         assert held.ticker not in {order.ticker for order in again.orders}
@@ -261,7 +263,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "tiny.toml").write_text(TINY)
     frame(301, 5).to_parquet(path / "more.parquet")
     frame(301, 5).head(300 * 5).to_parquet(path / "data.parquet")
-    assert train(path / "tiny.toml", "--run", "one", "--data", str(path / "data.parquet")) == 0
+    with unjudged():
+        assert train(path / "tiny.toml", "--run", "one", "--data", str(path / "data.parquet")) == 0
     return path
 
 

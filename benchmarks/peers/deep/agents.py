@@ -17,8 +17,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise
 
 from benchmarks.learning.unseen import UnseenPath
-from benchmarks.peers.deep.flat import Act, FlatLanes, Float32Array, InputsView, View, profits, raw_view
-from benchmarks.peers.deep.lanes import Lanes
+from benchmarks.peers.deep.lanes import FlatLanes, Float32Array
+from benchmarks.peers.deep.views import Act, InputsView, View, profits, raw_view
 from benchmarks.peers.peer import Array, Budget, Learned
 from data.market import Market
 from data.splits import spaced_windows
@@ -61,7 +61,7 @@ class DeepAgent:
         view: View = InputsView.fit(market, config.env) if self.sees_inputs else raw_view
         seen, steps = view(market), config.env.episode_steps
         lanes = LANES if self.algorithm in ON_POLICY else 1
-        env = FlatLanes(Lanes(TradingEnvironment.on(market, config.env), lanes, market.splits.train), seen)
+        env = FlatLanes(TradingEnvironment.on(market, config.env), lanes, market.splits.train, seen)
         chosen: dict[str, Any] = {} if self.algorithm in ON_POLICY else {"buffer_size": BUFFER}
         if self.algorithm in ("DDPG", "TD3"):
             none = np.zeros(env.action_space.shape or ())
