@@ -167,7 +167,6 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     """Judge the champion, draw the pictures, write the summary and the page."""
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
-    trainer.end_training()
     evaluation = judge_training(trainer, config, run.path, scores)
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
