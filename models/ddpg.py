@@ -96,7 +96,7 @@ def step(networks: Networks, tau: float, share: float = 1.0) -> None:
         (networks.actor_optimizer, target.actor, online.actor),
     ):
         # Update critic, then actor.
-        if share != 1.0:
+        if share != 1.0 and optimizer.parameter.grad is not None:
             optimizer.parameter.grad.mul_(share)
         optimizer.step()
         # Move targets.

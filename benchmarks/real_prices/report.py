@@ -24,7 +24,7 @@ from benchmarks.real_prices.measures import (
 )
 from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
-from data.features import CLOSE
+from data.features.nine import CLOSE
 from models.evidence import SIGNIFICANCE_LEVEL
 from training.evaluation.verdict import Verdict
 from utils.statistics import MeanTest

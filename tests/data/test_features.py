@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import features as f
-from data.features import (
+from data.features.nine import (
     NormalizationStats,
     indicators,
     normalization_stats,

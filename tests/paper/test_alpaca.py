@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.faults.alpaca import FakeAlpaca, served
-from data.features import CLOSE, OPEN
+from data.features.nine import CLOSE, OPEN
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
 from training.paper import alpaca

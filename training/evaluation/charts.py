@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from data.features import CLOSE
+from data.features.nine import CLOSE
 from training.evaluation import baselines
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import Tensor
 
 from benchmarks.peers.deep.lanes import Lanes
-from data.features import NUM_FEATURES, observed_features
+from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.trading_env import TradingEnvironment, windows_from
 from models.inputs import TradeInputs
