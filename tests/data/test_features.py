@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import features as f
+from data.features import nine as f
 from data.features.nine import (
     NormalizationStats,
     indicators,
