@@ -26,7 +26,7 @@ from data.bars import (
     latest_day,
     spacing,
 )
-from data.features import (
+from data.features.nine import (
     CLOSE,
     HIGH,
     LOW,

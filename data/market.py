@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.features import CLOSE, NormalizationStats
 from data.features.catalogue import CATALOGUE, Feature, column_feature
+from data.features.nine import CLOSE, NormalizationStats
 from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits

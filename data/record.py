@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
-from data.features import PRICES, NormalizationStats, normalization_stats
+from data.features.nine import PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
 from data.readjustment import price_step
 from data.splits import Span, Splits

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, HIGH, LOW, OPEN
+from data.features.nine import CLOSE, HIGH, LOW, OPEN
 
 EXIT_REASONS = ("", "sold", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end")
 """In order of precedence."""

@@ -72,7 +72,7 @@ def is_delisted(days_without_bar: Tensor, rules: EnvironmentConfig) -> Tensor:
     return days_without_bar >= rules.max_days_without_bar
 
 
-def salvage(last_price: Tensor, rules: EnvironmentConfig) -> Tensor:
+def salvage(last_price: Price, rules: EnvironmentConfig) -> Price:
     """Return what such a position is closed at: the last traded price less a delisting loss."""
     return last_price * (1 - rules.delisting_loss / 100)
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
 from data.features.inputs import FeatureInput, ReadFeature, observed_columns
+from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
 from environment.orders import Orders

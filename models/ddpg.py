@@ -12,6 +12,8 @@ entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"), so that its best scor
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -60,21 +62,27 @@ def add_gradients(
     networks: Networks, rate: Tensor, place: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
 ) -> Tensor:
     """Add a share of the gradients of a batch to those that wait for a step; return the (losses, A) losses."""
-    target_gain, target_time = targets(networks, rate, place, batch, cost, gamma)
-    hidden, outputs = networks.online.judge(batch.x.flatten(1, 2))
-    gain, time = outputs.unflatten(2, batch.x.shape[1:3]).unbind(-1)  # (A, folds, D, S) each
+    x, shape, price = batch.x.flatten(1, 2), batch.x.shape[1:3], _price(rate, batch.invested)
     unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
-    error, late = (gain - target_gain) / unit, (time - target_time) / sessions
+
+    # Compute targets: the reward, and what the target networks tell of what follows.
+    target = targets(networks, rate, place, batch, cost, gamma)
+
+    # Gradients of the critic: squared temporal differences, those of a day's mean and of times with less weight.
+    hidden, outputs = networks.online.judge(x)
+    gain, time = outputs.unflatten(2, shape).unbind(-1)  # (A, folds, D, S) each
+    error, late = (gain - target.gain) / unit, (time - target.time) / sessions
     level = error.mean(-1, keepdim=True)
     loss = (error - level).square().mean((2, 3)) + _LEVEL * level.square().mean((2, 3))
     loss = loss + _TIME * late.square().mean((2, 3))
     (share * loss.sum()).backward()
-    price = _price(rate, batch.invested)
+
+    # Gradients of the actor: its choices climb the critic's value, whose hidden units it reads and does not train.
     value = score_of(gain, time, price).detach()
-    scores = networks.online.act(batch.x.flatten(1, 2), hidden.detach()).unflatten(2, batch.x.shape[1:3])
-    score = score_of(scores[..., 0], scores[..., 1], price)
-    actor = actor_loss(score, value, cost)
+    scores = networks.online.act(x, hidden.detach()).unflatten(2, shape)
+    actor = actor_loss(score_of(scores[..., 0], scores[..., 1], price), value, cost)
     (share * actor.sum()).backward(inputs=[networks.online.actor])
+
     found = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
     return torch.stack(found).detach()
 
@@ -82,31 +90,42 @@ def add_gradients(
 def step(networks: Networks, tau: float, share: float = 1.0) -> None:
     """Take a step along a share of the gradients that wait, and move the targets."""
     networks.mask_gradients()
-    for owner in ("critic", "actor"):
-        optimizer = getattr(networks, f"{owner}_optimizer")
-        if share != 1.0:
+    online, target = networks.online, networks.targets
+    for optimizer, moved, by in (
+        (networks.critic_optimizer, target.critic.flat, online.critic.flat),
+        (networks.actor_optimizer, target.actor, online.actor),
+    ):
+        # Update critic, then actor.
+        if share != 1.0 and optimizer.parameter.grad is not None:
             optimizer.parameter.grad.mul_(share)
         optimizer.step()
-        share_of_new = optimizer.averaging(tau)
-        soft_update(networks.tensors[f"{owner}_target"], networks.tensors[owner], share_of_new)
+        # Move targets.
+        soft_update(moved, by, optimizer.averaging(tau))
+
+
+class Values(NamedTuple):
+    """What a position in each stock earns until it is sold, (A, folds, D, S) each."""
+
+    gain: Tensor
+    """Percent of its value."""
+    time: Tensor
+    """Sessions for which it takes capital."""
 
 
 @torch.no_grad()
-def targets(
-    networks: Networks, rate: Tensor, place: Tensor, batch: Batch, cost: float, gamma: float
-) -> tuple[Tensor, Tensor]:
-    """Return the gains and times that critics should have told, (A, folds, D, S) each: Q'(s', mu'(s')) of the target
-    networks in the replayed accounts follows the reward."""
-    shape = batch.next_x.shape[1:3]
-    hidden, outputs = networks.targets.judge(batch.next_x.flatten(1, 2))
+def targets(networks: Networks, rate: Tensor, place: Tensor, batch: Batch, cost: float, gamma: float) -> Values:
+    """Return what critics should have told: Q'(s', mu'(s')) of the target networks in the replayed accounts follows the
+    reward."""
+    x, shape = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
+    hidden, outputs = networks.targets.judge(x)
     gain, time = outputs.unflatten(2, shape).unbind(-1)
-    scores = networks.targets.act(batch.next_x.flatten(1, 2), hidden).unflatten(2, shape)
+    scores = networks.targets.act(x, hidden).unflatten(2, shape)
     score = score_of(scores[..., 0], scores[..., 1], _price(rate, batch.next_invested))
     follows = ~batch.terminated
     is_kept = (score >= -cost) & follows
     later = torch.where(is_kept, gain, -cost * follows)
     reward = batch.reward.movedim(-1, 0)[place.clamp(max=batch.reward.shape[-1] - 1)]
-    return reward + gamma * later, batch.sessions + is_kept * time.clamp(min=0.0)
+    return Values(reward + gamma * later, batch.sessions + is_kept * time.clamp(min=0.0))
 
 
 def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:

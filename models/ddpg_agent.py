@@ -140,8 +140,8 @@ class DDPGAgent:
     ) -> dict[str, float]:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
         place = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
-        how = {"cost": 100 * self.rules.cost_rate, "gamma": gamma}
-        taken = ddpg.add_gradients(self.networks, self.rates, place, batch, 1.0, **how)
+        cost = 100 * self.rules.cost_rate
+        taken = ddpg.add_gradients(self.networks, self.rates, place, batch, 1.0, cost=cost, gamma=gamma)
         self.waiting += 1
         if not accumulate:
             ddpg.step(self.networks, tau, 1.0 / self.waiting)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
-from data.features import CLOSE
 from data.features.inputs import FeatureInputs
+from data.features.nine import CLOSE
 from data.market import Market
 from models.impulses.deviations import fit_deviations
 from models.responses import FORECASTS, Responses, up_to_the_last

@@ -89,6 +89,14 @@ class ReplayBuffer(TensorRing):
         """Return the rows of the transitions on (days,) allowed days."""
         return is_allowed[self.data["day"][: self.size].long()].nonzero()[:, 0]
 
+    def sample(self, batch_size: int, generator: torch.Generator, *, batches: int, allowed: Tensor) -> Tensor:
+        """Draw rows for batches, with replacement: (batches, folds, batch_size), on (folds, days) allowed days of each
+        fold, of which at least one has been replayed."""
+        chance = torch.rand(batches, batch_size, len(allowed), generator=generator, dtype=torch.float64)
+        known = [self.on_days(days) for days in allowed]
+        drawn = zip(known, chance.unbind(2), strict=True)
+        return torch.stack([rows[(share.to(rows.device) * len(rows)).long()] for rows, share in drawn], dim=1)
+
     def reward_rate(self) -> Tensor:
         """Return the mean reward of all transitions held, () float32 percent a day, at least 0."""
         return self.data["reward"][: max(self.size, 1)].mean().clamp(min=0.0)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
+from data.features.nine import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio

@@ -83,8 +83,9 @@ class ERLTrainer:
         if self._start is not None:
             self.population.start_from(self._start)
         self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
-        how = {"gamma": learning.gamma, "tau": learning.tau}
-        self.updating = Updates(days.transitions, self.replay, learning.gradient_accumulation, **how)
+        self.updating = Updates(
+            days.transitions, self.replay, learning.gradient_accumulation, gamma=learning.gamma, tau=learning.tau
+        )
         self.champion = self.build_champion()
         """The elites of the last generation in one agent, which is deployed."""
         self.played: PopulationResults
@@ -161,16 +162,14 @@ class ERLTrainer:
 
     def _train_networks(self) -> dict[str, float]:
         population, learning, draws = self.population, self.learning, self.generators["batches"]
-        known = [self.replay.on_days(allowed) for allowed in self.days.transitions.allowed]
-        if not self.replay.is_ready or not all(len(rows) for rows in known):
+        transitions, allowed = self.days.transitions, self.days.transitions.allowed
+        if not self.replay.is_ready or not all(len(self.replay.on_days(days)) for days in allowed):
             logger.info("%s", self.replay, extra=FILE_ONLY)
             return {}
         stocks = min(STOCKS, self.days.tradable.shape[1])
         days = max(1, round(learning.batch_size * learning.gradient_accumulation / stocks))
-        chance = torch.rand(learning.gradient_steps, days, self.days.folds, generator=draws, dtype=torch.float64)
-        places = zip(known, chance.unbind(2), strict=True)
-        replayed = torch.stack([rows[(share.to(rows.device) * len(rows)).long()] for rows, share in places], dim=1)
-        rows, losses = self.days.transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
+        replayed = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
+        rows, losses = transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
         rate, place = population.rates, population.target_places
         for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()

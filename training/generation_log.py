@@ -75,10 +75,8 @@ class GenerationLog:
             self.profiler.log_memory(name, census=name == "evolve" and self._is_census_due(self.profiler))
 
     def _is_census_due(self, profiler: MemoryProfiler) -> bool:
-        """Tell whether to count all objects, which takes about a second."""
-        # The first generations show what is built up once; growth needs censuses one after the other to be named.
-        is_regular = self.generation <= 2 or self.generation % max(self.census_every, 1) == 0
-        return self.census_every > 0 and (is_regular or profiler.is_growing())
+        """Tell whether to count all objects, which takes about a second; growth needs several censuses to be named."""
+        return self.census_every > 0 and (self.generation % self.census_every == 0 or profiler.is_growing())
 
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
         """Return what the elites earn, what capital is worth to them, and the diversity of the population."""

@@ -34,5 +34,13 @@ class Updates:
 
     def _update(self, population: Population, held: Tensors) -> Tensors:
         batch = self.stocks.batch(held["rows"], self.replay.at(held["replayed"]))
-        how = {"cost": self.stocks.cost, "gamma": self.gamma, "tau": self.tau}
-        return ddpg.update(population.networks, held["rate"], held["place"], batch, self.accumulate, **how)
+        return ddpg.update(
+            population.networks,
+            held["rate"],
+            held["place"],
+            batch,
+            self.accumulate,
+            cost=self.stocks.cost,
+            gamma=self.gamma,
+            tau=self.tau,
+        )

@@ -27,7 +27,7 @@ from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import Record, Study, add_study_flags, add_training_flags, each_seed
 from benchmarks.learning.unseen import fit_baselines, training_market
-from data.features import CLOSE, HIGH, LOW, OPEN
+from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.ddpg_agent import DDPGAgent

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.learning.study import Record
-from data.features import NormalizationStats
+from data.features.nine import NormalizationStats
 from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market

@@ -21,7 +21,7 @@ from benchmarks.real_prices.forms import FORMS, VARIANTS
 from benchmarks.real_prices.plan import LISTED, Plan, Universe
 from benchmarks.speed.harness import MemoryGauge
 from data.bars import VOLUME
-from data.features import normalization_stats
+from data.features.nine import normalization_stats
 from data.loader import StockDataLoader
 from data.market import Market
 from data.splits import Splits, consecutive_windows, make_folds

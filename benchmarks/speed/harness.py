@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data.features import NUM_FEATURES, PRICES, indicators, normalization_stats
+from data.features.nine import NUM_FEATURES, PRICES, indicators, normalization_stats
 from data.market import Market
 from data.splits import make_splits
 from utils.config.trader import Config, EvolutionConfig, profile_config

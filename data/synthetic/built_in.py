@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.bars import PRICE_COLUMNS, VOLUME
-from data.features import NormalizationStats
+from data.features.nine import NormalizationStats
 from data.loader import StockDataLoader, require_memory
 from data.market import Market, build_market
 from data.synthetic.law import (

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from data.features import CLOSE, HIGH, LOW, OPEN, PRICES, RSI
 from data.features.catalogue import CATALOGUE
 from data.features.inputs import FeatureInput, FeatureInputs, values_of
+from data.features.nine import CLOSE, HIGH, LOW, OPEN, PRICES, RSI
 from data.market import Market, with_features
 from tests.market_cases import random_panel
 from tests.small_market import market_of

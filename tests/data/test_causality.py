@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features import observed_features, stationary_inputs
+from data.features.nine import observed_features, stationary_inputs
 from data.market import Market, build_market
 from environment.trading_env import Observation
 from models.ddpg_agent import DDPGAgent

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import features as f
-from data.features import (
+from data.features import nine as f
+from data.features.nine import (
     NormalizationStats,
     indicators,
     normalization_stats,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import bars
-from data import features as f
+from data.features import nine as f
 from data.loader import StockDataLoader
 from tests.data.test_features import compute_features
 from utils.config.trader import DataConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.features import CLOSE
+from data.features.nine import CLOSE
 from tests.small_market import small_market
 from training.signals.holdings import COLUMNS, read_holdings
 from utils.errors import DataError

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data.features import NUM_FEATURES, observed_features
+from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation, TradingEnvironment, windows_from

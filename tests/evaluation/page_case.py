@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from data.features import CLOSE, NUM_FEATURES, normalization_stats
+from data.features.nine import CLOSE, NUM_FEATURES, normalization_stats
 from data.market import Market
 from data.splits import Span, Splits
 from environment.ledger import EXIT_REASONS

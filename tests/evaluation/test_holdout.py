@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.features import PRICES
+from data.features.nine import PRICES
 from data.market import Market
 from data.record import data_fingerprint
 from data.splits import Span, Splits

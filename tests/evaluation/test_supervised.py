@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.features import CLOSE, HIGH, LOW, OPEN
+from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.splits import Span, spaced_windows

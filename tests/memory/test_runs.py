@@ -33,14 +33,14 @@ pytestmark = pytest.mark.usefixtures("small_heap")
 def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
     log = GenerationLog(20, torch.device("cpu"), profiler)
     trainer = tiny_trainer(learnable_market(), evolution=EvolutionConfig(population_size=population), log=log)
-    profiler.log_memory("baseline")
+    profiler.log_memory("baseline", counts=True)
     return trainer
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
     """Train a generation; return the memory line."""
     trainer.run_generation()
-    profiler.log_memory("generation")
+    profiler.log_memory("generation", counts=True)
     return profiler.summary_line()
 
 
@@ -100,7 +100,7 @@ def row(text: str, name: str) -> list[str]:
 def test_a_report_counts_kinds_and_classes_and_shows_change_and_growth(
     profiler: MemoryProfiler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On the console at every snapshot; after a generation as two tables."""
+    """Snapshots on the console, with counts after a generation, which is then shown as two tables."""
     caplog.set_level("INFO", "utils.memory_profiler")
     profiler.is_reporting = True
     trainer = trainer_of(profiler, population=4)

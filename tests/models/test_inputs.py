@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.bank import multi_scale_bank
-from data.features import CLOSE, MACD, MACD_SIGNAL, PRICES
+from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from models import inputs as module
 from models.inputs import INPUTS, TradeInputs

@@ -102,3 +102,16 @@ def test_it_says_whether_networks_can_learn_from_it(size: int, shown: str) -> No
     assert str(replay) == shown and replay.is_ready == shown.endswith("ready")
     assert replay.bytes_per_row <= 300
     assert sum(store.untyped_storage().nbytes() for store in replay.data.values()) == 50_000 * replay.bytes_per_row
+
+
+def test_a_sample_has_only_allowed_days_of_each_fold_and_all_of_them() -> None:
+    buffer = ReplayBuffer(50)
+    added = {name: torch.zeros(30) for name in FIELDS}
+    buffer.add({**added, "day": torch.arange(30, dtype=torch.int32) % 10})
+    allowed = torch.zeros(2, 10, dtype=torch.bool)
+    allowed[0, 2:5], allowed[1, 7] = True, True
+    rows = buffer.sample(40, torch.Generator().manual_seed(1), batches=6, allowed=allowed)
+    assert rows.shape == (6, 2, 40)
+    days = buffer.at(rows).day
+    assert set(days[:, 0].unique().tolist()) == {2, 3, 4} and set(days[:, 1].unique().tolist()) == {7}
+    assert len(rows[:, 1].unique()) == 3  # each of the rows of this day

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from data.features import CLOSE, OPEN, PRICES
+from data.features.nine import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
 from tests.paper.fake_alpaca import FakeAlpaca, served

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from data.features import CLOSE, NUM_FEATURES, PRICES
+from data.features.nine import CLOSE, NUM_FEATURES, PRICES
 from data.market import Market
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
 from tests.small_market import small_market

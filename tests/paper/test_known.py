@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.faults import changing
-from data.features import CLOSE, MACD, MACD_SIGNAL, PRICES
+from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from data.readjustment import price_step, readjustment
 from data.record import record_market

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features import OPEN
+from data.features.nine import OPEN
 from data.market import Market
 from environment.basket import Basket
 from environment.portfolio import Portfolio

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data import bank, loader
-from data.features import CLOSE, HIGH, PRICES
+from data.features.nine import CLOSE, HIGH, PRICES
 from data.loader import StockDataLoader
 from data.market import Market
 from environment import trading_env

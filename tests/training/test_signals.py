@@ -16,7 +16,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data.features import CLOSE
+from data.features.nine import CLOSE
 from data.market import Market
 from environment.basket import Basket
 from environment.trading_env import TradingEnvironment, trade_ledger

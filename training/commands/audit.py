@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
-from data.features import PRICES, NormalizationStats
+from data.features.nine import PRICES, NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, span_of
 from environment.trading_env import TradingEnvironment

@@ -105,7 +105,7 @@ def play_run(
     starts = consecutive_windows(days, played.rules.episode_steps).to(run.device)
     rules = simple_rules(run.market)
     if judging.rivals == "learned":
-        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit)
+        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit, results=run.results)
         rules = {**{name: one.rule for name, one in learned.items()}, **rules}
     if run.planted_scores is not None:
         tuning = spaced_windows(run.market.splits.train, steps, TUNING_WINDOWS).to(run.device)
@@ -151,9 +151,11 @@ def judge_training(
     path: Path,
     scores: PlantedScores | None,
 ) -> Evaluation:
-    """Judge the champion of a finished training run on its validation days."""
+    """Judge the champion of a finished training run on its validation days; end the training before."""
+    results = trainer.days.samples.results
+    trainer.end_training()
     agents = trainer.champion, trainer.fittest_agent, trainer.closed_form
-    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
+    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents, results)
     again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()
     return evaluate(run, "validation", trainer.val_env.account, config.evaluation, again)

@@ -51,7 +51,7 @@ RESULTS = (*EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png
 """Names of what is written at the end; the summary is uploaded last, since it marks the end."""
 FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
-PLOT_EVERY = 5
+PLOT_EVERY = 10
 """Generations between updates of the pictures."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "data of survivors only flatter every result"
@@ -106,7 +106,7 @@ def run_training(
             bequeath(inherited, trainer)
         is_file = config.census_every > 0 and not sys.stdout.isatty()
         get_profiler().is_reporting = config.memory_report == "on" or (config.memory_report == "auto" and is_file)
-        get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
+        get_profiler().log_memory("baseline", show_objects=config.census_every > 0, counts=True)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
 
@@ -180,12 +180,11 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     """Judge the champion, draw the pictures, write the summary and the page."""
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
-    trainer.end_training()
     evaluation = judge_training(trainer, config, run.path, scores)
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
-    get_profiler().log_memory("end", census=config.census_every > 0)
-    logger.debug("%s", get_profiler().final_summary())
+    get_profiler().log_memory("end", show_objects=config.census_every > 0, counts=True)
+    logger.debug("%s", get_profiler().history())
     write_evaluation(evaluation, run.path)
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from data.features import CLOSE
+from data.features.nine import CLOSE
 from training.evaluation import baselines
 from training.evaluation.answer import rivals
 from training.evaluation.judge import Evaluation

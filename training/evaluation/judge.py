@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from data.features import CLOSE, OPEN
+from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
 from training.evaluation.baselines import (

@@ -16,8 +16,8 @@ import torch
 from scipy.special import stdtr
 
 from data.bank import VOLATILITY, box_sums
-from data.features import CLOSE
 from data.features.inputs import FeatureInputs
+from data.features.nine import CLOSE
 from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio

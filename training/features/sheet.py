@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data.features import OPEN
 from data.features.catalogue import Feature
 from data.features.inputs import values_of
+from data.features.nine import OPEN
 from data.market import Market
 from models.inputs import INPUTS
 from training.forecasts.samples import Float32Array, Float64Array, Moments

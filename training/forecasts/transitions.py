@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from environment.ledger import Bars
+from environment.orders import is_delisted, salvage
 from models.inputs import InputRows, TradeInputs
 from models.policy import invested_share
 from models.replay_buffer import Batch, Transitions
@@ -106,16 +107,15 @@ def _daily(
     first = after[day + 1, stock]
     second = after[(first + 1).clamp(max=last + 1), stock]
     found = first.clamp(max=last)
-    leaves, fails = first - day > lost, second - first > lost
-    salvage = 1 - rules.delisting_loss / 100
+    leaves, fails = (is_delisted(sessions - 1, rules) for sessions in (first - day, second - first))
     if rules.fill == "next_open":
         paid = open_[found, stock]
-        got = torch.where(fails, close[found, stock] * salvage, open_[second.clamp(max=last), stock])
+        got = torch.where(fails, salvage(close[found, stock], rules), open_[second.clamp(max=last), stock])
         is_known = (first <= last) & ((second <= last) | (fails & (first + lost <= last)))
     else:
         paid, got, fails = close[day, stock], close[found, stock], torch.zeros_like(fails)
         is_known = first <= last
-    reward = torch.where(leaves, salvage, got / paid) * 100 - 100 - cost * (leaves | fails)
+    reward = torch.where(leaves, salvage(1.0, rules), got / paid) * 100 - 100 - cost * (leaves | fails)
     is_known |= leaves & (day + lost <= last)
     terminated = leaves | fails | ~is_known
     reward = torch.where(is_known, reward, 0.0).nan_to_num(0.0).float()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.features import CLOSE, OPEN, PRICES
+from data.features.nine import CLOSE, OPEN, PRICES
 from data.market import Market, span_of
 from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.features import CLOSE
+from data.features.nine import CLOSE
 from data.market import Market
 from training.paper.certificate import WINDOW, Stake
 from training.paper.journal import Journal

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.features import CLOSE, OPEN
+from data.features.nine import CLOSE, OPEN
 from data.market import Market
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.features import CLOSE, PRICES, indicators
+from data.features.nine import CLOSE, PRICES, indicators
 from data.market import Market
 from data.readjustment import Readjustment, readjustment
 from data.record import MarketRecord, history_of, past_ratios

@@ -117,12 +117,11 @@ class Session(Generic[Settings]):
             keep=self.settings.keep_checkpoints,
             on_written=self._upload_checkpoint,
         )
-        # What is frozen cannot be counted.
-        with contextlib.nullcontext() if get_profiler().is_reporting else frozen_heap(), writing as write:
+        with frozen_heap(), writing as write:
             for record in records:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
-                get_profiler().log_memory(GENERATION)
+                get_profiler().log_memory(GENERATION, counts=True)
                 log.append(record)
                 started = time.perf_counter()
                 write(trainer.generation, trainer.state_dict())

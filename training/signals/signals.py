@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data.features import CLOSE, HIGH, OPEN
+from data.features.nine import CLOSE, HIGH, OPEN
 from data.market import Market
 from environment import orders as order_rules
 from environment.basket import Basket

@@ -37,11 +37,12 @@ def frozen_heap() -> Iterator[None]:
 
 
 @contextmanager
-def thawed_heap() -> Iterator[None]:
+def thawed_heap(*, collects: bool = True) -> Iterator[None]:
     """Collect and show all objects in the block, those of `frozen_heap` included."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
-    gc.collect()
+    if collects:
+        gc.collect()
     yield
     if is_frozen:
         gc.freeze()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.peers.deep.lanes import Float32Array, flat, scaled
-from data.features import NUM_FEATURES, observed_features
+from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.trading_env import TradingEnvironment, windows_from
 from models.inputs import TradeInputs
