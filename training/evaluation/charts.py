@@ -44,7 +44,18 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
 def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
     """Return the equity that a chart can show apart: tables have all policies."""
     b = baselines
-    drawn = (b.CHAMPION, b.ALL_ORDERS, b.RANDOM, b.EQUAL, b.BENCHMARK, RIDGE, LIGHTGBM, b.MOMENTUM, b.RULE)
+    drawn = (
+        evaluation.judged,
+        b.CHAMPION,
+        b.ALL_ORDERS,
+        b.RANDOM,
+        b.EQUAL,
+        b.BENCHMARK,
+        RIDGE,
+        LIGHTGBM,
+        b.MOMENTUM,
+        b.RULE,
+    )
     return {name: curve for name, curve in evaluation.equity.items() if name in drawn}
 
 
