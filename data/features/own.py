@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,22 +36,31 @@ def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
     Raises:
         DataError: it cannot be read or run, or defines no function.
     """
+    own: dict[str, OwnFeature] = {
+        name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)
+    }
+    if not own:
+        raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
+    return own, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def public_names(path: Path, wanted: str) -> dict[str, Any]:
+    """Run a Python file of what is wanted; return its own functions and classes without an underscore, by name.
+
+    Raises DataError where it cannot be read or run.
+    """
     try:
-        contents = path.read_bytes()
         spec = importlib.util.spec_from_file_location("own_features", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except Exception as error:
-        raise DataError(f"expected a Python file of features, got {path} ({_told(error)}); mend it") from error
-    own: dict[str, OwnFeature] = {
-        name: function
-        for name, function in vars(module).items()
-        if inspect.isfunction(function) and function.__module__ == "own_features" and not name.startswith("_")
+        raise DataError(f"expected a Python file of {wanted}, got {path} ({_told(error)}); mend it") from error
+    return {
+        name: one
+        for name, one in vars(module).items()
+        if getattr(one, "__module__", "") == "own_features" and callable(one) and not name.startswith("_")
     }
-    if not own:
-        raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
-    return own, hashlib.sha256(contents).hexdigest()
 
 
 def own_columns(own: Mapping[str, OwnFeature], bars: WideBars) -> dict[str, Float32Array]:
@@ -74,13 +84,13 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
             frame = function(bars)
         values = np.asarray(frame, dtype=np.float64)
     except Exception as error:
-        raise DataError(f"expected feature {name!r} to be computed, got {_told(error)}; mend the function") from error
+        raise DataError(f"expected function {name!r} to be computed, got {_told(error)}; mend the function") from error
     is_aligned = not isinstance(frame, pd.DataFrame) or (
         frame.index.equals(pd.DatetimeIndex(bars.dates)) and frame.columns.equals(pd.Index(bars.tickers))
     )
     if values.shape != shape or not is_aligned:
         raise DataError(
-            f"expected a frame of days x tickers {shape} from feature {name!r}, got {type(frame).__name__} "
+            f"expected a frame of days x tickers {shape} from function {name!r}, got {type(frame).__name__} "
             f"{values.shape}{'' if is_aligned else ' with another index'}; return one in the form of bars.close"
         )
     with np.errstate(over="ignore"):
@@ -148,7 +158,7 @@ def _require_same(name: str, before: Float32Array, after: Float32Array, bars: Wi
     if differs.any():
         day, ticker = np.argwhere(differs)[0]
         raise DataError(
-            f"expected feature {name!r} to follow from bars up to its day, but of {bars.tickers[ticker]} on "
+            f"expected function {name!r} to follow from bars up to its day, but of {bars.tickers[ticker]} on "
             f"{bars.dates[day]} it was {before[day, ticker]:g} and became {after[day, ticker]:g} with all data after "
             f"{bars.dates[len(before) - 1]} {future}: it looks ahead; mend the function"
         )

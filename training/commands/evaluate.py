@@ -1,22 +1,23 @@
-"""`python main.py evaluate`: the champion of a run against baselines, with a verdict, tables, files and a page."""
+"""`python main.py evaluate`: a champion or anybody's policies against baselines: a verdict, tables, files and pages."""
 
 import dataclasses
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from data.record import data_fingerprint
-from data.splits import Span, consecutive_windows, spaced_windows
+import torch
+
+from data.splits import Span
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, benchmark_close, simple_rules, tune_planted
-from training.evaluation.export import log_evaluation, write_evaluation
-from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
+from training.evaluation.export import entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.play import EvaluationSetup, PlayedPolicies, play_all
-from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
+from training.evaluation.play import PlayedPolicies, play_all
+from training.evaluation.stage import stage_of
 from training.features.importance import importance
+from training.policies.judgement import TradedMarket, judge, load_market
+from training.policies.read import read_policy, read_scores
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.cli import command_line
@@ -28,30 +29,73 @@ from utils.runs.run_log import RunLog
 from utils.runs.seeding import named_generator
 
 
-def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
-    """Evaluate a run as asked, show it, and write it into `runs/NAME/evaluation-SPLIT/`.
+def run_evaluation(arguments: EvaluateArguments) -> None:
+    """Evaluate a run or policies as asked, show it, and write it into `evaluation-SPLIT` of `runs/NAME/` or of
+    `runs/judged/`.
 
     The same run, split, data, settings and earlier looks give the same `results.json`, trades and equity, bit for bit.
     A look at the holdout is entered into the ledger before anything is shown of it.
 
     Raises:
-        ConfigError, DataError: there is no such run, or its data cannot be used.
+        ConfigError, DataError: there is no such run, or its data cannot be used; or a policy cannot.
     """
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
+    if arguments.is_of_policies:
+        judge_policies(arguments, device)
+        return
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
     if arguments.split == "holdout" and not run.market.splits.holdout.days:
         raise ConfigError(
             f"expected a run with a holdout, got {run.path.name}, which uses all days of its data; leave --split out"
         )
-    names = ("random_pickers", "rivals", "rival_refit", "benchmark")
-    judging = dataclasses.replace(run.config.evaluation, **{name: getattr(arguments, name) for name in names})
-    evaluation = evaluate(run, arguments.split, Portfolio.on(run.market, run.config.env, device), judging, arguments)
+    env = Portfolio.on(run.market, run.config.env, device)
+    evaluation = evaluate(run, arguments.split, env, _judging(run.config, arguments), arguments)
     if evaluation.split == "holdout":
         evaluation = entered(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
     write_evaluation(evaluation, run.path / f"evaluation-{arguments.split}")
-    return evaluation
+
+
+def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
+    """Judge policies that are not a run's champion, beside that of the named run if there is one."""
+    policies = dict[str, Any]()
+    read = [read_policy(place) for place in arguments.policy]
+    read += [(arguments.scores.stem, read_scores(arguments.scores))] if arguments.scores else []
+    for name, policy in read:
+        if name in policies:
+            raise ConfigError(f"expected policies with different names, got two called {name!r}; rename one")
+        policies[name] = policy
+    if arguments.run is None:
+        market = load_market(arguments.data, arguments.config, device)
+    else:
+        run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
+        market = TradedMarket.of_run(run)
+    judgement = judge(
+        market,
+        policies,
+        split=arguments.split,
+        variants=arguments.variants,
+        judging=_judging(market.config, arguments),
+        is_continuous=arguments.continuous,
+        spend_look=arguments.spend_look,
+        runs_dir=arguments.runs_dir,
+        command=_command(arguments),
+    )
+    for evaluation in judgement.evaluations.values():
+        log_evaluation(evaluation)
+    judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
+
+
+def _judging(config: Config, arguments: EvaluateArguments) -> EvaluationConfig:
+    """Return the settings of an evaluation with those of the command line."""
+    names = ("random_pickers", "rivals", "rival_refit", "benchmark")
+    return dataclasses.replace(config.evaluation, **{name: getattr(arguments, name) for name in names})
+
+
+def _command(arguments: EvaluateArguments) -> str:
+    """Return the command line that repeats an evaluation."""
+    return command_line("evaluate", *changed_flags(EvaluateArguments(), arguments))
 
 
 def evaluate(
@@ -71,7 +115,7 @@ def evaluate(
         run.market,
         played,
         trials_beside(run.path) if split == "validation" else 1,
-        command_line("evaluate", *changed_flags(EvaluateArguments(), arguments)),
+        _command(arguments),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
@@ -90,59 +134,30 @@ def play_run(
     *,
     is_continuous: bool = False,
 ) -> PlayedPolicies:
-    """Play a run's champion and the baselines on some days: supervised ones, simple ones, and the planted rules.
-
-    Supervised baselines are fitted to the training days; planted rules are those of the built-in market.
+    """Play a run's champion and the baselines on some days, see `stage_of`.
 
     Args:
         draws: name of the generator of random selections.
         is_continuous: in one account that goes on over all of them.
     """
-    steps, played = run.config.env.episode_steps, env
-    if is_continuous:
-        whole = dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0)
-        played = Portfolio(env.bars, whole, goes_on=True)
-    starts = consecutive_windows(days, played.rules.episode_steps).to(run.device)
-    rules = simple_rules(run.market)
-    if judging.rivals == "learned":
-        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit, results=run.results)
-        rules = {**{name: one.rule for name, one in learned.items()}, **rules}
-    if run.planted_scores is not None:
-        tuning = spaced_windows(run.market.splits.train, steps, TUNING_WINDOWS).to(run.device)
-        rules = rules | tune_planted(env, run.planted_scores, tuning)
+    stage = stage_of(
+        run.market,
+        run.planted_scores,
+        env,
+        days,
+        judging,
+        run.basket,
+        is_continuous=is_continuous,
+        results=run.results,
+    )
     return play_all(
-        EvaluationSetup(
-            run.market, played, starts, benchmark_close(judging.benchmark, run.market, played, starts), run.basket
-        ),
+        stage.setup,
         run.champion,
-        rules,
+        stage.rules,
         random_selections=judging.random_pickers,
         generator=named_generator(run.config.seed, draws),
         others=run.beside,
     )
-
-
-def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
-    """Enter a look into the ledger of a folder of runs; return the evaluation with all looks at its days counted."""
-    days = (str(evaluation.dates[0]), str(evaluation.dates[-1]))
-    with locked_ledger(runs) as ledger:
-        looks = read_looks(runs, evaluation.market, *days)
-        trials = champions_looked_at(looks, (evaluation.name, evaluation.champion_generation))
-        evaluation = dataclasses.replace(evaluation, looks=looks, trials=trials)
-        look = Look(
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            evaluation.command,
-            evaluation.champion_generation,
-            *days,
-            evaluation.policies[CHAMPION]["return"].value,
-            evaluation.sentence,
-            evaluation.name,
-            data_fingerprint(evaluation.market),
-            evaluation.extends,
-        )
-        add_look(ledger, look)
-        looks.append(look)
-    return evaluation
 
 
 def judge_training(

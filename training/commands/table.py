@@ -73,7 +73,20 @@ class SavedRunArguments:
 
 @checked_dataclass
 class EvaluateArguments(SavedRunArguments):
-    """Judge the champion of a run against baselines; writes a report into the run's folder."""
+    """Judge a run's champion, or policies of your own, against baselines.
+
+    Policies of your own need no run: without --run they are judged on --data, or on the built-in market.
+    """
+
+    policy: tuple[str, ...] = ()
+    """Policies of your own: FILE.py or FILE.py:NAME, a function from wide bars to scores or a class with `act`, or the
+    FILE.zip of a model of Stable-Baselines3."""
+    scores: kinds.InputFile = None
+    """CSV or parquet file of your own scores: `date, ticker, score`, known at that day's close; above 0 asks for the
+    stock."""
+    variants: kinds.PositiveInt = 1
+    """Variants of these policies that were tried on these days, for which the verdict allows."""
+    config: kinds.SettingsFile = None
 
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each look at the holdout is recorded, and asks for --spend-look."""
@@ -91,9 +104,18 @@ class EvaluateArguments(SavedRunArguments):
     """CSV file (`date, close`) of a benchmark that the champion is compared with."""
     device: kinds.Device = "auto"
 
+    @property
+    def is_of_policies(self) -> bool:
+        """Whether policies of the user are judged, not a run's champion."""
+        return bool(self.policy or self.scores)
+
     def __post_init__(self) -> None:
         if self.split == "holdout":
             require_spent(self.spend_look)
+        if self.config and (self.run or not self.is_of_policies):
+            raise ConfigError("expected --config with policies of your own and without a run, which has its settings")
+        if self.variants > 1 and not self.is_of_policies:
+            raise ConfigError("expected --variants with policies of your own; for a champion trials are counted")
 
 
 @checked_dataclass

@@ -11,11 +11,11 @@ from data.record import MARKET
 from data.splits import FoldPlan, Splits, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.commands.evaluate import entered, play_run
+from training.commands.evaluate import play_run
 from training.commands.table import WalkForwardArguments
 from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
-from training.evaluation.export import FILES, log_evaluation, write_evaluation
+from training.evaluation.export import FILES, entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.play import join
 from training.run.market import load_market, remember_market

@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 
-from training.evaluation.baselines import CHAMPION, CLOSED, EQUAL, RANDOM, RULE
+from training.evaluation.baselines import CLOSED, EQUAL, RANDOM, RULE
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM
 from training.evaluation.verdict import yearly
@@ -49,7 +49,7 @@ def rivals(evaluation: Evaluation) -> list[Rival]:
             continue
         test = {RANDOM: verdict.selection, EQUAL: verdict.over_equal_weight}.get(name)
         if test is None:
-            test = yearly(mean_test(curves[CHAMPION].daily_profit[0] - curves[name].daily_profit[0], looks))
+            test = yearly(mean_test(curves[evaluation.judged].daily_profit[0] - curves[name].daily_profit[0], looks))
         sign = verdict.skills["selection"] if name == RANDOM else test.sign
         found.append(Rival(label, evaluation.policies[name]["return"].value, test, sign))
     return found
@@ -83,13 +83,17 @@ def untrained(evaluation: Evaluation) -> str:
 
 def answer(evaluation: Evaluation, **lines: object) -> str:
     """Return the result as a person reads it on a terminal, with further labelled lines at its end."""
-    champion, dates, is_synthetic = evaluation.policies[CHAMPION], evaluation.dates, evaluation.config.data is None
+    champion, dates, is_synthetic = (
+        evaluation.policies[evaluation.judged],
+        evaluation.dates,
+        evaluation.config.data is None,
+    )
     width = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
     head = f"RESULT  {evaluation.split}, {str(dates[0])[:7]} to {str(dates[-1])[:7]}, after costs"
     shown = [number(champion[name].value, decimals) for name, decimals in (("sharpe", 1), ("max_drawdown", 0))]
     said = [
         head,
-        f"{_cells(CHAMPION, champion['return'].value)}   Sharpe {shown[0]}   max drawdown {shown[1]} %",
+        f"{_cells(evaluation.judged, champion['return'].value)}   Sharpe {shown[0]}   max drawdown {shown[1]} %",
         f"{'':24}{'lead, % a year':>16}",
     ]
     for one in rivals(evaluation):

@@ -27,7 +27,7 @@ COLOURS = {
     baselines.RULE: "#A6761D",
 }
 """Of the policies that charts show apart, in all of them."""
-_COMPARED = (baselines.CHAMPION, baselines.EQUAL, LIGHTGBM)
+_COMPARED = (baselines.EQUAL, LIGHTGBM)
 _ROLLING = 126
 """Sessions of a rolling measure."""
 _EXTREME_STOCKS = 5
@@ -41,13 +41,23 @@ _LOSSES = {
 """What the losses are."""
 
 
+def colours(evaluation: Evaluation) -> dict[str, str]:
+    """Return the colours of the policies that charts show apart; that which is judged has the champion's."""
+    return COLOURS | {evaluation.judged: COLOURS[baselines.CHAMPION]}
+
+
 def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the policies' returns since the first day, with the middle of the random selections."""
     low, high = (gain_percent(edge) for edge in evaluation.random_band)
     lines = {name: gain_percent(equity) for name, equity in _drawn(evaluation).items()}
     bands = {"random selections, 5% to 95%": (low, high)}
     return Chart(
-        "Return since the first day, %", evaluation.dates, lines, bands=bands, note="After costs.", colours=COLOURS
+        "Return since the first day, %",
+        evaluation.dates,
+        lines,
+        bands=bands,
+        note="After costs.",
+        colours=colours(evaluation),
     )
 
 
@@ -62,22 +72,25 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
         end="at most {:.1f} %",
         told=np.min,
         note="Fall below the earlier peak.",
-        colours=COLOURS,
+        colours=colours(evaluation),
     )
 
 
 def rolling_charts(evaluation: Evaluation) -> list[Chart]:
     """Draw what is invested, by window, and the Sharpe ratio of the last half year where there are so many days."""
     curves, dates = evaluation.played.curves, evaluation.dates[1:]
-    names, windows = [name for name in _COMPARED if name in curves], evaluation.played.days.shape[1] - 1
+    names, windows = (
+        [name for name in (evaluation.judged, *_COMPARED) if name in curves],
+        evaluation.played.days.shape[1] - 1,
+    )
     invested = {name: np.repeat(100.0 * curves[name].exposure.mean(axis=0), windows) for name in names}
     note = "Mean of each window, share of the equity."
-    charts = [Chart("Exposure, %", dates, invested, "{:.0f} %", note=note, colours=COLOURS)]
+    charts = [Chart("Exposure, %", dates, invested, "{:.0f} %", note=note, colours=colours(evaluation))]
     if len(dates) > _ROLLING:
         returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
         sharpe = {str(name): own.to_numpy() for name, own in (YEAR_ROOT * returns.mean() / returns.std()).items()}
         note = f"Of the last {_ROLLING} sessions, a year."
-        charts.append(Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=COLOURS))
+        charts.append(Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=colours(evaluation)))
     return charts
 
 
@@ -105,18 +118,18 @@ def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
 
 def answer_bars(evaluation: Evaluation) -> list[Bar]:
     """Return the returns of champion and rivals, with its lead; blue where it is better, red where worse."""
-    earned = evaluation.policies[baselines.CHAMPION]["return"].value
-    rows = [(baselines.CHAMPION, earned, f"{number(earned, 1, is_signed=True)} %", 0)]
+    earned = evaluation.policies[evaluation.judged]["return"].value
+    rows = [(evaluation.judged, earned, f"{number(earned, 1, is_signed=True)} %", 0)]
     for one in rivals(evaluation):
         lead = f"{number(one.test.mean, 1, is_signed=True)} % a year: {one.word}"
-        text = f"{number(one.return_percent, 1, is_signed=True)} %; the champion leads by {lead}"
+        text = f"{number(one.return_percent, 1, is_signed=True)} %; the lead over it is {lead}"
         rows.append((one.label, one.return_percent, text, one.sign))
     return bars(rows)
 
 
 def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
     """Return the net profit of the champion's trades by "ticker" or "reason", best first; of stocks the extremes."""
-    trades, capital = evaluation.trades, evaluation.played.curves[baselines.CHAMPION].capital
+    trades, capital = evaluation.trades, evaluation.played.curves[evaluation.judged].capital
     net = 100.0 * (trades["profit"] - trades["costs"]) / capital
     sums = net.groupby(trades[by]).agg(["sum", "count"]).sort_values("sum", ascending=False, kind="stable")
     if len(sums) > 2 * _EXTREME_STOCKS:
@@ -130,7 +143,7 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
 
 def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
     """Return the equity that a chart can show apart: tables have all policies."""
-    return {name: curve for name, curve in evaluation.equity.items() if name in COLOURS}
+    return {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
 
 
 def gain_percent(equity: FloatArray) -> FloatArray:

@@ -2,15 +2,18 @@
 
 import dataclasses
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from data.record import data_fingerprint
 from training.evaluation import charts
 from training.evaluation.answer import answer, headline, untrained
-from training.evaluation.baselines import CHAMPION, RANDOM
+from training.evaluation.baselines import RANDOM
+from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
@@ -138,6 +141,29 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     logger.info("written to %s", folder)
 
 
+def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
+    """Enter a look into the ledger of a folder of runs; return the evaluation with all looks at its days counted."""
+    days = (str(evaluation.dates[0]), str(evaluation.dates[-1]))
+    with locked_ledger(runs) as ledger:
+        looks = read_looks(runs, evaluation.market, *days)
+        seen = champions_looked_at(looks, (evaluation.name, evaluation.champion_generation))
+        evaluation = dataclasses.replace(evaluation, looks=looks, trials=evaluation.trials - 1 + seen)
+        look = Look(
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            evaluation.command,
+            evaluation.champion_generation,
+            *days,
+            evaluation.policies[evaluation.judged]["return"].value,
+            evaluation.sentence,
+            evaluation.name,
+            data_fingerprint(evaluation.market),
+            evaluation.extends,
+        )
+        add_look(ledger, look)
+        looks.append(look)
+    return evaluation
+
+
 def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
     return document(
@@ -147,12 +173,12 @@ def render(evaluation: Evaluation) -> str:
         limit=TAIL,
         report=evaluation,
         facts=_facts(evaluation),
-        champion=evaluation.policies[CHAMPION],
+        champion=evaluation.policies[evaluation.judged],
         headline=headline(evaluation) if evaluation.config.data is not None else "",
         answer=charts.answer_bars(evaluation),
         untrained=untrained(evaluation),
         equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
-        monthly=monthly_returns(evaluation.dates, evaluation.equity[CHAMPION]),
+        monthly=monthly_returns(evaluation.dates, evaluation.equity[evaluation.judged]),
         by_stock=charts.profit_bars(evaluation, "ticker"),
         by_reason=charts.profit_bars(evaluation, "reason"),
         months=_MONTHS,

@@ -16,9 +16,7 @@ from models.evidence import Evidence
 from training.evaluation.baselines import (
     ALL_ORDERS,
     BASKET,
-    BEST_AGENT,
     CHAMPION,
-    CLOSED,
     EQUAL,
     HOLD,
     ORACLE,
@@ -28,6 +26,7 @@ from training.evaluation.baselines import (
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
+from training.evaluation.score_check import ScoreCheck, check_scores
 from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, explained_share, information_coefficients, summed_up
 from utils import metrics
@@ -48,6 +47,10 @@ NOTES: dict[Split, str] = {
 CHOSEN_IN_A_SWEEP = (
     "Settings are chosen on validation days by the sweep that this run belongs to: the verdict allows for all of its "
     "trials, {trials:,}."
+)
+VARIANTS = (
+    "Policies tried on these days, for which the verdict allows, by --variants and recorded looks: {trials:,}. Nothing "
+    "else tells of them, and days that a policy was fitted to prove nothing."
 )
 _BAND = (5, 95)
 _TRADE_COLUMNS = [
@@ -105,9 +108,9 @@ class Overfitting:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One or more champions judged on days that follow one another: the source of tables, files and the page.
+    """A policy or champions judged on days that follow one another: the source of tables, files and the page.
 
-    The champion comes first in every mapping by policy.
+    The judged policy comes first in every mapping by policy.
     """
 
     name: str
@@ -135,6 +138,13 @@ class Evaluation:
     """In each champion."""
     importance: Mapping[str, float] = field(default_factory=dict)
     """What each input is worth to the champion on these days, by name, see `training.features.importance`."""
+    has_code: bool = True
+    """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
+
+    @property
+    def judged(self) -> str:
+        """Return the name of the policy that is judged."""
+        return next(iter(self.played.curves))
 
     @cached_property
     def policies(self) -> dict[str, dict[str, Estimate]]:
@@ -150,12 +160,12 @@ class Evaluation:
     def verdict(self) -> Verdict:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
-        # The best baseline is sought among policies that do not know what is planted.
-        no_baselines = (CHAMPION, ALL_ORDERS, BASKET, BEST_AGENT, CLOSED, RANDOM, EQUAL, HOLD, RULE, ORACLE)
-        others = [name for name in profit if name not in no_baselines]
-        champion, equal = (float(played.curves[name].exposure.mean()) for name in (CHAMPION, EQUAL))
+        # The best baseline is sought among policies that do not know what is planted, and are not judged themselves.
+        no_baselines = (self.judged, ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in no_baselines]
+        champion, equal = (float(played.curves[name].exposure.mean()) for name in (self.judged, EQUAL))
         return verdict(
-            profit[CHAMPION][0],
+            profit[self.judged][0],
             profit[RANDOM],
             Shifted(played.shifted.daily_profit, played.known_share, played.held_profit),
             profit[EQUAL][0],
@@ -173,7 +183,7 @@ class Evaluation:
     def suspicion(self) -> str:
         """Return a warning where forecasts are better than they can be without knowing the future."""
         if self.explained <= TOO_GOOD:
-            return ""
+            return self.check.suspicion if self.check else ""
         return (
             f"Forecasts explain {100 * self.explained:.0f} % of the next session's moves out of sample: more than any "
             "market allows; look for a leak, such as prices or columns that are dated a day early."
@@ -213,11 +223,21 @@ class Evaluation:
 
         From open to close, after the day of the score; rule and oracle of a built-in market do not count.
         """
+        scores = (score for name, score in self.played.scores.items() if name not in (RULE, ORACLE))
+        return max((explained_share(score, self.moves) for score in scores), default=0.0)
+
+    @cached_property
+    def moves(self) -> Array:
+        """Return the (W * D, n) log returns of the sessions after the days of scores, from open to close."""
         following = self.played.days[:, 1:].ravel()
         bars = self.market.data_array[following][:, self.market.investable_columns].astype(np.float64)
-        moves = np.log(bars[..., CLOSE] / bars[..., OPEN])
-        scores = (score for name, score in self.played.scores.items() if name not in (RULE, ORACLE))
-        return max((explained_share(score, moves) for score in scores), default=0.0)
+        return np.asarray(np.log(bars[..., CLOSE] / bars[..., OPEN]))
+
+    @cached_property
+    def check(self) -> ScoreCheck | None:
+        """Compare the scores of a policy without code with what follows them; None of one with code, or without any."""
+        scores = self.played.scores.get(self.judged)
+        return None if self.has_code or scores is None else check_scores(scores, self.moves, self.played.results)
 
     @cached_property
     def overfitting(self) -> Overfitting:
@@ -226,11 +246,13 @@ class Evaluation:
         Without skill the ratio of T independent days has mean 0 and deviation 1 / sqrt(T - 1) (Bailey & Lopez de Prado
         2012, at a ratio of 0), which stands for the deviation over trials.
         """
-        champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (CHAMPION, EQUAL))
+        champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (self.judged, EQUAL))
         best = expected_best(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
         deflated, days = deflated_ratio(champion - equal, best), len(champion)
         needed, is_of_sweep = minimum_track_record(champion), self.split == "validation" and self.trials > 1
         note = CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
+        if self.judged != CHAMPION:
+            note = VARIANTS.format(trials=self.trials)
         return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, days, needed, note)
 
     @cached_property
@@ -266,7 +288,7 @@ class Evaluation:
         dates = market.dates.astype("datetime64[D]").astype(str).tolist()
         rows = [
             {
-                **{"policy": CHAMPION, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
+                **{"policy": self.judged, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
                 **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry")},
                 "exit_date": None if trade["exit_day"] is None else dates[trade["exit_day"]],
             }
@@ -276,7 +298,7 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        tested = f"walk-forward test of {len(self.folds)} champions" if self.folds else f"champion on {self.split}"
+        tested = f"walk-forward test of {len(self.folds)} champions" if self.folds else f"{self.judged} on {self.split}"
         return f"{self.name}: {tested}"
 
     @property
@@ -288,7 +310,8 @@ class Evaluation:
                 f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
                 f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
             )
-        return [*self.overfitting.lines, self.overfitting.note, text]
+        checked = [self.check.sentence] if self.check else []
+        return [*self.overfitting.lines, self.overfitting.note, text, *checked]
 
     @property
     def biases(self) -> dict[str, str]:

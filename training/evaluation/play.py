@@ -145,8 +145,12 @@ def play_agent(
         setup.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
     )
-    trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
-    return _curves(env, invested, 1), trades, purchases(env)
+    return _curves(env, invested, 1), _trades(env), purchases(env)
+
+
+def _trades(env: Portfolio) -> list[dict[str, Any]]:
+    """List the trades of finished windows, each with its window."""
+    return [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
 
 
 def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
@@ -302,10 +306,10 @@ class PlayedPolicies:
     """The accounts of all policies that are compared, by policy."""
 
     curves: Mapping[str, EquityCurves]
-    """The champion first, then what it consists of; only those of the random selections hold many policies, which
-    repeat its orders beside its basket."""
+    """The judged policy first, a champion with what it consists of; only those of the random selections hold many
+    policies, which repeat its orders beside its basket."""
     trades: Sequence[dict[str, Any]]
-    """Of the champion; amounts are those of the capital that follows the agents."""
+    """Of the judged policy; amounts are those of the capital that follows the agents."""
     days: npt.NDArray[np.int64]
     """(W, D + 1) day indices of the windows."""
     at_cost: Mapping[float, Mapping[str, EquityCurves]]
@@ -322,6 +326,35 @@ class PlayedPolicies:
     """(W * D, n) results of trades ordered on these days, NaN where not known."""
 
 
+@dataclass(frozen=True)
+class OwnAccount:
+    """A policy's account, all orders its own, with what it takes to judge it."""
+
+    curves: EquityCurves
+    trades: Sequence[dict[str, Any]]
+    """See `trade_ledger`, with the `window` of each."""
+    purchases: Orders
+    """(steps, orders per day, windows) each, the size 0 where nothing was bought."""
+    scores: Array | None = None
+    """(W * D, n) on each day of the windows but the last, NaN: none; None where it orders without scores."""
+    share: float = 1.0
+    """Of the capital that follows it; the rest holds the basket."""
+
+
+def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent) -> OwnAccount:
+    """Play an agent's account, with its scores and the share of the capital that it is worth."""
+    judged = setup.judged
+    forecasts = agent.forecasts(setup.market, days=judged)
+    scores = agent_scores(forecasts, 0.5 * float(agent.rate), judged.start, judged.stop - judged.start)
+    return OwnAccount(*play_agent(setup, agent, forecasts), scores, agent.share)
+
+
+def account_by(setup: EvaluationSetup, act: Callable[[int], object], scores: Array | None = None) -> OwnAccount:
+    """Play the account of a policy that orders on each step by `act`, which ends the day."""
+    curves, env = _play_days(setup, 1, act), setup.env
+    return OwnAccount(curves, _trades(env), purchases(env), scores)
+
+
 def play_all(
     setup: EvaluationSetup,
     agent: DDPGAgent,
@@ -332,36 +365,61 @@ def play_all(
     others: Mapping[str, DDPGAgent] | None = None,
 ) -> PlayedPolicies:
     """Play the champion, other agents and all baselines; champion and baselines again under other costs."""
-    judged, rules = setup.judged, setup.env.rules
+    own = account_of_agent(setup, agent)
+    beside = {name: account_of_agent(setup, other).curves for name, other in (others or {}).items()}
+    if CLOSED in beside:  # it bets as the champion does
+        held = play_held(setup)[BASKET]
+        beside[CLOSED] = followed(beside[CLOSED], held, agent.share, setup.env.rules.exposure)
+    return play_judged(
+        setup, CHAMPION, own, score_rules, random_selections=random_selections, generator=generator, beside=beside
+    )
+
+
+def play_judged(
+    setup: EvaluationSetup,
+    name: str,
+    own: OwnAccount,
+    score_rules: Mapping[str, ScoreRule],
+    *,
+    random_selections: int,
+    generator: torch.Generator,
+    beside: Mapping[str, EquityCurves],
+) -> PlayedPolicies:
+    """Play all baselines beside a policy's account, and both again under other costs.
+
+    Args:
+        name: of the policy; of the champion alone it is shown of what it consists.
+        beside: accounts of other policies, which are shown, and nothing else.
+    """
+    judged, rules, share, exposure = setup.judged, setup.env.rules, own.share, setup.env.rules.exposure
     first, days = judged.start, judged.stop - judged.start
-    forecasts, share, exposure = agent.forecasts(setup.market, days=judged), agent.share, rules.exposure
 
-    def play(setup: EvaluationSetup, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
+    def play(setup: EvaluationSetup, account: EquityCurves, count: int) -> dict[str, EquityCurves]:
         held = play_held(setup)
-        own = {CHAMPION: followed(agents, held[BASKET], share, exposure), ALL_ORDERS: agents, BASKET: held.pop(BASKET)}
-        drawn = followed(play_random(setup, plan, count, generator), own[BASKET], share, exposure)
-        return {**own, RANDOM: drawn, **held, **play_rules(setup, score_rules)}
+        whole = {name: followed(account, held[BASKET], share, exposure), ALL_ORDERS: account, BASKET: held.pop(BASKET)}
+        drawn = followed(play_random(setup, own.purchases, count, generator), whole[BASKET], share, exposure)
+        return {**whole, RANDOM: drawn, **held, **play_rules(setup, score_rules)}
 
-    agents, trades, plan = play_agent(setup, agent, forecasts)
-    curves, at_cost = play(setup, agents, random_selections), {}
-    for name, other in (others or {}).items():
-        own = play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
-        curves[name] = followed(own, curves[BASKET], share, exposure) if name == CLOSED else own
+    curves, at_cost = {**play(setup, own.curves, random_selections), **beside}, {}
     for bps in progress(COSTS_BPS, "judge", "cost level"):
         other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
-        again = execute_again(other_setup, plan)
+        again = execute_again(other_setup, own.purchases)
         at_cost[bps] = play(other_setup, again, min(random_selections, _RANDOM_AT_COST))
-    scores = {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
-    shifted = play_shifted(setup, plan, random_selections, generator)
+    scores = {} if own.scores is None else {name: own.scores}
+    scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
+    shifted, basket = play_shifted(setup, own.purchases, random_selections, generator), curves[BASKET]
+    if name != CHAMPION:  # which alone consists of two accounts
+        for found in (curves, *at_cost.values()):
+            del found[ALL_ORDERS], found[BASKET]
     return PlayedPolicies(
         curves,
-        [_scaled(trade, exposure * share) for trade in trades if share > 0],
+        [_scaled(trade, exposure * share) for trade in own.trades if share > 0],
         setup.days,
         at_cost,
-        followed(shifted, curves[BASKET], share, exposure),
-        exposure * (1.0 - share) * curves[BASKET].daily_profit[0],
-        known_share(plan, rules),
-        {CHAMPION: agent_scores(forecasts, 0.5 * float(agent.rate), first, days), **scores},
+        followed(shifted, basket, share, exposure),
+        exposure * (1.0 - share) * basket.daily_profit[0],
+        known_share(own.purchases, rules),
+        scores,
         trade_results(setup.env.bars, rules, first, days),
     )
 

@@ -100,4 +100,5 @@ def open_saved_run(
     # The record has the stocks that may be bought, so that their list may be gone.
     market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     market = pinned(run.path, market)
-    return SavedRun(run.path, config, market, scores, torch.device(device), generation, **saved)
+    champion, best, start = saved["champion"], saved["best_agent"], saved.get("closed_form")
+    return SavedRun(run.path, config, market, scores, torch.device(device), generation, champion, best, start)

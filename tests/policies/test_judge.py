@@ -1,0 +1,299 @@
+"""Policies of anybody against what is known of them: equal rules earn equal money, and leaks are named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from data.features.wide import WideBars
+from main import main
+from tests.tiny_run import TINY, run, unjudged
+from training import api
+from training.api import TradedMarket, judge, load_market
+from training.evaluation.measures import METRICS
+from utils.config.trader import EvaluationConfig
+from utils.errors import ConfigError, DataError
+
+pytestmark = pytest.mark.usefixtures("restore_process")
+QUICK = EvaluationConfig(rivals="none", random_pickers=40)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policies") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def market(tiny: Path) -> TradedMarket:
+    """The built-in market of the tiny settings."""
+    return load_market(settings=tiny)
+
+
+def drift(bars: WideBars) -> pd.DataFrame:
+    return np.log(bars.close).diff(60)
+
+
+def short_drift(bars: WideBars) -> pd.DataFrame:
+    return np.log(bars.close).diff(5)
+
+
+class Idle:
+    """A policy that orders nothing."""
+
+    def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
+        assert observation["portfolio"].ndim == 2 and np.ndim(info["day_index"]) == 0
+        return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))
+
+
+class Counting(Idle):
+    """A policy that remembers, and so must not be shared by windows."""
+
+    def __init__(self) -> None:
+        self.days: list[int] = []
+
+    def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
+        self.days.append(int(info["day_index"]))
+        assert np.diff(self.days).tolist() == [1] * (len(self.days) - 1)
+        action = super().act(observation, info)
+        action[self.days[0] % len(action), 0] = 4.0
+        return action
+
+
+def of_validation(market: TradedMarket, scores: pd.DataFrame) -> pd.DataFrame:
+    """Scores without training days, so that nothing is tuned on them."""
+    first = market.market.dates[market.market.splits.validation.first]
+    return scores[scores.index >= first]
+
+
+def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:
+    """60-day momentum is a baseline; as a frame of scores, wide or long, it is the same trader."""
+    wide = of_validation(market, drift(market.market.wide(market.market.investable_columns)))
+    long = wide.rename_axis(index="date", columns="ticker").stack().rename("score").reset_index()
+    found = judge(market, {"wide": wide, "long": long.sample(frac=1.0, random_state=0)}, judging=QUICK)
+    for name in ("wide", "long"):
+        pd.testing.assert_series_equal(found.table.loc[name], found.table.loc["60-day momentum"], check_names=False)
+        np.testing.assert_array_equal(found.equity[name], found.equity["60-day momentum"])
+    assert set(found.trades["policy"]) == {"wide", "long"}
+    assert set(found.table.columns) == {*METRICS, "rank_ic"}
+    parts = found.evaluations["wide"].verdict
+    total = parts.selection.mean + parts.timing.mean + parts.exposure.mean
+    windows = found.evaluations["wide"].played.curves["wide"].daily_profit[0]
+    assert total == pytest.approx(252 * windows.mean())
+    assert found.verdict["wide"] == found.evaluations["wide"].sentence
+
+
+def test_a_function_is_the_frame_that_it_returns(market: TradedMarket) -> None:
+    stocks = market.market.investable_columns
+    found = judge(market, {"code": short_drift, "frame": short_drift(market.market.wide(stocks))}, judging=QUICK)
+    np.testing.assert_array_equal(found.equity["code"], found.equity["frame"])
+    assert found.table.loc["code", "trades"] > 0
+    said = {name: " ".join(one.caveats) for name, one in found.evaluations.items()}
+    assert "cannot be audited" in said["frame"] and "cannot be audited" not in said["code"]
+
+
+def test_a_policy_that_orders_nothing_keeps_its_cash(market: TradedMarket) -> None:
+    found = judge(market, {"idle": Idle, "one": Idle()}, judging=QUICK)
+    for name in ("idle", "one"):
+        assert (found.equity[name] == market.config.env.initial_capital).all()
+        assert found.table.loc[name, "trades"] == 0
+        assert not found.evaluations[name].verdict.has_skill
+
+
+def test_each_window_has_an_object_of_its_own(market: TradedMarket) -> None:
+    assert judge(market, {"counting": Counting}, judging=QUICK).table.loc["counting", "trades"] > 0
+
+
+class Model:
+    """What is used of a model of Stable-Baselines3: flat observations, actions between -1 and 1."""
+
+    def __init__(self, market: TradedMarket, coefficient: float) -> None:
+        stocks = len(market.market.investable_columns)
+        env = api.TradingEnvironment.on(market.market, market.config.env)
+        self.observation_space = gym.spaces.flatten_space(env.observation_space)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (2 * stocks,), np.float32)
+        self.mode = np.tile([coefficient / 5.0 - 1.0, -0.5], stocks).astype(np.float32)
+
+    def predict(self, observation: Any, deterministic: bool = False) -> tuple[Any, None]:
+        assert deterministic and observation.shape == self.observation_space.shape
+        return self.mode, None
+
+
+def test_a_models_actions_are_scaled_to_the_environments(market: TradedMarket) -> None:
+    found = judge(market, {"buys": Model(market, 4.0), "waits": Model(market, 0.5)}, judging=QUICK)
+    assert found.table.loc["waits", "trades"] == 0 < found.table.loc["buys", "trades"]
+    first = found.trades.iloc[0]
+    assert first["value"] == pytest.approx(4.0 * market.config.env.stake)
+    assert first["target_price"] == pytest.approx(1.2 * first["entry_price"])
+
+
+def weights(bars: WideBars) -> pd.DataFrame:
+    """Return 4 % of the first stock from Monday to Wednesday."""
+    frame = bars.close * 0.0
+    frame.iloc[:, 0] = np.where(pd.DatetimeIndex(frame.index).day_of_week < 3, 0.04, 0.0)
+    return frame
+
+
+def test_weights_are_bought_as_they_are_and_sold_at_zero(market: TradedMarket) -> None:
+    weights.returns = "weights"  # type: ignore[attr-defined]
+    trades = judge(market, {"weights": weights}, judging=QUICK).trades
+    assert set(trades["ticker"]) == {"S000"} and len(trades) > 3
+    np.testing.assert_allclose(trades["value"], 0.04 * market.config.env.initial_capital, rtol=1e-6)
+    sold = trades[trades["reason"] == "sold"]
+    assert len(sold) and set(pd.to_datetime(sold["exit_date"]).dt.day_of_week) == {4}, "decided on Thursday"
+
+
+def test_variants_cost_evidence(market: TradedMarket) -> None:
+    one, many = (
+        judge(market, {"code": short_drift}, judging=QUICK, variants=count).evaluations["code"] for count in (1, 40)
+    )
+    assert (one.verdict.trials, many.verdict.trials) == (1, 40)
+    assert many.verdict.selection.p_value >= one.verdict.selection.p_value
+    deflated = [found.overfitting.deflated_information_ratio for found in (many, one)]
+    assert deflated[0] is not None and deflated[1] is not None and deflated[0] < deflated[1]
+
+
+POLICIES = """
+import numpy as np
+
+def fair(bars):
+    return np.log(bars.close).diff(5)
+
+def peeks(bars):
+    return np.log(bars.close).diff().shift(-1)
+
+class Broken:
+    def act(self, observation, info):
+        return np.zeros(3)
+
+def negative(bars):
+    return -bars.close
+"""
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(POLICIES)
+    return path
+
+
+def evaluate(tmp_path: Path, *words: str) -> int:
+    quick = ["--random-pickers", "20", "--rivals", "none", "--threads", "1", "--device", "cpu"]
+    return main(["evaluate", "--runs-dir", str(tmp_path / "runs"), *quick, *words])
+
+
+def test_a_command_judges_without_a_run(tmp_path: Path, tiny: Path, policies: Path) -> None:
+    words = ("--policy", f"{policies}:fair", "--config", str(tiny), "--variants", "7")
+    assert evaluate(tmp_path, *words) == 0
+    folder = tmp_path / "runs" / "judged" / "evaluation-validation" / "fair"
+    found = json.loads((folder / "results.json").read_text())
+    assert found["verdict"]["trials"] == 7 and "fair" in found["policies"] and "champion" not in found["policies"]
+    assert "fair" in (folder / "report.html").read_text() and (folder / "trades.csv").is_file()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert evaluate(tmp_path, *words) == 0
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_holdout_is_spent_and_counted_for_any_policy(tmp_path: Path, tiny: Path, policies: Path) -> None:
+    words = ("--policy", f"{policies}:fair", "--config", str(tiny), "--split", "holdout")
+    assert evaluate(tmp_path, *words) == 2
+    for _ in range(2):
+        assert evaluate(tmp_path, *words, "--spend-look") == 0
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "holdout.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and len({row["run"] for row in rows}) == 1
+
+
+def test_a_champion_is_shown_beside_the_policies(tmp_path: Path, tiny: Path, policies: Path) -> None:
+    own = tmp_path / "tiny.toml"
+    own.write_text(tiny.read_text())
+    with unjudged():
+        assert run(own, "--run", "one") == 0
+    assert evaluate(tmp_path, "--run", "one") == 0
+    assert evaluate(tmp_path, "--run", "one", "--policy", f"{policies}:fair") == 0
+    folder = tmp_path / "runs" / "one"
+    alone = pd.read_csv(folder / "evaluation-validation" / "equity.csv")
+    beside = pd.read_csv(folder / "evaluation-validation" / "fair" / "equity.csv")
+    np.testing.assert_array_equal(alone["champion"], beside["champion"])
+    np.testing.assert_array_equal(alone["equal weight"], beside["equal weight"])
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("mine.py:peeks", "'peeks' to follow from bars up to its day, but of S00"),
+        ("mine.py", "got fair, peeks, Broken, negative"),
+        ("mine.py:fare", "the nearest is 'fair'"),
+        ("mine.py:Broken", "expected an action (6, 2) of policy 'Broken'"),
+        ("mine.py:negative", "expected scores of 'negative' above 0"),
+        ("none.py", "expected an existing FILE.py"),
+        ("broken.py", "expected a Python file of policies"),
+        ("scores.csv", "expected columns date, ticker, score"),
+        ("twice.csv", "got two of S000 on 2010-01-04"),
+        ("words.csv", "numbers in"),
+        ("elsewhere.csv", "for days and tickers of the data"),
+        ("model.zip", "model"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(
+    place: str, said: str, tmp_path: Path, tiny: Path, policies: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "model.zip").write_bytes(b"no archive")
+    (tmp_path / "scores.csv").write_text("date,ticker,scores\n2010-01-04,S000,1\n")
+    (tmp_path / "twice.csv").write_text("date,ticker,score\n2010-01-04,S000,1\n2010-01-04,S000,2\n")
+    (tmp_path / "words.csv").write_text("date,ticker,score\n2010-01-04,S000,high\n")
+    (tmp_path / "elsewhere.csv").write_text("date,ticker,score\n2010-01-04,AAPL,1\n")
+    flag = "--scores" if place.endswith(".csv") else "--policy"
+    assert evaluate(tmp_path, flag, str(policies.parent / place), "--config", str(tiny)) == 2
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert said in last and "Traceback" not in last
+
+
+def test_names_of_baselines_and_lone_flags_are_refused(market: TradedMarket, tmp_path: Path, tiny: Path) -> None:
+    with pytest.raises(ConfigError, match="names of their own"):
+        judge(market, {"equal weight": short_drift}, judging=QUICK)
+    with pytest.raises(DataError, match="looks ahead"):
+        judge(market, {"peeks": lambda bars: bars.close.shift(-1)}, judging=QUICK)
+    assert evaluate(tmp_path, "--variants", "3") == 2
+    assert evaluate(tmp_path, "--config", str(tiny)) == 2
+
+
+def test_the_environment_is_registered(tiny: Path) -> None:
+    env = gym.make(api.ENVIRONMENT_ID, settings=tiny)
+    starts = [env.reset()[1]["day_index"] for _ in range(12)]
+    assert len(set(starts)) > 3
+    again = [env.reset(seed=5)[1]["day_index"] for _ in range(2)]
+    assert again[0] == again[1]
+    same = gym.make(api.ENVIRONMENT_ID, settings=tiny, random_windows=False)
+    assert len({same.reset()[1]["day_index"] for _ in range(3)}) == 1
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_the_documented_names_are_those_of_the_module() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert all(f"`{name}" in documented for name in api.__all__) and f"version {api.API_VERSION}" in documented
+
+
+def test_a_run_is_trained_opened_and_judged(tmp_path: Path, tiny: Path) -> None:
+    config = load_market(settings={**api_settings(tiny), "runs_dir": str(tmp_path), "run": "api"}).config
+    with unjudged():
+        trained = api.train(config)
+    opened = api.open_run(tmp_path, "api")
+    assert (trained.name, trained.generation) == (opened.name, opened.generation) == ("api", 2)
+    found = judge(TradedMarket.of_run(opened), {"code": short_drift}, judging=QUICK)
+    assert {"champion", "code"} <= set(found.table.index)
+    pages = found.save_page(tmp_path / "pages")
+    assert [page.parent.name for page in pages] == ["code"] and all(page.is_file() for page in pages)
+
+
+def api_settings(tiny: Path) -> dict[str, Any]:
+    from utils.config.settings import read_settings
+
+    return read_settings(tiny)

@@ -1,0 +1,50 @@
+"""Scores dated early are told from honest ones, on prices of which it is known which are which."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from training.evaluation.score_check import TOO_GOOD, ScoreCheck, check_scores
+
+DAYS, STOCKS, HOLDING = 400, 30, 20
+
+
+@pytest.fixture(scope="module")
+def returns() -> pd.DataFrame:
+    """Daily log returns: noise about a slow drift, whose skill is honest."""
+    rng = np.random.default_rng(3)
+    drift = pd.DataFrame(rng.standard_normal((DAYS, STOCKS))).ewm(halflife=10).mean().to_numpy()
+    return pd.DataFrame(0.01 * rng.standard_normal((DAYS, STOCKS)) + 0.01 * np.roll(drift, 1, axis=0))
+
+
+def check(scores: pd.DataFrame, returns: pd.DataFrame) -> ScoreCheck:
+    moves = returns.shift(-1).to_numpy()
+    results = returns.rolling(HOLDING).sum().shift(-HOLDING).to_numpy()
+    return check_scores(scores.to_numpy(), moves, results)
+
+
+@pytest.mark.parametrize("window", [1, 5, 20, 60])
+def test_past_returns_are_honest_and_dated_early_they_are_not(window: int, returns: pd.DataFrame) -> None:
+    past = returns.rolling(window).sum()
+    assert check(past, returns).explained < TOO_GOOD < check(past.shift(-1), returns).explained
+
+
+@pytest.mark.parametrize("ahead", [1, 5, 20])
+def test_returns_of_the_future_are_found(ahead: int, returns: pd.DataFrame) -> None:
+    scores = returns.rolling(ahead).sum().shift(-ahead)
+    assert check(scores, returns).suspicion and not check(scores.shift(ahead), returns).suspicion
+
+
+def test_scale_and_order_preserving_changes_do_not_matter(returns: pd.DataFrame) -> None:
+    past = returns.rolling(5).sum()
+    one, other = (check(scores, returns) for scores in (past, np.exp(5 * past) - 7))
+    assert vars(one) == pytest.approx(vars(other))
+
+
+def test_scores_that_never_change_or_are_missing_have_no_news(returns: pd.DataFrame) -> None:
+    constant = pd.DataFrame(np.tile(np.arange(STOCKS, dtype=float), (DAYS, 1)))
+    assert check(constant, returns).explained < TOO_GOOD
+    missing = constant * np.nan
+    found = check_scores(missing.to_numpy(), returns.to_numpy(), returns.to_numpy())
+    assert found.explained == 0.0 and np.isnan(found.rank_ic)
+    assert "nan" in found.sentence

@@ -1,0 +1,140 @@
+"""The accounts of policies that are not this program's: scores, functions of bars, and classes that act."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from data.features.own import audit_features, own_columns
+from data.market import Market
+from environment.trading_env import Observation, TradingEnvironment, windows_from
+from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
+from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
+from training.evaluation.stage import Stage
+from training.policies.read import wide_scores
+from training.rollout import step_by
+from utils.errors import DataError, first_line
+
+Array = NDArray[np.float32]
+WEIGHTS = "weights"
+"""Value of a function's attribute `returns` that makes its frame one of target weights."""
+
+
+def has_code(policy: Any) -> bool:
+    """Tell whether a policy can be called, so that a leak is looked for by other means than its scores."""
+    return not isinstance(policy, pd.DataFrame)
+
+
+def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
+    """Play a policy's account on the windows of a stage.
+
+    Args:
+        policy: a function of wide bars, which is audited first; a frame of scores; a class or an object with
+            `act(observation, info)`; or a model with `predict(observation)`, as those of Stable-Baselines3.
+
+    Raises:
+        DataError: it fails, looks ahead, or scores none of these days.
+    """
+    if hasattr(policy, "act") or hasattr(policy, "predict"):
+        return _account_of_actor(name, policy, stage.setup)
+    setup, rule = stage.setup, rule_of(name, policy, stage)
+    judged = rule.scores[setup.judged]
+    if not (judged > 0).any():
+        first, last = setup.market.dates[[setup.judged.start, setup.judged.stop - 1]].astype("datetime64[D]")
+        raise DataError(
+            f"expected scores of {name!r} above 0, which ask for a stock, from {first} to {last}, got "
+            f"{np.isfinite(judged).sum():,} scores, none above 0; give scores of these days around 0, such as ranks "
+            "less their median"
+        )
+    act = score_policy(setup.env, rule, setup.judged)
+    scores = judged.astype(np.float64)
+    return account_by(setup, lambda step: step_by(setup.env, act, step), scores)
+
+
+def rule_of(name: str, policy: Any, stage: Stage) -> ScoreRule:
+    """Return how a policy's scores become orders: tuned on training days, as those of ridge and LightGBM are.
+
+    A score above 0 asks for a stock, the largest first; without training days in the scores it is bought above 0 and
+    sold below. Target weights are neither tuned nor rebalanced: a stock is bought in its weight, and sold at 0.
+    """
+    market = stage.setup.market
+    if not has_code(policy):
+        return tune_rule(stage.env, _aligned(name, policy, market), 0.0, stage.tuning)
+    own = {name: policy}
+    audit_features(own, market.wide(), np.random.default_rng(0))
+    values = own_columns(own, market.wide())[name][:, market.investable_columns]
+    if getattr(policy, "returns", "scores") != WEIGHTS:
+        return tune_rule(stage.env, values, 0.0, stage.tuning)
+    sizes = np.nan_to_num(values / np.float32(stage.env.rules.largest_order)).clip(0.0, 1.0)
+    return ScoreRule(values, keep_above=float(np.finfo(np.float32).tiny), sizes=sizes)
+
+
+def _aligned(name: str, scores: pd.DataFrame, market: Market) -> Array:
+    """Return scores of days by tickers, or of rows of date, ticker and score, for the days and stocks of a market."""
+    scores = wide_scores(scores, repr(name)) if "ticker" in scores.columns else scores
+    tickers = [market.tickers[column] for column in market.investable_columns]
+    days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
+    own = scores.set_axis(pd.DatetimeIndex(scores.index).as_unit("s"), axis=0)
+    if own.index.intersection(days).empty or own.columns.intersection(tickers).empty:
+        raise DataError(
+            f"expected scores of {name!r} for days and tickers of the data ({days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}, "
+            f"{tickers[0]} to {tickers[-1]}), got none; use the names and dates of --data"
+        )
+    return np.asarray(own.reindex(index=days, columns=tickers), dtype=np.float32)
+
+
+class _Predictor:
+    """A model of Stable-Baselines3 as a policy; its spaces may be flattened, and its actions rescaled."""
+
+    def __init__(self, model: Any, env: TradingEnvironment) -> None:
+        self.model, self.env = model, env
+
+    def act(self, observation: Mapping[str, Array], info: Mapping[str, Any]) -> Array:
+        """Return the action (investable, 2) of the model's mode."""
+        seen: Any = dict(observation)
+        if not isinstance(self.model.observation_space, gym.spaces.Dict):
+            seen = gym.spaces.flatten(self.env.observation_space, seen)
+        action, _ = self.model.predict(seen, deterministic=True)
+        own, wanted = self.model.action_space, self.env.action_space
+        assert isinstance(wanted, gym.spaces.Box)
+        low, high = (np.reshape(edge, wanted.shape) for edge in (own.low, own.high))
+        part = (np.reshape(action, wanted.shape) - low) / (high - low)
+        return np.asarray(wanted.low + part * (wanted.high - wanted.low), dtype=np.float32)
+
+
+def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAccount:
+    """Play a policy that acts on observations: one object for each window if it is a class, else the same for all."""
+    env = TradingEnvironment.on(setup.market, setup.env.rules, account=setup.env)
+    if not hasattr(policy, "act"):
+        policy = _Predictor(policy, env)
+    lanes = range(len(setup.starts))
+    try:
+        actors = [policy() if isinstance(policy, type) else policy for _ in lanes]
+        seen = list[tuple[Observation, dict[str, Any]]]()
+
+        def act(step: int) -> None:
+            window = windows_from(setup.starts.cpu().numpy(), setup.env.rules)
+            observation, info = seen.pop() if seen else env.reset(**window)
+            actions = [
+                actor.act(_lane(observation, lane), _lane(info, lane))
+                for lane, actor in zip(lanes, actors, strict=True)
+            ]
+            observation, *_, info = env.step(np.stack(actions))
+            seen.append((observation, info))
+
+        return account_by(setup, act)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"expected an action {env.action_space.shape} of policy {name!r}, got {type(error).__name__}: "
+            f"{first_line(error)}; mend it"
+        ) from error
+
+
+def _lane(values: Mapping[str, Any], lane: int) -> dict[str, Any]:
+    """Return the part of one lane of an observation or an info."""
+    return {name: value[lane] if isinstance(value, np.ndarray) else value for name, value in values.items()}

@@ -1,0 +1,185 @@
+"""Anybody's policies, judged as the champion is: same fills, costs and limits, baselines, tests and verdict."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from data.market import Market
+from data.synthetic.built_in import PlantedScores
+from environment.portfolio import Portfolio
+from training.commands.table import require_spent, run_defaults
+from training.evaluation.baselines import BASKET, CHAMPION, RANDOM
+from training.evaluation.export import entered, write_evaluation
+from training.evaluation.judge import Evaluation, Split
+from training.evaluation.play import OwnAccount, account_of_agent, followed, play_held, play_judged
+from training.evaluation.stage import stage_of
+from training.policies.accounts import account_of, has_code
+from training.run.market import load_market as market_of_settings
+from training.run.saved import SavedRun
+from utils.config.kinds import RUNS
+from utils.config.settings import from_dict, read_settings
+from utils.config.trader import Config, EvaluationConfig
+from utils.errors import ConfigError
+from utils.runs.run_log import REPORT
+from utils.runs.seeding import named_generator
+
+
+@dataclass(frozen=True)
+class TradedMarket:
+    """A market with the settings by which it is traded and judged."""
+
+    market: Market
+    config: Config
+    planted_scores: PlantedScores | None = None
+    """Of a built-in market."""
+    device: torch.device | str = "cpu"
+    run: SavedRun | None = None
+    """The run whose champion is shown beside the policies."""
+
+    @classmethod
+    def of_run(cls, run: SavedRun) -> "TradedMarket":
+        """Return the market of a run."""
+        return cls(run.market, run.config, run.planted_scores, run.device, run)
+
+
+def load_market(
+    data: Path | str | None = None,
+    settings: Mapping[str, Any] | Path | str | None = None,
+    device: torch.device | str = "cpu",
+) -> TradedMarket:
+    """Load a market: a parquet file as `prepare` writes it, or by default the one that a training run would have.
+
+    Args:
+        settings: by dotted name, as {"env.cost_bps": 20, "synthetic.kind": "ring"}, or a TOML file of them.
+
+    Raises:
+        ConfigError, DataError: settings or data cannot be used.
+    """
+    stated = read_settings(Path(settings)) if isinstance(settings, Path | str) else dict(settings or {})
+    stated = {name.replace("-", "_"): value for name, value in stated.items()}
+    stated |= {} if data is None else {"data": str(data)}
+    config = from_dict({**run_defaults(stated), **stated}, Config)
+    market, planted = market_of_settings(config, audits=True)
+    return TradedMarket(market, config, planted, device)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was judged of each policy, by its name."""
+
+    evaluations: Mapping[str, Evaluation]
+
+    @property
+    def verdict(self) -> dict[str, str]:
+        """The verdict on each policy, in a sentence."""
+        return {name: found.sentence for name, found in self.evaluations.items()}
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row for each policy and baseline, the measures of `METRICS` as columns, and the rank IC."""
+        rows = dict[str, dict[str, float | None]]()
+        for name, found in self.evaluations.items():
+            for policy, measures in found.policies.items():
+                label = f"{RANDOM}, {name}" if policy == RANDOM and len(self.evaluations) > 1 else policy
+                rank = found.coefficients.get(policy, (None, None))[1]
+                if policy == name or label not in rows:  # beside others it is shown without its scores
+                    values = {key: one.value for key, one in measures.items()}
+                    rows[label] = {**values, "rank_ic": rank.mean if rank else None}
+        return pd.DataFrame.from_dict(rows, orient="index").astype(float).rename_axis("policy")
+
+    @cached_property
+    def equity(self) -> pd.DataFrame:
+        """Equity of one account that reinvests, days by policies; of random selections the mean of the first's."""
+        curves, found = dict[str, Any](), [*self.evaluations.values()]
+        for one in found:
+            curves |= {name: equity for name, equity in one.equity.items() if name not in curves}
+        return pd.DataFrame(curves, index=pd.DatetimeIndex(found[0].dates, name="date"))
+
+    @property
+    def trades(self) -> pd.DataFrame:
+        """All trades of the policies, a row each, with the `policy`."""
+        return pd.concat([found.trades for found in self.evaluations.values()], ignore_index=True)
+
+    def save_page(self, folder: Path | str) -> list[Path]:
+        """Write page, results, trades and equity of each policy into FOLDER/NAME; return the pages."""
+        for name, found in self.evaluations.items():
+            place = Path(folder) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_evaluation(found, place)
+        return [Path(folder) / name / REPORT for name in self.evaluations]
+
+
+def judge(
+    market: TradedMarket,
+    policies: Mapping[str, Any],
+    *,
+    split: Split = "validation",
+    variants: int = 1,
+    judging: EvaluationConfig | None = None,
+    is_continuous: bool = False,
+    spend_look: bool = False,
+    runs_dir: Path | str = RUNS,
+    command: str = "",
+) -> Judgement:
+    """Judge policies on the days of a split.
+
+    Args:
+        policies: by name; see `account_of` for what they may be.
+        variants: of a policy that were tried on these days, for which the verdict allows.
+        judging: number of random selections, baselines and benchmark; default: the market's settings.
+        spend_look: allow the holdout, a look at which is recorded in the ledger of `runs_dir`.
+
+    Raises:
+        ConfigError: a name is a baseline's, or a look at the holdout is not allowed.
+        DataError: a policy fails or looks ahead; or there are no such days.
+    """
+    if split == "holdout":
+        require_spent(spend_look)
+    days, config = getattr(market.market.splits, split), market.config
+    if not days.days:
+        raise ConfigError("expected a holdout, got data all of which are used; leave --split out")
+    judging = judging or config.evaluation
+    env = Portfolio.on(market.market, config.env, market.device)
+    basket = market.run.basket if market.run else None
+    stage = stage_of(market.market, market.planted_scores, env, days, judging, basket, is_continuous=is_continuous)
+    held = play_held(stage.setup)
+    if taken := {*policies} & {CHAMPION, RANDOM, *held, *stage.rules}:
+        raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
+    accounts = {name: account_of(name, policy, stage) for name, policy in policies.items()}
+    beside = {name: own.curves for name, own in accounts.items()}
+    if market.run is not None:
+        own = account_of_agent(stage.setup, market.run.champion)
+        beside[CHAMPION] = followed(own.curves, held[BASKET], own.share, config.env.exposure)
+    found = {}
+    for name, own in accounts.items():
+        others = {other: curves for other, curves in beside.items() if other != name}
+        generator = named_generator(config.seed, "evaluation")
+        played = play_judged(
+            stage.setup,
+            name,
+            own,
+            stage.rules,
+            random_selections=judging.random_pickers,
+            generator=generator,
+            beside=others,
+        )
+        label = f"{name}-{_digest(own)}"
+        one = Evaluation(
+            label, split, config, market.market, played, variants, command, has_code=has_code(policies[name])
+        )
+        if split == "holdout":
+            Path(runs_dir).mkdir(parents=True, exist_ok=True)
+            one = entered(one, Path(runs_dir))
+        found[name] = one
+    return Judgement(found)
+
+
+def _digest(own: OwnAccount) -> str:
+    """Return what tells a policy from others that traded otherwise on these days."""
+    return hashlib.sha256(own.curves.equity.round(2).tobytes()).hexdigest()[:8]

@@ -1,0 +1,96 @@
+"""Policies from files: a function or class of a Python file, a model of Stable-Baselines3, or a table of scores."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from data.features.own import public_names
+from utils.config.settings import hint
+from utils.errors import ConfigError, DataError, first_line
+
+_MODEL = ".zip"
+_ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
+"""Of Stable-Baselines3, those with actions as these."""
+_SCORE_COLUMNS = ("date", "ticker", "score")
+
+
+def read_policy(place: str) -> tuple[str, Any]:
+    """Return the name and the policy at `FILE.py`, `FILE.py:NAME` or `FILE.zip`.
+
+    Raises:
+        ConfigError: there is no such file, or Stable-Baselines3 is not installed.
+        DataError: the file cannot be run or read, or does not tell which policy is meant.
+    """
+    text, _, name = place.partition(":")
+    path = Path(text)
+    if not path.is_file():
+        raise ConfigError(f"--policy: expected an existing FILE.py, FILE.py:NAME or FILE.zip, got {place!r}")
+    if path.suffix == _MODEL:
+        return path.stem, _read_model(path)
+    found = public_names(path, "policies")
+    names = [one for one, value in found.items() if not isinstance(value, type) or hasattr(value, "act")]
+    if (name and name not in names) or (not name and len(names) != 1):
+        known = ", ".join(names) or "none"
+        raise DataError(
+            f"expected one function of bars, or class with `act`, in {path}, got {known if not name else repr(name)}"
+            f"{hint(name, names) if name else ''}; name it as --policy {path}:NAME"
+        )
+    name = name or names[0]
+    return name, found[name]
+
+
+def _read_model(path: Path) -> Any:
+    """Load a model of Stable-Baselines3, whichever algorithm it is of; like a Python file it may run code."""
+    try:
+        library = import_module("stable_baselines3")
+    except ImportError:
+        raise ConfigError(
+            f"expected stable_baselines3 for {path}, got none; `pip install stable-baselines3`, or give a Python file"
+        ) from None
+    said = ""
+    for name in _ALGORITHMS:
+        try:
+            return getattr(library, name).load(path, device="cpu")
+        except Exception as error:
+            said = said or f"{type(error).__name__}: {first_line(error)}"
+    raise DataError(f"expected a model of {', '.join(_ALGORITHMS)} in {path}, got {said}; save it by model.save")
+
+
+def read_scores(path: Path) -> pd.DataFrame:
+    """Return the scores of a CSV or parquet file with columns date, ticker and score, as a frame of days by tickers.
+
+    Raises DataError: another file, or one that gives two scores for one ticker and day.
+    """
+    try:
+        read = pd.read_csv(path, dtype={"ticker": str}) if path.suffix == ".csv" else pd.read_parquet(path)
+    except Exception as error:
+        raise DataError(f"expected a CSV or parquet file of scores, got {path} ({first_line(error)})") from None
+    return wide_scores(read, str(path))
+
+
+def wide_scores(rows: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return long rows of scores as a frame of days by tickers, NaN where there is none; errors as `read_scores`."""
+    return wide_column(rows, "score", source, _SCORE_COLUMNS)
+
+
+def wide_column(rows: pd.DataFrame, column: str, source: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Return a column of long rows as a frame of days by tickers. Raises DataError for rows that do not tell it."""
+    if lacking := [name for name in columns if name not in rows.columns]:
+        got = ", ".join(map(str, rows.columns[:12]))
+        near = hint(lacking[0], [str(name) for name in rows.columns])
+        raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}{near}; rename them")
+    try:
+        dates = pd.to_datetime(rows["date"]).to_numpy(dtype="datetime64[D]")
+        values = pd.to_numeric(rows[column]).to_numpy(dtype=float)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"expected dates like 2014-11-10 and numbers in {source}, got {first_line(error)}") from None
+    long = pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str), "value": values})
+    if (twice := long.duplicated(["date", "ticker"])).any():
+        one = long[twice].iloc[0]
+        raise DataError(
+            f"expected one {column} for each ticker and day in {source}, got two of {one['ticker']} on "
+            f"{one['date']:%Y-%m-%d}; keep the one that was known at that close"
+        )
+    return long.pivot(index="date", columns="ticker", values="value")
