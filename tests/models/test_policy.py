@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from models.policy import Forecasts, decide, invested_share
@@ -32,6 +34,14 @@ def test_the_price_of_capital_is_paid_for_the_time_that_it_is_taken() -> None:
     free, dear = decided(gain, time), decided(gain, time, price=0.1)
     assert free.stock.tolist() == [[1, 0]] and dear.stock.tolist() == [[0, 2]], "5 - 4 < 3 - 0.1"
     assert decided(gain, time, price=2.0).keep.tolist() == [[False, False, True]]
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 60)), min_size=1, max_size=6), st.floats(0, 0.5))
+def test_a_position_that_would_be_ordered_again_is_kept(stocks: list[tuple[float, float]], price: float) -> None:
+    """Whatever its forecast and the price of capital: nothing is sold and bought again at once."""
+    gain, time = map(list, zip(*stocks, strict=True))
+    decision = decided(gain, time, price=price)
+    assert decision.keep[0, decision.stock[decision.coefficient > 0]].all()
 
 
 def test_orders_are_ranked_and_ties_go_to_the_lower_stock() -> None:

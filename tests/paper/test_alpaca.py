@@ -260,7 +260,11 @@ def test_a_class_of_shares_keeps_its_name(tmp_path: Path) -> None:
 def test_a_split_and_a_dividend_at_a_broker_are_no_doubt(tmp_path: Path, ratio: float) -> None:
     """The broker multiplies shares and pays cash; orders are sent in shares and prices of today."""
     account, walk, _ = walked(tmp_path, [])
-    day, ticker = START + DAYS, next(iter(account.held))
+    day = START + DAYS
+    while not account.held:
+        stepped(walk, account, range(day, day + 1))
+        day += 1
+    ticker = next(iter(account.held))
     array, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
     # Until now the account saw MARKET; from this day on prices are those times the ratio, and so is the whole past.
     array[:, column, :4] *= np.float32(ratio)

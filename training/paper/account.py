@@ -240,19 +240,11 @@ class Account:
 
     def held_basket(self) -> NDArray[np.float64]:
         """Return the equity of the basket at recorded prices, at the closes from the first session to the last day."""
-        start, capital = self.book.start, self.capitals[1]
-        held: NDArray[np.float64] = (
-            self.basket.hold(
-                dataclasses.replace(self.config.env, initial_capital=capital),
-                torch.tensor([start]),
-                len(self.market.dates) - 1 - start,
-                is_sold=False,
-                released={day - start for day in self.book.released},
-            )
-            .equity[0]
-            .numpy()
-        )
-        return held
+        start, sessions = self.book.start, len(self.market.dates) - 1 - self.book.start
+        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals[1])
+        released = {day - start for day in self.book.released}
+        held = self.basket.hold(rules, torch.tensor([start]), sessions, is_sold=False, released=released)
+        return np.asarray(held.equity[0].numpy())
 
     def whole(self, agents: Any, basket: Any) -> Any:
         """Return the account's equity by those of its two parts."""
@@ -277,25 +269,13 @@ class Account:
         if day == book.start:
             return Statement([], own, own, {}, others, self.capital)
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
-        factors, ids = units(self.journal, book.date(day)), dict[str, Order]()
-        for known in map(book.day_of, self.journal.of("intent")):
-            ids |= {order.id: order for order in book.intended(known)}
+        factors, ids = units(self.journal, book.date(day)), book.known_orders
         fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in fills if fill.id in ids]
         fills = [fill.in_units(1 / factors.get(fill.ticker, 1.0)) for fill in fills]
         tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
         positions = {ticker: shares * factors.get(ticker, 1.0) for ticker, shares in positions.items()}
-        before = self.journal.of("session")[book.date(day - 1)]
-        due, basket = dict(before.body["positions"]), dict(before.body["basket_positions"])
-        for event in self.journal.of("event").values():  # a dividend is paid in cash
-            if event.number > before.number and event.body["kind"] == "dividend":
-                for part in (due, basket):
-                    part.update({t: part[t] * event.body["ratio"] for t in {event.body["ticker"]} & part.keys()})
-        own_cash = before.body["cash"]
-        for fill in fills:
-            part, sign = basket if ids[fill.id].is_of_basket else due, 1 if fill.side == "buy" else -1
-            part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
-            own_cash -= sign * fill.value * (part is due)
+        due, basket, own_cash = book.expected(day, fills)
         self._compare(day, positions, {one: due.get(one, 0.0) + basket.get(one, 0.0) for one in due | basket})
         basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
         rest = {one: held - basket.get(one, 0.0) for one, held in positions.items()}

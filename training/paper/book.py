@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,6 +133,27 @@ class Book:
         # What the venue says wins.
         stated = [(held[ticker], shares) for ticker, shares in self.session(day)["positions"].items() if ticker in held]
         return [replace(known, holding=replace(known.holding, shares=shares)) for known, shares in stated]
+
+    @property
+    def known_orders(self) -> dict[str, Order]:
+        """All orders that were decided, by their ids."""
+        days = map(self.day_of, self.journal.of("intent"))
+        return {order.id: order for day in days for order in self.intended(day)}
+
+    def expected(self, day: int, fills: Sequence[Fill]) -> tuple[dict[str, float], dict[str, float], float]:
+        """Return what a session's fills make of the close before: shares of agents and basket, and the agents' cash."""
+        before, ids = self.journal.of("session")[self.date(day - 1)], self.known_orders
+        own, basket, cash = (before.body[name] for name in ("positions", "basket_positions", "cash"))
+        own, basket = dict(own), dict(basket)
+        for event in self.journal.of("event").values():  # a dividend is paid in cash
+            if event.number > before.number and event.body["kind"] == "dividend":
+                for part in (own, basket):
+                    part.update({t: part[t] * event.body["ratio"] for t in {event.body["ticker"]} & part.keys()})
+        for fill in fills:
+            part, sign = basket if ids[fill.id].is_of_basket else own, 1 if fill.side == "buy" else -1
+            part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
+            cash -= sign * fill.value * (part is own)
+        return own, basket, cash
 
     def basket_holdings(self, day: int) -> list[Holding]:
         """Return what the basket holds at a broker at the close of a session, as bought on its first one."""
