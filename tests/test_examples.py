@@ -13,6 +13,8 @@ from tests.tiny_run import unjudged
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHOWN = {
     "own_policy.py": r"trades +[1-9][\d.]*\n(.*\n)*.*profit_percent +-?\d",
+    "judged_policy.py": r"mine +-?\d.*\n(.*\n)*.*([Ss]kill|random) in ",
+    "judged_ppo.py": r"PPO +-?\d.*\n(.*\n)*.*([Ss]kill|random) in ",
     "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
     "own_features.py": r"^$",
     "drawn_prices.py": "usage: ",
@@ -32,6 +34,8 @@ def test_all_are_here_and_short() -> None:
 def test_examples(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if name == "judged_ppo.py":
+        pytest.importorskip("stable_baselines3")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
     monkeypatch.setattr("sys.argv", [name])

@@ -59,6 +59,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("run.toml").write_text(TINY)
         Path("space.toml").write_text('["evolution.mutation_strength"]\nlow = 0.01\nhigh = 0.3\nlog = true\n')
         Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-01-27,29.5,20,10\n")
+        Path("mine.py").write_text("def momentum(bars):\n    return bars.close.diff(5)\n")
+        shutil.copy(ROOT / "tests" / "policies" / "buyer.py", "other.py")
+        data[["date", "ticker"]].assign(score=np.sin(np.arange(len(data)))).to_csv("scores.csv", index=False)
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):
             rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)

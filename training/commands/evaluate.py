@@ -1,6 +1,7 @@
 """`python main.py evaluate`: a champion or anybody's policies against baselines: a verdict, tables, files and pages."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from training.evaluation.play import PlayedPolicies, play_all
 from training.evaluation.stage import stage_of
 from training.features.importance import importance
 from training.policies.judgement import TradedMarket, judge, load_market
+from training.policies.planted import planted_shares
 from training.policies.read import read_policy, read_scores
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
@@ -27,6 +29,9 @@ from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog
 from utils.runs.seeding import named_generator
+from utils.tables import table
+
+logger = logging.getLogger(__name__)
 
 
 def run_evaluation(arguments: EvaluateArguments) -> None:
@@ -84,6 +89,9 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
     )
     for evaluation in judgement.evaluations.values():
         log_evaluation(evaluation)
+    if arguments.planted:
+        found = planted_shares(policies, market.config).to_dict("records")
+        logger.info("profit of a window on the built-in markets, %% of the capital\n%s", table(found, list(found[0])))
     judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
 
 

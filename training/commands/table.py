@@ -73,7 +73,7 @@ class SavedRunArguments:
 
 @checked_dataclass
 class EvaluateArguments(SavedRunArguments):
-    """Judge a run's champion, or policies of your own, against baselines.
+    """Judge a run's champion, or your own policy.
 
     Policies of your own need no run: without --run they are judged on --data, or on the built-in market.
     """
@@ -86,8 +86,9 @@ class EvaluateArguments(SavedRunArguments):
     stock."""
     variants: kinds.PositiveInt = 1
     """Variants of these policies that were tried on these days, for which the verdict allows."""
+    planted: bool = False
+    """Play --policy on built-in markets of all kinds too, and show the share of what is planted that it finds."""
     config: kinds.SettingsFile = None
-
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each look at the holdout is recorded, and asks for --spend-look."""
     spend_look: kinds.SpendLook = False
@@ -114,6 +115,8 @@ class EvaluateArguments(SavedRunArguments):
             require_spent(self.spend_look)
         if self.config and (self.run or not self.is_of_policies):
             raise ConfigError("expected --config with policies of your own and without a run, which has its settings")
+        if self.planted and (self.scores or not self.policy):
+            raise ConfigError("expected --planted with --policy alone: scores of a file are of one market")
         if self.variants > 1 and not self.is_of_policies:
             raise ConfigError("expected --variants with policies of your own; for a champion trials are counted")
 
