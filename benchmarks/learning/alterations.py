@@ -36,11 +36,11 @@ def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
 
     def noisy(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
         closed = replace(batch, terminated=torch.ones_like(batch.terminated))
-        gain, time = plain(networks, rate, place, closed, cost, gamma)
+        first = plain(networks, rate, place, closed, cost, gamma)
         unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
-        noise = torch.randn(gain.shape, generator=drawn), torch.rand(gain.shape, generator=drawn)
+        noise = torch.randn(first.gain.shape, generator=drawn), torch.rand(first.gain.shape, generator=drawn)
         later = (noise[0] * unit).clamp(min=-cost) * ~batch.terminated
-        return gain + later, time + 2 * sessions * noise[1] * ~batch.terminated
+        return ddpg.Values(first.gain + later, first.time + 2 * sessions * noise[1] * ~batch.terminated)
 
     _with_targets(trainer, noisy)
 

@@ -123,8 +123,8 @@ def test_forms_by_hand() -> None:
 
 
 def test_a_market_without_a_feature_is_refused() -> None:
-    bare = with_features(replace(MARKET, columns={"owm": MARKET.columns["own"]}))
-    with pytest.raises(DataError, match=r"expected data with 'own'.*the nearest is 'owm'"):
+    bare = with_features(replace(MARKET, columns={"owns": MARKET.columns["own"]}))
+    with pytest.raises(DataError, match=r"expected data with 'own'.*the nearest is 'owns'"):
         INPUTS.of(bare, slice(None))
 
 

@@ -139,7 +139,7 @@ def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
     else:
         assert is_plain and [len(row) for row in csv.reader(io.StringIO(ib_basket(orders)))] == [10, 10]
         assert len(ib_basket(orders).splitlines()) == 2 and (alpaca_requests(orders))[0]["qty"] == "100"
-    (shown,) = described(signals)
+    shown, _ = described(signals)
     assert shown.replace("\n", "").isprintable() and len(shown.splitlines()) == 4
 
 
