@@ -20,12 +20,14 @@ from utils.config.cli import parse_command
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md")))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md")))
 }
 PAPER = ("docs/paper.md", "README.md")
-README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/architecture.md"]
+README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/design/architecture.md"]
 ALL_PAGES = "\n".join(PAGES.values())
-SHOWN = list(dict.fromkeys(re.findall(r"(?m)^python main\.py(?! fuel-breaks| paper| --help).*$", ALL_PAGES)))
+TUTORIAL = PAGES["docs/tutorial.md"]
+OTHERS = ALL_PAGES.replace(TUTORIAL, "")
+SHOWN = list(dict.fromkeys(re.findall(r"(?m)^python main\.py(?! fuel-breaks| paper| --help).*$", OTHERS)))
 """Every command once, however many pages show it."""
 BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
@@ -104,6 +106,17 @@ def test_the_commands_of_a_paper_account_in_their_order(folder: Path) -> None:
         assert main(shlex.split(command)[2:]) == 0, command
 
 
+def test_the_tutorial_in_its_order(folder: Path) -> None:
+    (features,) = re.findall(r"```python\n(.*?)```", TUTORIAL, flags=re.DOTALL)
+    Path("my_features.py").write_text(features)
+    commands = [shlex.split(line)[2:] for line in re.findall(r"^python main\.py .*$", TUTORIAL, flags=re.MULTILINE)]
+    assert len(commands) == 8
+    with unjudged():
+        for command in commands:
+            train = ["--config", "run.toml", "--generations", "1"] if command[0].startswith("--") else []
+            assert main([*command, *SMALL.get(command[0], train)]) == 0, command
+
+
 def test_the_commands_are_there() -> None:
     shown = {shlex.split(line)[2] for line in SHOWN if len(line.split()) > 2}
     assert {"prepare", "evaluate", "signals", "report", "walk-forward", "sweep", "--resume", "--extend"} <= shown
@@ -114,7 +127,7 @@ def test_the_commands_are_there() -> None:
 
 def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", ARCHITECTURE, flags=re.DOTALL)
-    exec(compile(example, "docs/architecture.md", "exec"), {})
+    exec(compile(example, "docs/design/architecture.md", "exec"), {})
     assert "'trades'" in capsys.readouterr().out
 
 
