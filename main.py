@@ -15,7 +15,7 @@ except KeyboardInterrupt:  # while modules load
 
 logger = logging.getLogger("main")
 PROGRAM = Path(__file__)
-VERSION = "0.6.0"
+VERSION = "0.7.0"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
