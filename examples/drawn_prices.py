@@ -11,9 +11,9 @@ from utils.config.trader import SyntheticConfig
 
 
 def main(folder: Path) -> None:
-    """Draw 1,500 sessions of 20 stocks, whose drift their volume tells, and write one file for each."""
+    """Draw 2,500 sessions of 30 stocks, whose drift their volume tells, and write one file for each."""
     folder.mkdir(parents=True, exist_ok=True)
-    bars = bars_frame(synthetic_market(SyntheticConfig(kind="volume", days=1500, stocks=20), seed=11))
+    bars = bars_frame(synthetic_market(SyntheticConfig(kind="volume", days=2500, stocks=30), seed=7))
     for ticker, rows in bars.groupby("ticker"):
         rows.drop(columns="ticker").to_csv(folder / f"{ticker}.csv", index=False)
 
