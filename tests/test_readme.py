@@ -3,10 +3,13 @@
 The commands of the cloud are run by `tests/runs/test_cloud_run.py`, those of the fuel breaks by `tests/fuel_breaks`.
 """
 
+import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +23,12 @@ from utils.config.cli import parse_command
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md")))
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *sorted(ROOT.glob("docs/**/*.md")),
+    )
 }
 PAPER = ("docs/paper.md", "README.md")
 README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/design/architecture.md"]
@@ -164,3 +172,16 @@ def test_the_file_tree_names_every_package_and_only_what_exists() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
     packages = {file.parent for top in PACKAGES for file in (ROOT / top).rglob("__init__.py")}
     assert {f"{path.relative_to(ROOT).as_posix()}/" for path in packages} <= set(named)
+
+
+def test_the_fields_of_the_metrics_are_those_that_the_page_names(trained: Path) -> None:
+    def names(record: dict[str, Any]) -> Iterator[str]:
+        for name, value in record.items():
+            yield name
+            yield from names(value) if isinstance(value, dict) else ()
+
+    records = [json.loads(line) for line in (trained / "runs" / "NAME" / "metrics.jsonl").read_text().splitlines()]
+    rows = re.findall(r"(?m)^\| `.*$", PAGES["docs/runs.md"].split("## The champion")[0])
+    shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    learned = {"gain_loss", "time_loss", "actor_loss", "critic_gradient_norm", "actor_gradient_norm", "skipped_updates"}
+    assert {name for record in records for name in names(record)} | learned | {"closed_form", "added_error"} == shown
