@@ -15,6 +15,7 @@ from data.raw.prepare import prepare
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.commands.train import run_training
 from training.policies.judgement import Judgement, TradedMarket, judge, load_market
+from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
 from utils.config.trader import Config
@@ -28,6 +29,7 @@ __all__ = [
     "Judgement",
     "Run",
     "TradedMarket",
+    "Trades",
     "TradingEnvironment",
     "judge",
     "load_market",

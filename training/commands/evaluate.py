@@ -19,7 +19,8 @@ from training.evaluation.stage import stage_of
 from training.features.importance import importance
 from training.policies.judgement import TradedMarket, judge, load_market
 from training.policies.planted import planted_shares
-from training.policies.read import read_policy, read_scores
+from training.policies.read import read_policy, read_rows, read_scores
+from training.policies.trades import Trades
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.cli import command_line
@@ -67,6 +68,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
     policies = dict[str, Any]()
     read = [read_policy(place) for place in arguments.policy]
     read += [(arguments.scores.stem, read_scores(arguments.scores))] if arguments.scores else []
+    if path := arguments.trades:
+        read.append((path.stem, Trades(read_rows(path, "trades"), str(path))))
     for name, policy in read:
         if name in policies:
             raise ConfigError(f"expected policies with different names, got two called {name!r}; rename one")

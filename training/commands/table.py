@@ -84,6 +84,9 @@ class EvaluateArguments(SavedRunArguments):
     scores: kinds.InputFile = None
     """CSV or parquet file of your own scores: `date, ticker, score`, known at that day's close; above 0 asks for the
     stock."""
+    trades: kinds.InputFile = None
+    """CSV or parquet file of another backtester's orders: `date, ticker`, `side` (buy, sell), and `value` or `shares`;
+    known at that day's close, filled at the next open."""
     variants: kinds.PositiveInt = 1
     """Variants of these policies that were tried on these days, for which the verdict allows."""
     planted: bool = False
@@ -108,15 +111,15 @@ class EvaluateArguments(SavedRunArguments):
     @property
     def is_of_policies(self) -> bool:
         """Whether policies of the user are judged, not a run's champion."""
-        return bool(self.policy or self.scores)
+        return bool(self.policy or self.scores or self.trades)
 
     def __post_init__(self) -> None:
         if self.split == "holdout":
             require_spent(self.spend_look)
         if self.config and (self.run or not self.is_of_policies):
             raise ConfigError("expected --config with policies of your own and without a run, which has its settings")
-        if self.planted and (self.scores or not self.policy):
-            raise ConfigError("expected --planted with --policy alone: scores of a file are of one market")
+        if self.planted and (self.scores or self.trades or not self.policy):
+            raise ConfigError("expected --planted with --policy alone: files of scores or trades are of one market")
         if self.variants > 1 and not self.is_of_policies:
             raise ConfigError("expected --variants with policies of your own; for a champion trials are counted")
 

@@ -52,6 +52,9 @@ VARIANTS = (
     "Policies tried on these days, for which the verdict allows, by --variants and recorded looks: {trials:,}. Nothing "
     "else tells of them, and days that a policy was fitted to prove nothing."
 )
+UNAUDITED = (
+    "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw these days, flatters."
+)
 _BAND = (5, 95)
 _TRADE_COLUMNS = [
     *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
@@ -310,7 +313,7 @@ class Evaluation:
                 f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
                 f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
             )
-        checked = [self.check.sentence] if self.check else []
+        checked = [self.check.sentence] if self.check else [] if self.has_code else [UNAUDITED]
         return [*self.overfitting.lines, self.overfitting.note, text, *checked]
 
     @property

@@ -1,4 +1,4 @@
-"""The accounts of policies that are not this program's: scores, functions of bars, and classes that act."""
+"""The accounts of policies that are not this program's: scores, trades, functions of bars, and classes that act."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.features.own import audit_features, own_columns
-from data.market import Market
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.evaluation.stage import Stage
-from training.policies.read import wide_scores
+from training.policies.read import aligned, wide_scores
+from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.errors import DataError, first_line
 
@@ -25,21 +25,23 @@ WEIGHTS = "weights"
 
 def has_code(policy: Any) -> bool:
     """Tell whether a policy can be called, so that a leak is looked for by other means than its scores."""
-    return not isinstance(policy, pd.DataFrame)
+    return not isinstance(policy, pd.DataFrame | Trades)
 
 
 def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
     """Play a policy's account on the windows of a stage.
 
     Args:
-        policy: a function of wide bars, which is audited first; a frame of scores; a class or an object with
+        policy: a function of wide bars, which is audited first; a frame of scores; `Trades`; a class or an object with
             `act(observation, info)`; or a model with `predict(observation)`, as those of Stable-Baselines3.
 
     Raises:
-        DataError: it fails, looks ahead, or scores none of these days.
+        DataError: it fails, looks ahead, or asks for nothing on these days.
     """
     if hasattr(policy, "act") or hasattr(policy, "predict"):
         return _account_of_actor(name, policy, stage.setup)
+    if isinstance(policy, Trades):
+        return account_of_trades(name, policy, stage.setup)
     setup, rule = stage.setup, rule_of(name, policy, stage)
     judged = rule.scores[setup.judged]
     if not (judged > 0).any():
@@ -62,7 +64,8 @@ def rule_of(name: str, policy: Any, stage: Stage) -> ScoreRule:
     """
     market = stage.setup.market
     if not has_code(policy):
-        return tune_rule(stage.env, _aligned(name, policy, market), 0.0, stage.tuning)
+        scores = wide_scores(policy, repr(name)) if "ticker" in policy.columns else policy
+        return tune_rule(stage.env, aligned(name, scores, market), 0.0, stage.tuning)
     own = {name: policy}
     audit_features(own, market.wide(), np.random.default_rng(0))
     values = own_columns(own, market.wide())[name][:, market.investable_columns]
@@ -70,20 +73,6 @@ def rule_of(name: str, policy: Any, stage: Stage) -> ScoreRule:
         return tune_rule(stage.env, values, 0.0, stage.tuning)
     sizes = np.nan_to_num(values / np.float32(stage.env.rules.largest_order)).clip(0.0, 1.0)
     return ScoreRule(values, keep_above=float(np.finfo(np.float32).tiny), sizes=sizes)
-
-
-def _aligned(name: str, scores: pd.DataFrame, market: Market) -> Array:
-    """Return scores of days by tickers, or of rows of date, ticker and score, for the days and stocks of a market."""
-    scores = wide_scores(scores, repr(name)) if "ticker" in scores.columns else scores
-    tickers = [market.tickers[column] for column in market.investable_columns]
-    days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
-    own = scores.set_axis(pd.DatetimeIndex(scores.index).as_unit("s"), axis=0)
-    if own.index.intersection(days).empty or own.columns.intersection(tickers).empty:
-        raise DataError(
-            f"expected scores of {name!r} for days and tickers of the data ({days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}, "
-            f"{tickers[0]} to {tickers[-1]}), got none; use the names and dates of --data"
-        )
-    return np.asarray(own.reindex(index=days, columns=tickers), dtype=np.float32)
 
 
 class _Predictor:

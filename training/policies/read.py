@@ -1,19 +1,21 @@
-"""Policies from files: a function or class of a Python file, a model of Stable-Baselines3, or a table of scores."""
+"""Policies from files: a function or class of a Python file, a model of Stable-Baselines3, or a table."""
 
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from data.features.own import public_names
+from data.market import Market
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError, first_line
 
 _MODEL = ".zip"
 _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
-_SCORE_COLUMNS = ("date", "ticker", "score")
 
 
 def read_policy(place: str) -> tuple[str, Any]:
@@ -63,20 +65,32 @@ def read_scores(path: Path) -> pd.DataFrame:
 
     Raises DataError: another file, or one that gives two scores for one ticker and day.
     """
+    return wide_scores(read_rows(path, "scores"), str(path))
+
+
+def read_rows(path: Path, wanted: str) -> pd.DataFrame:
+    """Return the rows of a CSV or parquet file of what is wanted. Raises DataError for another file."""
     try:
-        read = pd.read_csv(path, dtype={"ticker": str}) if path.suffix == ".csv" else pd.read_parquet(path)
+        return pd.read_csv(path, dtype={"ticker": str}) if path.suffix == ".csv" else pd.read_parquet(path)
     except Exception as error:
-        raise DataError(f"expected a CSV or parquet file of scores, got {path} ({first_line(error)})") from None
-    return wide_scores(read, str(path))
+        raise DataError(f"expected a CSV or parquet file of {wanted}, got {path} ({first_line(error)})") from None
 
 
 def wide_scores(rows: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return long rows of scores as a frame of days by tickers, NaN where there is none; errors as `read_scores`."""
-    return wide_column(rows, "score", source, _SCORE_COLUMNS)
+    long = long_rows(rows, "score", source)
+    if (twice := long.duplicated(["date", "ticker"])).any():
+        one = long[twice].iloc[0]
+        raise DataError(
+            f"expected one score for each ticker and day in {source}, got two of {one['ticker']} on "
+            f"{one['date']:%Y-%m-%d}; keep the one that was known at that close"
+        )
+    return long.pivot(index="date", columns="ticker", values="value")
 
 
-def wide_column(rows: pd.DataFrame, column: str, source: str, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Return a column of long rows as a frame of days by tickers. Raises DataError for rows that do not tell it."""
+def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
+    """Return `date`, `ticker` and a column as `value`. Raises DataError for rows that do not tell them."""
+    columns = ("date", "ticker", column)
     if lacking := [name for name in columns if name not in rows.columns]:
         got = ", ".join(map(str, rows.columns[:12]))
         near = hint(lacking[0], [str(name) for name in rows.columns])
@@ -86,11 +100,20 @@ def wide_column(rows: pd.DataFrame, column: str, source: str, columns: tuple[str
         values = pd.to_numeric(rows[column]).to_numpy(dtype=float)
     except (ValueError, TypeError) as error:
         raise DataError(f"expected dates like 2014-11-10 and numbers in {source}, got {first_line(error)}") from None
-    long = pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str), "value": values})
-    if (twice := long.duplicated(["date", "ticker"])).any():
-        one = long[twice].iloc[0]
+    return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), "value": values})
+
+
+def aligned(name: str, wide: pd.DataFrame, market: Market) -> NDArray[np.float32]:
+    """Return a frame of days by tickers for the days and investable stocks of a market, NaN where it has nothing.
+
+    Raises DataError where it has none of them.
+    """
+    tickers = [market.tickers[column] for column in market.investable_columns]
+    days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
+    own = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0)
+    if own.index.intersection(days).empty or own.columns.intersection(tickers).empty:
         raise DataError(
-            f"expected one {column} for each ticker and day in {source}, got two of {one['ticker']} on "
-            f"{one['date']:%Y-%m-%d}; keep the one that was known at that close"
+            f"expected rows of {name!r} for days and tickers of the data ({days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}, "
+            f"{tickers[0]} to {tickers[-1]}), got none; use the names and dates of --data"
         )
-    return long.pivot(index="date", columns="ticker", values="value")
+    return np.asarray(own.reindex(index=days, columns=tickers), dtype=np.float32)

@@ -1,0 +1,258 @@
+"""Trades of another backtester against accounts that are known: computed by hand, or the ones that they came from."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.market import Market
+from data.splits import consecutive_windows
+from environment.portfolio import Portfolio
+from main import main
+from tests.small_market import TINY_RULES, small_market
+from tests.tiny_run import TINY
+from training.api import Trades, judge, load_market
+from training.evaluation.baselines import ScoreRule, score_policy
+from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
+from training.policies.trades import account_of_trades
+from training.rollout import step_by
+from utils.config.settings import read_settings
+from utils.config.trader import EvaluationConfig
+from utils.errors import DataError
+
+pytestmark = pytest.mark.usefixtures("restore_process")
+MARKET = small_market()
+STOCKS = len(MARKET.investable_columns)
+
+
+def setup_of(*, goes_on: bool = False, market: Market = MARKET, **changes: Any) -> EvaluationSetup:
+    """Three windows that follow one another, or one account over equally many days."""
+    rules = replace(TINY_RULES, **{"max_new_positions_per_day": 2, **changes})
+    if goes_on:
+        rules = replace(rules, trading_days=3 * TINY_RULES.episode_steps, settlement_days=0)
+    starts = [30] if goes_on else [30 + TINY_RULES.episode_steps * window for window in range(3)]
+    return EvaluationSetup(market, Portfolio.on(market, rules, goes_on=goes_on), torch.tensor(starts))
+
+
+def rows_of(own: OwnAccount, market: Market = MARKET) -> pd.DataFrame:
+    """What another backtester would write of an account: its purchases, and the sales that it decided on."""
+    tickers = [market.tickers[column] for column in market.investable_columns]
+    rows = [(trade["order_day"], tickers[trade["stock"]], "buy", trade["value"]) for trade in own.trades]
+    rows += [
+        (trade["exit_day"] - 1, tickers[trade["stock"]], "sell", trade["shares"] * trade["exit_price"])
+        for trade in own.trades
+        if trade["reason"] == "sold"
+    ]
+    frame = pd.DataFrame(rows, columns=["day", "ticker", "side", "value"])
+    return frame.assign(date=market.dates[frame["day"].to_numpy()]).drop(columns="day")
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), goes_on=st.booleans(), stop=st.sampled_from([0.0, 4.0]))
+def test_trades_of_an_account_replayed_are_the_account(seed: int, goes_on: bool, stop: float) -> None:
+    """On a market with gaps, halts and delistings, with every reason to sell."""
+    scores = np.random.default_rng(seed).standard_normal((len(MARKET.dates), STOCKS)).astype(np.float32)
+    setup = setup_of(goes_on=goes_on, stop_percent=stop)
+    policy = score_policy(setup.env, ScoreRule(scores, full_score=1.5, keep_above=-0.8))
+    original = account_by(setup, lambda step: step_by(setup.env, policy, step))
+    assert original.trades
+    again = account_of_trades("again", Trades(rows_of(original)), setup)
+    np.testing.assert_allclose(again.curves.equity, original.curves.equity, rtol=1e-6)
+    assert [(t["order_day"], t["exit_day"], t["reason"]) for t in _sorted(again)] == [
+        (t["order_day"], t["exit_day"], t["reason"]) for t in _sorted(original)
+    ]
+
+
+def _sorted(own: OwnAccount) -> list[dict[str, Any]]:
+    return sorted(own.trades, key=lambda trade: (trade["order_day"], trade["stock"]))
+
+
+def quiet_market(prices: dict[int, float]) -> Market:
+    """A copy of the market in which the first stock trades at 100, or at the given opens and closes by day."""
+    data = MARKET.data_array.copy()
+    data[:, MARKET.investable_columns[0], :4] = 100.0
+    for day, price in prices.items():
+        data[day, MARKET.investable_columns[0], :4] = price
+    return replace(MARKET, data_array=data)
+
+
+def trades_of(*rows: tuple[int, str, float], unit: str = "value") -> Trades:
+    """Orders in the first stock: day, side, amount."""
+    ticker = MARKET.tickers[MARKET.investable_columns[0]]
+    frame = pd.DataFrame(rows, columns=["day", "side", unit])
+    return Trades(frame.assign(ticker=ticker, date=MARKET.dates[frame["day"].to_numpy()]).drop(columns="day"))
+
+
+@pytest.mark.parametrize("unit", ["value", "shares"])
+def test_an_account_computed_by_hand(unit: str) -> None:
+    """Ordered at the close of day 31, bought at 102 on day 32, sold at 107 on day 34: not at the closes before."""
+    market = quiet_market({31: 101.0, 32: 102.0, 33: 105.0, 34: 107.0})
+    amount = {"value": 200_000.0, "shares": 200_000.0 / 101.0}[unit]
+    own = account_of_trades(
+        "own", trades_of((31, "buy", amount), (33, "sell", 1.0), unit=unit), setup_of(market=market)
+    )
+    shares, rate = 200_000.0 / 102.0, 0.001
+    cash = 1_000_000.0 - 200_000.0 * (1 + rate)
+    expected = [1e6, 1e6, cash + 102 * shares, cash + 105 * shares, cash + 107 * shares * (1 - rate)]
+    np.testing.assert_allclose(own.curves.equity[0, 0, :5], expected, rtol=1e-7)
+    assert (own.curves.equity[0, 0, 4:] == own.curves.equity[0, 0, 4]).all()
+    assert [trade["reason"] for trade in own.trades] == ["sold"]
+
+
+def test_sizes_are_clipped_sales_close_and_nothing_is_short(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    market = quiet_market({})
+    orders = [
+        (30, "sell", 5e5),
+        (31, "buy", 1.0),
+        (33, "sell", 1.0),
+        (35, "buy", 9e8),
+        (36, "buy", 1e5),
+        (37, "sell", 9e8),
+    ]
+    own = account_of_trades("own", trades_of(*orders), setup_of(market=market))
+    assert [trade["value"] for trade in own.trades] == pytest.approx([50_000.0, 500_000.0])
+    assert [(trade["entry_day"], trade["exit_day"]) for trade in own.trades] == [(32, 34), (36, 38)]
+    assert "2 of 3 purchases" in caplog.text and "2 of 3 sales" in caplog.text
+    assert "2 sizes were clipped to 1 to 10 stakes of 50,000" in caplog.text
+
+
+def test_the_largest_purchases_of_a_day_come_first(caplog: pytest.LogCaptureFixture) -> None:
+    tickers = [MARKET.tickers[column] for column in MARKET.investable_columns]
+    bars = np.isfinite(MARKET.close[31:33]).all(axis=0)
+    stocks = np.flatnonzero(bars)[:3]
+    assert len(stocks) == 3
+    rows = pd.DataFrame({"date": MARKET.dates[31], "ticker": [tickers[s] for s in stocks], "value": [6e4, 9e4, 8e4]})
+    own = account_of_trades("own", Trades(rows), setup_of())
+    assert [trade["stock"] for trade in own.trades] == [stocks[1], stocks[2]]
+    assert (
+        "2 of 3 purchases" in caplog.text
+        and "of up to 3 purchases a day env.max-new-positions-per-day takes 2" in caplog.text
+    )
+    every = account_of_trades("own", Trades(rows), setup_of(max_new_positions_per_day=3))
+    assert len(every.trades) == 3
+
+
+def _signed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(value=rows["value"] * np.where(rows["side"] == "sell", -1, 1)).drop(columns="side")
+
+
+def _in_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    part = rows.assign(value=rows["value"] / 4, date=rows["date"].astype("datetime64[s]") + np.timedelta64(10, "h"))
+    return pd.concat([part, part, part, part])
+
+
+def _shuffled(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sample(frac=1.0, random_state=1)
+
+
+def _with_washes(rows: pd.DataFrame) -> pd.DataFrame:
+    wash = rows.iloc[:1].assign(ticker=MARKET.tickers[MARKET.investable_columns[-1]], date=MARKET.dates[40], value=7e4)
+    return pd.concat([wash.assign(side="SELL "), rows, wash.assign(side="buy")])
+
+
+@pytest.mark.parametrize("written", [_signed, _in_parts, _shuffled, _with_washes])
+def test_one_account_may_be_written_in_many_ways(written: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    scores = np.random.default_rng(0).standard_normal((len(MARKET.dates), STOCKS)).astype(np.float32)
+    setup = setup_of()
+    policy = score_policy(setup.env, ScoreRule(scores, keep_above=-0.5))
+    rows = rows_of(account_by(setup, lambda step: step_by(setup.env, policy, step)))
+    rows = rows[
+        ~((rows["date"] == MARKET.dates[40]) & (rows["ticker"] == MARKET.tickers[MARKET.investable_columns[-1]]))
+    ]
+    one, other = (account_of_trades("own", Trades(each), setup) for each in (rows, written(rows)))
+    np.testing.assert_allclose(one.curves.equity, other.curves.equity, rtol=1e-6)
+    assert len(one.trades) == len(other.trades) > 5
+
+
+QUICK = EvaluationConfig(rivals="none", random_pickers=40)
+
+
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_a_judged_policys_trades_are_judged_alike(tmp_path: Path, is_continuous: bool) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    market = load_market(settings=path)
+    close = np.log(market.market.wide(market.market.investable_columns).close)
+    scores = close.diff(20)[close.index >= market.market.dates[market.market.splits.validation.first]]
+    found = judge(market, {"own": scores}, judging=QUICK, is_continuous=is_continuous)
+    sessions = market.market.dates.astype("datetime64[D]")
+    bought, sold = found.trades, found.trades[found.trades["reason"] == "sold"]
+    decided = sessions[np.searchsorted(sessions, sold["exit_date"].to_numpy(dtype="datetime64[D]")) - 1]
+    rows = pd.concat(
+        [
+            bought.assign(date=bought["order_date"].to_numpy(dtype="datetime64[D]")),
+            sold.assign(date=decided, value=-sold["value"]),
+        ]
+    )[["date", "ticker", "value"]]
+    again = judge(market, {"again": Trades(rows)}, judging=QUICK, is_continuous=is_continuous)
+    one, other = found.evaluations["own"], again.evaluations["again"]
+    np.testing.assert_allclose(again.equity["again"], found.equity["own"], rtol=1e-6)
+    assert other.verdict.selection.mean == pytest.approx(one.verdict.selection.mean, rel=1e-4, abs=1e-6)
+    assert "cannot be audited" in " ".join(other.caveats) and again.table.loc["again", "trades"] > 3
+    drawn = (each.played.curves["random picker"].trades for each in (one, other))
+    np.testing.assert_array_equal(*drawn)
+
+
+def evaluate(tmp_path: Path, text: str, *words: str) -> int:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "orders.csv").write_text(text)
+    quick = ["--random-pickers", "20", "--rivals", "none", "--threads", "1", "--device", "cpu"]
+    place = ["--runs-dir", str(tmp_path / "runs"), "--config", str(tmp_path / "tiny.toml")]
+    return main(["evaluate", "--trades", str(tmp_path / "orders.csv"), *place, *quick, *words])
+
+
+def days_of(tmp_path: Path) -> list[str]:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    market = load_market(settings=read_settings(tmp_path / "tiny.toml")).market
+    first = int(consecutive_windows(market.splits.validation, 16)[0])
+    return [str(day) for day in market.dates[first : first + 4].astype("datetime64[D]")]
+
+
+def test_a_file_of_trades_is_judged(tmp_path: Path) -> None:
+    days = days_of(tmp_path)
+    text = f"date,ticker,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,50000\n"
+    assert evaluate(tmp_path, text) == 0
+    folder = tmp_path / "runs" / "judged" / "evaluation-validation" / "orders"
+    trades = pd.read_csv(folder / "trades.csv")
+    assert trades[["ticker", "order_date", "entry_date", "exit_date"]].to_numpy().tolist() == [
+        ["S000", *days[:2], days[3]]
+    ]
+    assert json.loads((folder / "results.json").read_text())["policies"]["orders"]
+    assert evaluate(tmp_path, text, "--planted") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("date,ticker,side,amount\nDAY,S000,buy,1\n", "expected columns date, ticker, value"),
+        ("date,ticker,side,value\nDAY,S000,short,1\n", "expected buy or sell as the side"),
+        ("date,ticker,side,value\nDAY,S000,buy,\n", "expected a date and a value other than 0"),
+        ("date,ticker,side,shares\nDAY,S000,buy,0\n", "expected a date and a shares other than 0"),
+        ("date,ticker,side,value\nDAY,S000,buy,inf\n", "1 rows without"),
+        ("date,ticker,side,value\n,S000,buy,1\n", "expected a date"),
+        ("date,ticker,side,value\nDAY,S000,buy,many\n", "numbers in"),
+        ("date,ticker,side,value\nDAY,AAPL,buy,1\n", "for days and tickers of the data"),
+        ("date,ticker,side,value\nDAY,S000,sell,1\n", "expected purchases in"),
+        ("", "expected a CSV or parquet file of trades"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(
+    text: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(tmp_path, text.replace("DAY", days_of(tmp_path)[0])) == 2
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert said in last and "Traceback" not in last
+
+
+def test_rows_of_a_frame_are_refused_alike() -> None:
+    with pytest.raises(DataError, match="expected columns date, ticker, value"):
+        account_of_trades("own", Trades(pd.DataFrame({"date": [], "ticker": []})), setup_of())
