@@ -18,13 +18,17 @@ os.environ.pop("BOX_VOLUME", None)
 import pytest
 import torch
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 from tests.tiny_run import TINY
+from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
-from utils.pictures import new_figure
+from utils.pictures import _figure, new_figure
 
-# A shared machine may be slow at any moment.
-settings.register_profile("project", deadline=None)
+# A shared machine may be slow at any moment. Examples are the same in every process, so that what fails does so by
+# a change, and again; `--hypothesis-profile search` draws others.
+settings.register_profile("search", deadline=None)
+settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
 
 
@@ -46,9 +50,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def coarse_pictures() -> Iterator[None]:
-    """Draw pictures of few pixels, which take a fraction of the time."""
-    with mock.patch("utils.pictures.new_figure", partial(new_figure, dpi=20)):
+def blank_pictures() -> Iterator[None]:
+    """Draw charts as nothing, and other pictures of few pixels: charts take half of the time of judging a tiny run.
+
+    Processes that tests start draw theirs.
+    """
+    patch = partial(mock.patch.object, pictures)
+    with patch("new_figure", partial(new_figure, dpi=20)), patch("_figure", lambda *_: Figure((1, 1), 20)):
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_charts(blank_pictures: None) -> Iterator[None]:
+    """Draw the charts of a module's tests."""
+    with mock.patch.object(pictures, "_figure", _figure):
         yield
 
 

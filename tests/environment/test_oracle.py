@@ -408,7 +408,7 @@ def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
         assert (trade.exit_price >= trade.target_price) or trade.reason not in ("target", "target_open")
         stop = trade.entry_price * (1 - rules.stop_percent / 100)
         assert (trade.exit_price <= stop) or trade.reason not in ("stop", "stop_open")
-    for stock in {trade.stock for trade in trades}:
+    for stock in sorted({trade.stock for trade in trades}):
         spans = [(trade.order_day, trade.exit_day) for trade in trades if trade.stock == stock]
         assert all(after[0] >= before[1] for before, after in pairwise(spans))
 

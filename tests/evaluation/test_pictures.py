@@ -16,6 +16,8 @@ from utils import pictures
 from utils.charts import memory_chart
 from utils.tables import table
 
+pytestmark = pytest.mark.usefixtures("real_charts")
+
 
 def test_a_picture_shows_the_whole_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []

@@ -87,7 +87,8 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
     assert ridge.error == pytest.approx(float(np.nansum((results[0] - scores) ** 2)), rel=1e-3)
 
 
-def test_baselines_find_what_is_planted() -> None:
+def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "TUNING_WINDOWS", 8)
     market = market_of("momentum")
     unseen, scores = built_in_market(SyntheticConfig(kind="momentum", days=3000, stocks=12), SPLIT, RULES, seed=2)
     planted = profit(unseen, ScoreRule(scores.rule, threshold=2 * RULES.cost_rate))

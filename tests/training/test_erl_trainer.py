@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,12 +17,14 @@ from torch import Tensor
 from data.market import Market
 from data.splits import Span
 from data.synthetic.built_in import built_in_market
+from environment.portfolio import Portfolio
 from models.ddpg import LOSSES
 from models.evolution import GENES, elite_count
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training import rollout
 from training.erl_trainer import PHASES, ERLTrainer
+from training.forecasts.training_days import TrainingDays
 from training.rollout import Rollout, roll_out
 from utils.config.trader import (
     DataConfig,
@@ -39,6 +42,26 @@ KINDS: tuple[Any, ...] = ("closed-form", "ddpg")
 @pytest.fixture(scope="module")
 def market() -> Market:
     return learnable_market(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_days(market: Market) -> Iterator[None]:
+    """Trainers on that market under equal rules share its training days, which nothing changes: half of their time.
+
+    Whole runs that are resumed compute them anew, in tests of runs.
+    """
+    compute, made = TrainingDays.of, dict[Any, TrainingDays]()
+
+    def of(own: Market, env: Portfolio, risk_aversion: float = 0.0) -> TrainingDays:
+        if own is not market:
+            return compute(own, env, risk_aversion)
+        key = env.rules, risk_aversion
+        if key not in made:
+            made[key] = compute(own, env, risk_aversion)
+        return made[key]
+
+    with mock.patch.object(TrainingDays, "of", of):
+        yield
 
 
 def state_of(trainer: ERLTrainer) -> tuple[dict[str, Tensor], Any]:
