@@ -239,8 +239,8 @@ class StockDataLoader:
         if self.volume is not None and part.volume is not None:
             volume = part.volume[usable]
             self.volume[day, column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
-        for values, own in zip(self.columns.values(), part.further[:, usable], strict=True):
-            values[day, column] = np.where(np.abs(own) < _INFINITE, own, np.nan)
+        for values, cells in zip(self.columns.values(), part.further[:, usable], strict=True):
+            values[day, column] = np.where(np.abs(cells) < _INFINITE, cells, np.nan)
         return Counter(masked=int((~usable & ~empty).sum()), empty=int(empty.sum()), widened=int(widened.sum()))
 
     def _add_indicators(self, closes: Float64Array, counts: Counter[str]) -> None:

@@ -181,8 +181,8 @@ class Portfolio:
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
-        found = self.bars.tradable.index_select(0, self.day) & ~self.held()
-        return found & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else found
+        candidates = self.bars.tradable.index_select(0, self.day) & ~self.held()
+        return candidates & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else candidates
 
     def positions(self) -> Positions:
         """Return the open positions at the last close, by slot."""
@@ -205,11 +205,11 @@ class Portfolio:
         capital = self.capital
         left = (self.trading_steps - self.step_index) / self.rules.trading_days
         fraction_left = torch.full_like(self.cash, left)
-        parts = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
+        values = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
         if self.rules.drawdown_lock > 0:
             fallen = 100 * (1 - self.equity / self.peak) / self.rules.drawdown_lock
-            parts.append(torch.where(self.is_locked, self._one, fallen))
-        return torch.stack(parts, dim=-1).float()
+            values.append(torch.where(self.is_locked, self._one, fallen))
+        return torch.stack(values, dim=-1).float()
 
     def select_orders(self, action: Tensor) -> Orders:
         """Choose the largest coefficients among the candidates, ties to the lower stock index.
@@ -225,8 +225,8 @@ class Portfolio:
         orders = Orders(stock.T, best.T.double(), percent.gather(1, stock).T.double())
         if self.rules.exits == "target":
             return orders
-        held = self.slot_stock().clamp(max=self.bars.stocks - 1)
-        sold, moved = coefficient.gather(1, held) < MIN_COEFFICIENT, percent.gather(1, held).double()
+        in_slot = self.slot_stock().clamp(max=self.bars.stocks - 1)
+        sold, moved = coefficient.gather(1, in_slot) < MIN_COEFFICIENT, percent.gather(1, in_slot).double()
         return replace(orders, sold=sold.T, moved_target=moved.T)
 
     def planned_sales(self, sale_step: Tensor) -> Tensor:
@@ -278,11 +278,11 @@ class Portfolio:
         """Move the sale targets of open positions to (slots, lanes) percent."""
         rows, ledger = self._open_rows(), self._ledger
         is_open = ledger.is_open[rows]
-        for moved, held in (
+        for moved, target in (
             (percent, ledger.target_percent[rows]),
             (target_price(ledger.entry_price[rows], percent), ledger.target_price[rows]),
         ):
-            held.copy_(torch.where(is_open, moved, held))
+            target.copy_(torch.where(is_open, moved, target))
 
     def _sell_at_close(self, sold: Tensor) -> Tensor:
         """Sell (slots, lanes) open positions at today's close; return the (lanes,) losses that are realised."""
@@ -413,9 +413,9 @@ class Portfolio:
         """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were placed."""
         first = self.slots - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
-        found = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
-        reason = self._reason_of_bits[found.reason.long()] * (found.exit_step > 0)
-        return replace(found, reason=reason)
+        ledger = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
+        reason = self._reason_of_bits[ledger.reason.long()] * (ledger.exit_step > 0)
+        return replace(ledger, reason=reason)
 
     def entry_credited_rewards(self) -> Tensor:
         """Credit each trade's whole result to the step that ordered it: (steps, lanes) float64 rewards.

@@ -83,8 +83,8 @@ def add_gradients(
     actor = actor_loss(score_of(scores[..., 0], scores[..., 1], price), value, cost)
     (share * actor.sum()).backward(inputs=[networks.online.actor])
 
-    found = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
-    return torch.stack(found).detach()
+    losses = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
+    return torch.stack(losses).detach()
 
 
 def step(networks: Networks, tau: float, share: float = 1.0) -> None:

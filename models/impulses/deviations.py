@@ -44,8 +44,8 @@ def fit_deviations(
     of_stock, products = np.concatenate(gram), np.concatenate(product)
     unit, total = np.eye(products.shape[1]), of_stock.sum(axis=0)
     pooled = np.linalg.solve(total + (1e-9 + _POOLED_PENALTY * total[0, 0]) * unit, products.sum(axis=0))
-    own = of_stock + (1e-9 + _OWN_PENALTY * learned.sum()) * unit
-    weights: Float64Array = np.linalg.solve(own, (products - of_stock @ pooled)[..., None])[..., 0]
+    regularised = of_stock + (1e-9 + _OWN_PENALTY * learned.sum()) * unit
+    weights: Float64Array = np.linalg.solve(regularised, (products - of_stock @ pooled)[..., None])[..., 0]
     return weights
 
 

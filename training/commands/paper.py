@@ -159,16 +159,16 @@ def _show(journal: Journal) -> None:
         return
     date, last = next(reversed(sessions.items()))
     factors, positions = units(journal), last.body["positions"].items()
-    held = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
+    holdings = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     orders = [order for order in intents[date].body["orders"] if order["id"] not in refused] if date in intents else []
     of_basket = [order for order in orders if order["is_of_basket"]]
-    own = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
-    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in own)
+    purchases = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
+    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in purchases)
     values = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
     logger.info("%s: equity %s; of the agents' account %s, of its basket %s; the agents' cash %s", date, *values)
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
-    logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
+    logger.info("positions: %s; purchases at the next open: %s", holdings or "none", bought or "none")
     if of_basket or last.body["basket_positions"]:
         logger.info("basket: %d stocks held, %d orders", len(last.body["basket_positions"]), len(of_basket))
     if reason := journal.stop_reason():

@@ -71,19 +71,19 @@ def estimates(curves: EquityCurves, market: Array, seed: int) -> dict[str, Estim
     """
     returns = metrics.daily_returns(curves.stitched)
     exposure = beta(returns, market)
-    found = measures_of(curves) | {
+    arrays = measures_of(curves) | {
         "beta": exposure,
         "alpha": _YEAR * (returns - np.outer(exposure, market)).mean(axis=1),
     }
     if len(curves.equity) > 1:
-        return {name: _range(values) for name, values in found.items()}
+        return {name: _range(values) for name, values in arrays.items()}
     generator = np.random.default_rng([seed, _BOOTSTRAP_SEED])
     intervals = bootstrap_intervals(returns[0], _CURVE_MEASURES, generator)
     low, high = mean_test(returns[0] - exposure[0] * market).interval
     intervals["alpha"] = _YEAR * low, _YEAR * high
     return {
         name: Estimate(float(value) if np.isfinite(value) else None, *intervals.get(name, ()))
-        for name, (value,) in found.items()
+        for name, (value,) in arrays.items()
     }
 
 

@@ -186,8 +186,8 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
     sessions = torch.zeros_like(plan.stock) if plan.sale_step is None else _sessions_until(plan.sale_step)
     # (windows * trading, orders) each, by time.
-    parts = (plan.stock, plan.coefficient, plan.target_percent, sessions)
-    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in parts]
+    plan_arrays = (plan.stock, plan.coefficient, plan.target_percent, sessions)
+    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in plan_arrays]
     step_of = torch.arange(trading, device=begin.device)[:, None]
     sold_after = circle.pop()[(begin + step_of) % length].movedim(-1, 1)  # (trading, orders, lanes)
     sale_step = sold_after.new_full((setup.env.rules.episode_steps, *sold_after.shape[1:]), -1)
@@ -212,8 +212,8 @@ def execute_again(
     def order(step: int) -> None:
         orders, sold = None, None if sale_step is None else setup.env.planned_sales(sale_step)
         if sold is not None or (plan.coefficient[step] > 0).any():
-            parts = (plan.stock, plan.coefficient, plan.target_percent)
-            orders = replace(Orders(*(part[step].repeat(1, copies) for part in parts)), sold=sold)
+            arrays = (plan.stock, plan.coefficient, plan.target_percent)
+            orders = replace(Orders(*(part[step].repeat(1, copies) for part in arrays)), sold=sold)
             orders = orders if generator is None else _drawn(setup.env, orders, generator)
         setup.env.step_orders(orders)
 
@@ -256,7 +256,7 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
     market, rules, starts, steps = setup.market, setup.env.rules, setup.starts.cpu(), setup.env.rules.episode_steps
     every, windows = Basket(setup.env.bars, market.investable_columns), len(starts)
 
-    def held(account: BasketAccount) -> EquityCurves:
+    def curves_of(account: BasketAccount) -> EquityCurves:
         """Return the curves of W windows, or of one account that goes on over all of them."""
         days = np.arange(windows)[:, None] * steps + np.arange(steps + 1)
         equity, invested = (part.cpu().numpy() for part in (account.equity, account.invested))
@@ -269,21 +269,21 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         return EquityCurves((equity * anew)[None], exposure, none, none, none, traded, rules.cost_rate * traded)
 
     is_sold = not setup.env.goes_on
-    equal = held(every.hold(rules, starts, steps, is_sold=is_sold))
+    equal = curves_of(every.hold(rules, starts, steps, is_sold=is_sold))
     weights = torch.from_numpy(np.stack([equal_risk(market.close, start) for start in starts.tolist()]))
-    found = {
-        BASKET: equal if setup.basket is None else held(setup.basket.hold(rules, starts, steps, is_sold=is_sold)),
+    curves = {
+        BASKET: equal if setup.basket is None else curves_of(setup.basket.hold(rules, starts, steps, is_sold=is_sold)),
         EQUAL: equal,
-        HOLD: held(every.hold(rules, starts[:1], windows * steps, is_sold=is_sold)),
-        EQUAL_RISK: held(every.hold(rules, starts, steps, weights=weights, is_sold=is_sold)),
+        HOLD: curves_of(every.hold(rules, starts[:1], windows * steps, is_sold=is_sold)),
+        EQUAL_RISK: curves_of(every.hold(rules, starts, steps, weights=weights, is_sold=is_sold)),
     }
     if setup.benchmark is not None:
         closes = setup.benchmark[setup.days]
         nothing = np.zeros((1, windows))
         none = np.full_like(nothing, np.nan)
         path = rules.initial_capital * closes / closes[:, :1]
-        found[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
-    return found
+        curves[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
+    return curves
 
 
 def followed(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
@@ -365,20 +365,20 @@ def play_all(
     others: Mapping[str, DDPGAgent] | None = None,
 ) -> PlayedPolicies:
     """Play the champion, other agents and all baselines; champion and baselines again under other costs."""
-    own = account_of_agent(setup, agent)
+    account = account_of_agent(setup, agent)
     beside = {name: account_of_agent(setup, other).curves for name, other in (others or {}).items()}
     if CLOSED in beside:  # it bets as the champion does
-        held = play_held(setup)[BASKET]
-        beside[CLOSED] = followed(beside[CLOSED], held, agent.share, setup.env.rules.exposure)
+        basket = play_held(setup)[BASKET]
+        beside[CLOSED] = followed(beside[CLOSED], basket, agent.share, setup.env.rules.exposure)
     return play_judged(
-        setup, CHAMPION, own, score_rules, random_selections=random_selections, generator=generator, beside=beside
+        setup, CHAMPION, account, score_rules, random_selections=random_selections, generator=generator, beside=beside
     )
 
 
 def play_judged(
     setup: EvaluationSetup,
     name: str,
-    own: OwnAccount,
+    account: OwnAccount,
     score_rules: Mapping[str, ScoreRule],
     *,
     random_selections: int,
@@ -391,34 +391,35 @@ def play_judged(
         name: of the policy; of the champion alone it is shown of what it consists.
         beside: accounts of other policies, which are shown, and nothing else.
     """
-    judged, rules, share, exposure = setup.judged, setup.env.rules, own.share, setup.env.rules.exposure
+    judged, rules, share, exposure = setup.judged, setup.env.rules, account.share, setup.env.rules.exposure
     first, days = judged.start, judged.stop - judged.start
 
-    def play(setup: EvaluationSetup, account: EquityCurves, count: int) -> dict[str, EquityCurves]:
-        held = play_held(setup)
-        whole = {name: followed(account, held[BASKET], share, exposure), ALL_ORDERS: account, BASKET: held.pop(BASKET)}
-        drawn = followed(play_random(setup, own.purchases, count, generator), whole[BASKET], share, exposure)
-        return {**whole, RANDOM: drawn, **held, **play_rules(setup, score_rules)}
+    def play(setup: EvaluationSetup, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
+        baskets = play_held(setup)
+        whole = {name: followed(agents, baskets[BASKET], share, exposure), ALL_ORDERS: agents}
+        whole[BASKET] = baskets.pop(BASKET)
+        drawn = followed(play_random(setup, account.purchases, count, generator), whole[BASKET], share, exposure)
+        return {**whole, RANDOM: drawn, **baskets, **play_rules(setup, score_rules)}
 
-    curves, at_cost = {**play(setup, own.curves, random_selections), **beside}, {}
+    curves, at_cost = {**play(setup, account.curves, random_selections), **beside}, {}
     for bps in progress(COSTS_BPS, "judge", "cost level"):
         other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
-        again = execute_again(other_setup, own.purchases)
+        again = execute_again(other_setup, account.purchases)
         at_cost[bps] = play(other_setup, again, min(random_selections, _RANDOM_AT_COST))
-    scores = {} if own.scores is None else {name: own.scores}
+    scores = {} if account.scores is None else {name: account.scores}
     scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
-    shifted, basket = play_shifted(setup, own.purchases, random_selections, generator), curves[BASKET]
+    shifted, basket = play_shifted(setup, account.purchases, random_selections, generator), curves[BASKET]
     if name != CHAMPION:  # which alone consists of two accounts
-        for found in (curves, *at_cost.values()):
-            del found[ALL_ORDERS], found[BASKET]
+        for level in (curves, *at_cost.values()):
+            del level[ALL_ORDERS], level[BASKET]
     return PlayedPolicies(
         curves,
-        [_scaled(trade, exposure * share) for trade in own.trades if share > 0],
+        [_scaled(trade, exposure * share) for trade in account.trades if share > 0],
         setup.days,
         at_cost,
         followed(shifted, basket, share, exposure),
         exposure * (1.0 - share) * basket.daily_profit[0],
-        known_share(own.purchases, rules),
+        known_share(account.purchases, rules),
         scores,
         trade_results(setup.env.bars, rules, first, days),
     )
@@ -429,33 +430,33 @@ def _scaled(trade: dict[str, Any], factor: float) -> dict[str, Any]:
     return trade | {name: factor * trade[name] for name in ("shares", "value", "profit", "costs")}
 
 
-def join(parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
+def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
     """Join what policies played on windows that follow one another, perhaps by another champion each.
 
     A policy that is not in all parts, such as a baseline that could not be fitted in one, is left out.
     """
-    common = [name for name in parts[0].curves if all(name in part.curves for part in parts)]
-    before = np.cumsum([0, *(len(part.days) for part in parts)]).tolist()
-    numbered = zip(before, parts, strict=False)
+    common = [name for name in results[0].curves if all(name in part.curves for part in results)]
+    before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
+    numbered = zip(before, results, strict=False)
     return PlayedPolicies(
-        {name: _joined(part.curves[name] for part in parts) for name in common},
+        {name: _joined(part.curves[name] for part in results) for name in common},
         [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
-        np.concatenate([part.days for part in parts]),
+        np.concatenate([part.days for part in results]),
         {
-            bps: {name: _joined(part.at_cost[bps][name] for part in parts) for name in levels if name in common}
-            for bps, levels in parts[0].at_cost.items()
+            bps: {name: _joined(part.at_cost[bps][name] for part in results) for name in levels if name in common}
+            for bps, levels in results[0].at_cost.items()
         },
-        _joined(part.shifted for part in parts),
-        np.concatenate([part.held_profit for part in parts]),
-        np.concatenate([part.known_share for part in parts]),
-        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores if name in common},
-        np.concatenate([part.results for part in parts]),
+        _joined(part.shifted for part in results),
+        np.concatenate([part.held_profit for part in results]),
+        np.concatenate([part.known_share for part in results]),
+        {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
+        np.concatenate([part.results for part in results]),
     )
 
 
 def _joined(curves: Iterable[EquityCurves]) -> EquityCurves:
     arrays = zip(*(vars(one).values() for one in curves), strict=True)
-    return EquityCurves(*(np.concatenate(parts, axis=1) for parts in arrays))
+    return EquityCurves(*(np.concatenate(values, axis=1) for values in arrays))
 
 
 def _invested_share(env: Portfolio) -> Tensor:
