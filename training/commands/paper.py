@@ -50,10 +50,11 @@ def run_open(arguments: PaperOpenArguments) -> None:
             f"expected --capital {cash:.2f}, the cash at the venue, got {arguments.capital:g}; give it, or reset the "
             "venue's account"
         )
-    path = open_account(run, arguments)
+    asked = {name: getattr(arguments, name) for name in ("capital", "calendar", "venue", "data")}
+    open_account(arguments.path, run, **asked)
     logger.info(
         "account %s opened with the champion of %s and a capital of %s; next, after each close: %s",
-        *(path, run.name, f"{arguments.capital:,.0f}", _whole("step", path)),
+        *(arguments.path, run.name, f"{arguments.capital:,.0f}", _whole("step", arguments.path)),
     )
 
 
@@ -142,7 +143,8 @@ def run_replay(arguments: PaperReplayArguments) -> None:
     """
     choose_threads(1)
     with opened(arguments.path, arguments.head) as journal:
-        logger.info("%s", replay(load_account(journal), arguments))
+        account = load_account(journal)
+        logger.info("%s", replay(account, arguments.from_, arguments.to, spends_look=arguments.spend_look))
 
 
 def _whole(command: str, account: Path) -> str:

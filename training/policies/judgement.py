@@ -13,16 +13,16 @@ import torch
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
-from training.commands.table import require_spent, run_defaults
 from training.evaluation.baselines import BASKET, CHAMPION, RANDOM
 from training.evaluation.export import entered, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import OwnAccount, account_of_agent, followed, play_held, play_judged
 from training.evaluation.stage import stage_of
 from training.policies.accounts import account_of, has_code
+from training.run.arguments import run_defaults
 from training.run.market import load_market as market_of_settings
 from training.run.saved import SavedRun
-from utils.config.kinds import RUNS
+from utils.config import kinds
 from utils.config.settings import from_dict, read_settings
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
@@ -124,7 +124,7 @@ def judge(
     judging: EvaluationConfig | None = None,
     is_continuous: bool = False,
     spend_look: bool = False,
-    runs_dir: Path | str = RUNS,
+    runs_dir: Path | str = kinds.RUNS,
     command: str = "",
 ) -> Judgement:
     """Judge policies on the days of a split.
@@ -140,7 +140,7 @@ def judge(
         DataError: a policy fails or looks ahead; or there are no such days.
     """
     if split == "holdout":
-        require_spent(spend_look)
+        kinds.require_spent(spend_look)
     days, config = getattr(market.market.splits, split), market.config
     if not days.days:
         raise ConfigError("expected a holdout, got data all of which are used; leave --split out")
