@@ -139,11 +139,8 @@ def prepare(
     summary.rows_kept, summary.tickers = len(stocks), len(names)
     summary.first_date, summary.last_date = date_of(stocks["day"].min()), date_of(stocks["day"].max())
     summary.dropped = +summary.dropped  # without reasons that apply to no row
-    summary.notes += [
-        f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers"
-        for name in names
-        if name.startswith("^")
-    ]
+    indices = [name for name in names if name.startswith("^")]
+    summary.notes += [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
     _require_days(stocks)
     summary.survey = survey_of(stocks)
     further = sorted({*stocks} - {*STANDARD})

@@ -22,7 +22,7 @@ from data.splits import make_folds
 from data.synthetic.draw import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from training.evaluation.baselines import EQUAL
-from training.evaluation.play import EquityCurves
+from training.evaluation.measures import EquityCurves
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR

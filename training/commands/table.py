@@ -25,7 +25,7 @@ class TrainArguments:
     settings: Config = field(default_factory=Config)
     config: kinds.SettingsFile = None
     extend: Annotated[kinds.FolderName, kinds.Mark.NEWEST_IF_BARE] = None
-    """Start a new run with the settings and genes of the named run, or the newest one, on data extended since then."""
+    """Start a new run with settings and genes of the named run, or the newest one, on data extended since then."""
 
 
 @checked_dataclass

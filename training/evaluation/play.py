@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -34,9 +33,9 @@ from training.evaluation.baselines import (
     equal_risk,
     score_policy,
 )
+from training.evaluation.measures import EquityCurves, followed
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import play_agent_on, purchases, step_by
-from utils import metrics
 from utils.progress import progress
 
 Array = npt.NDArray[np.float64]
@@ -45,53 +44,6 @@ COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 _RANDOM_AT_COST = 100
 _SHIFTS = 125
 """Shifts in time of the random selections' orders; within each shift the draws are averaged out."""
-
-
-@dataclass(frozen=True)
-class EquityCurves:
-    """Accounts of P policies over W windows of D days; each window begins with the initial capital.
-
-    All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
-    """
-
-    equity: Array
-    """(P, W, D + 1)"""
-    exposure: Array
-    """Mean share of equity that is invested at the closes."""
-    trades: Array
-    wins: Array
-    sessions: Array
-    """Sessions held, summed over trades."""
-    traded: Array
-    """Value bought and sold."""
-    costs: Array
-
-    def each(self, change: Callable[[Array], Array]) -> EquityCurves:
-        """Return the curves with `change` applied to each array."""
-        return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
-
-    @property
-    def capital(self) -> float:
-        return float(self.equity[0, 0, 0])
-
-    @property
-    def daily_profit(self) -> Array:
-        """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
-        profit = 100 / self.capital * np.diff(self.equity, axis=2)
-        return profit.reshape(len(profit), -1)
-
-    @property
-    def mean_return_percent(self) -> float:
-        """Return the mean over policies of the stitched accounts' returns."""
-        return float(metrics.total_return_percent(self.stitched).mean())
-
-    @property
-    def stitched(self) -> Array:
-        """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
-        growth = self.equity / self.equity[:, :, :1]
-        before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
-        days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
-        return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
 
 
 @dataclass(frozen=True)
@@ -145,7 +97,7 @@ def play_agent(
         setup.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
     )
-    return _curves(env, invested, 1), _trades(env), purchases(env)
+    return EquityCurves.of(env, invested, 1), _trades(env), purchases(env)
 
 
 def _trades(env: Portfolio) -> list[dict[str, Any]]:
@@ -242,7 +194,7 @@ def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], objec
     for step in range(env.rules.episode_steps):
         invested.append(_invested_share(env))
         act(step)
-    return _curves(env, invested, policies)
+    return EquityCurves.of(env, invested, policies)
 
 
 def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
@@ -284,21 +236,6 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         path = rules.initial_capital * closes / closes[:, :1]
         curves[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
     return curves
-
-
-def followed(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
-    """Return accounts of which a share of what is exposed follows agents, and the rest holds a basket.
-
-    Both are accounts of their own: prices do not react and costs are proportional, so that the sum is exact. What is
-    not exposed is cash. Counts of trades are the agents'.
-    """
-    ours, theirs = exposure * share, exposure * (1.0 - share)
-    whole = {
-        name: ours * getattr(agents, name) + theirs * getattr(basket, name)
-        for name in ("equity", "exposure", "traded", "costs")
-    }
-    whole["equity"] += (1.0 - exposure) * agents.capital
-    return replace(agents if share > 0 else agents.each(lambda values: np.full_like(values, np.nan)), **whole)
 
 
 @dataclass(frozen=True)
@@ -433,20 +370,21 @@ def _scaled(trade: dict[str, Any], factor: float) -> dict[str, Any]:
 def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
     """Join what policies played on windows that follow one another, perhaps by another champion each.
 
-    A policy that is not in all parts, such as a baseline that could not be fitted in one, is left out.
+    Left out is a policy that is not in all results, such as a baseline that could not be fitted in one.
     """
     common = [name for name in results[0].curves if all(name in part.curves for part in results)]
     before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
     numbered = zip(before, results, strict=False)
+    at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
     return PlayedPolicies(
-        {name: _joined(part.curves[name] for part in results) for name in common},
+        {name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
         [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
         np.concatenate([part.days for part in results]),
         {
-            bps: {name: _joined(part.at_cost[bps][name] for part in results) for name in levels if name in common}
-            for bps, levels in results[0].at_cost.items()
+            bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
+            for bps, levels in at_cost.items()
         },
-        _joined(part.shifted for part in results),
+        EquityCurves.joined(part.shifted for part in results),
         np.concatenate([part.held_profit for part in results]),
         np.concatenate([part.known_share for part in results]),
         {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
@@ -454,37 +392,7 @@ def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
     )
 
 
-def _joined(curves: Iterable[EquityCurves]) -> EquityCurves:
-    arrays = zip(*(vars(one).values() for one in curves), strict=True)
-    return EquityCurves(*(np.concatenate(values, axis=1) for values in arrays))
-
-
 def _invested_share(env: Portfolio) -> Tensor:
     """Return the (lanes,) shares of equity that were invested at the last close."""
     equity = env.equity
     return (equity - env.cash) / equity.clamp(min=1e-9)
-
-
-def _curves(env: Portfolio, invested: list[Tensor], policies: int) -> EquityCurves:
-    """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are daily."""
-    summary, book = env.summary(), env.ledger()
-    closed = book.exit_step > 0
-    decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
-    # The entry session counts as the first one held; filled at the close, that is the session of the decision.
-    sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
-    traded = book.value + book.shares * book.last_price * closed
-
-    def by_policy(total: Tensor) -> Array:
-        return np.asarray(total.double().view(policies, -1).cpu().numpy())
-
-    # Cloned, since the next episode writes into the same curve.
-    curve = env.equity_curve[: env.steps + 1].T.clone()
-    return EquityCurves(
-        equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
-        exposure=by_policy(reduce(torch.add, invested) / env.steps),
-        trades=by_policy(summary.trades),
-        wins=by_policy(summary.wins),
-        sessions=by_policy((sessions * closed).sum(0)),
-        traded=by_policy(traded.sum(0)),
-        costs=by_policy(summary.costs),
-    )

@@ -16,7 +16,8 @@ from environment.portfolio import Portfolio
 from training.evaluation.baselines import BASKET, CHAMPION, RANDOM
 from training.evaluation.export import entered, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.play import OwnAccount, account_of_agent, followed, play_held, play_judged
+from training.evaluation.measures import followed
+from training.evaluation.play import OwnAccount, account_of_agent, play_held, play_judged
 from training.evaluation.stage import stage_of
 from training.policies.accounts import account_of, has_code
 from training.run.arguments import run_defaults

@@ -91,7 +91,7 @@ class Holding:
     def is_due(self, rules: EnvironmentConfig) -> bool:
         """Return whether the position is sold at the next close at the latest."""
         is_over = self.sessions_held >= rules.longest_holding - 1 or self.stop_day(rules) is not None
-        return is_over or self.days_without_bar >= rules.max_days_without_bar
+        return is_over or bool(orders.is_delisted(torch.tensor(self.days_without_bar), rules))
 
 
 def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = ()) -> list[Holding]:
