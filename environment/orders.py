@@ -47,7 +47,7 @@ def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tupl
 def cut_to_cash(wanted: Tensor, cash: Tensor, least: float | Tensor) -> Tensor:
     """Cut (orders, lanes) payments, best first, to the (lanes,) cash that those before leave; there is no leverage.
 
-    One that is left with less than `least` lapses. What is paid is taken from the cash in place.
+    A payment that is left with less than `least` lapses. Payments are taken from the cash in place.
     """
     paid = []
     for payment in wanted.unbind():

@@ -104,7 +104,7 @@ def step(networks: Networks, tau: float, share: float = 1.0) -> None:
 
 
 class Values(NamedTuple):
-    """What a position in each stock earns until it is sold, (A, folds, D, S) each."""
+    """Action values: the result of a position in each stock until it is sold, (A, folds, D, S) each."""
 
     gain: Tensor
     """Percent of its value."""

@@ -6,7 +6,7 @@ capital that it takes for that time, in percent of the position's value:
 
     score = gain - price of capital x time        price of capital = rate x share of the capital that is invested
 
-The rate is an agent's. In an account with cash for all that pays capital is free, and so it is once nothing may be
+The rate is an agent's. Capital is free in an account with cash for every profitable purchase, and once nothing may be
 bought any more. The stocks with the largest scores above what a purchase costs are bought, and a position is sold once
 its score is below minus what a sale costs. In between nothing is traded (Davis and Norman 1990, "Portfolio selection
 with transaction costs").

@@ -46,7 +46,7 @@ _LARGEST_MOVE = 4.0
 _MOST_STATES = 4
 """Most states per lag."""
 _Events = tuple[NDArray[np.int8], Float64Array, BoolArray]
-"""Bins of own moves, what may be the answers to them in standard deviations, and where there is one; (days, stocks)
+"""Bins of own moves, moves as possible responses in standard deviations, and where there is one; (days, stocks)
 each."""
 
 
@@ -114,7 +114,7 @@ class Responses:
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
     ) -> Callable[[slice], Float32Array]:
-        """Return what forecasts a block of stocks: log returns in percent, (days, stocks, 6) as `FORECASTS` says.
+        """Return a function that forecasts a block of stocks: log returns in percent, (days, stocks, 6), see `FORECASTS`.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
         20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those

@@ -1,8 +1,8 @@
-"""Deviations: how a stock differs from what holds for all stocks, as a regression of its own, shrunken.
+"""Deviations: how a stock differs from the regression of all stocks, as a shrunken regression of its residuals.
 
-What past returns tell of future ones is first regressed over all stocks together; each stock's residuals are then
-regressed on the same inputs, with so large a penalty that no more than a tenth of a deviation is believed. Days of a
-stock with few bars count for less.
+Future returns are first regressed on past ones over all stocks together; each stock's residuals are then regressed on
+the same inputs, with so large a penalty that no more than a tenth of a deviation is believed. Days of a stock with few
+bars count for less.
 """
 
 from collections.abc import Callable, Iterable

@@ -16,7 +16,7 @@ from utils.threads import in_threads
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""
 _OWN_HALF_LIVES = (1, 2, 4, *HALF_LIVES)
-"""Of a stock's own past, whatever the shape of whose forecast."""
+"""Of the moving averages by which a stock's own past is controlled for."""
 _SIGNIFICANCE = 0.01
 """Family-wise significance level (two-sided, Bonferroni)."""
 _TOGETHER = 64

@@ -38,7 +38,7 @@ _LOSSES = {
     "time": "Mean squared temporal difference of the sessions for which they take capital, squared.",
     "actor": "Minus the value of the actors' relaxed choices, in temperatures.",
 }
-"""What the losses are."""
+"""Meaning of each loss."""
 
 
 def colours(evaluation: Evaluation) -> dict[str, str]:

@@ -137,7 +137,7 @@ class Evaluation:
     shares: Sequence[float] = ()
     """In each champion."""
     importance: Mapping[str, float] = field(default_factory=dict)
-    """What each input is worth to the champion on these days, by name, see `training.features.importance`."""
+    """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
 

@@ -24,7 +24,7 @@ STOCKS = 64
 
 @dataclass(frozen=True)
 class StockTransitions:
-    """What positions in the stocks of each day earn until they are decided on next, row by row of the inputs."""
+    """Results of positions in the stocks of each day until the next decision on them, row by row of the inputs."""
 
     x: InputRows
     inputs: TradeInputs

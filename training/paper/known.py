@@ -2,8 +2,8 @@
 
 Adjusted prices are multiplied back to the first day whenever a stock pays a dividend or is split. An account keeps the
 names and units of its opening, and its journal the bars of its sessions: data are translated when they are read, so
-that orders play as they did, and shares, entries and targets mean what they meant. Dividends are reinvested thereby.
-What people see and brokers get is translated back, by `units`.
+that orders play as they did, and shares, entries and targets mean what they meant. Dividends are thereby reinvested.
+Shares and prices for people and brokers are translated back by `units`.
 """
 
 import base64

@@ -55,7 +55,7 @@ class SavedRun:
 
     @cached_property
     def basket(self) -> Basket:
-        """What the champion holds with the capital that does not follow it."""
+        """Return the basket for the capital that does not follow the champion."""
         return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
 
     @property

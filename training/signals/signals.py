@@ -35,7 +35,7 @@ class Order:
     value: float
     """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
     expected_percent: float
-    """What it is expected to gain until it is sold, after costs, percent of its value."""
+    """Expected gain until it is sold, after costs, percent of its value."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
