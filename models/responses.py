@@ -114,7 +114,7 @@ class Responses:
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
     ) -> Callable[[slice], Float32Array]:
-        """Return a function that forecasts a block of stocks: log returns in percent, (days, stocks, 6), see `FORECASTS`.
+        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 6) by `FORECASTS`.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
         20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those

@@ -143,8 +143,8 @@ class TrainingDays:
             forecasts: of its A members; its scores are their means.
             price: of capital, at which gains and times are one score.
             trials: agents among which they were selected so far, for which p-values are adjusted.
-            among: agents among which they were selected last. The best one's expected lead by chance is subtracted
-                from the estimates: agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
+            among: agents among which they were selected last. Estimates are reduced by the lead of the best by chance:
+                agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
         days, samples = self.samples.x.days, self.samples
         scores = score_of(forecasts.gain[:, days], forecasts.time[:, days], torch.tensor(price)).double().cpu().numpy()

@@ -248,8 +248,8 @@ class Account:
 
     def whole(self, agents: Any, basket: Any) -> Any:
         """Return the account's equity by those of its two parts."""
-        (of_agents, of_basket), equities = self.capitals, self._parts
-        return agents * (equities[0] / of_agents) + basket * (equities[1] / of_basket) + (self.capital - sum(equities))
+        (of_agents, of_basket), exposed = self.capitals, self._parts
+        return agents * (exposed[0] / of_agents) + basket * (exposed[1] / of_basket) + (self.capital - sum(exposed))
 
     def _embedded(self, day: int) -> Statement:
         """Return the account as the embedded venue plays it, and its basket."""
