@@ -43,8 +43,8 @@ class ReadFeature:
         of_day = pd.DataFrame(self.values).astype(np.float64).bfill(axis=1).iloc[:, 0]
         past = of_day.rolling(_YEAR, min_periods=_LEAST)
         against = ((of_day - past.mean()) / past.std().where(lambda std: std > 0)).ffill()
-        ranks: Float64Array = against.to_numpy()[:, None]
-        return ranks
+        scores: Float64Array = against.to_numpy()[:, None]
+        return scores
 
     @cached_property
     def _relative_returns(self) -> Float64Array:
