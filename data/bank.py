@@ -66,12 +66,12 @@ class MarketSeries:
         total, moves, volatility, known = sums = np.zeros((4, len(close), 1))
 
         def sums_of(block: slice) -> list[Float64Array]:
-            own, is_move = log_returns(close[:, block]), has_return(close[:, block])
-            one, is_known = _log_volatility(own, is_move)
-            return [part.sum(axis=1, keepdims=True) for part in (own, is_move, one * is_known, is_known)]
+            returns, is_move = log_returns(close[:, block]), has_return(close[:, block])
+            one, is_known = _log_volatility(returns, is_move)
+            return [part.sum(axis=1, keepdims=True) for part in (returns, is_move, one * is_known, is_known)]
 
-        for parts in in_order(sums_of, stock_blocks(*close.shape) if blocks is None else blocks):
-            sums += parts
+        for block_sums in in_order(sums_of, stock_blocks(*close.shape) if blocks is None else blocks):
+            sums += block_sums
         return cls(total / np.maximum(moves, 1), volatility / np.maximum(known, 1))
 
 
@@ -86,22 +86,22 @@ def multi_scale_bank(close: Float32Array, market: MarketSeries | None = None) ->
         market: of all stocks, where these are some of them.
     """
     market = MarketSeries.of(close) if market is None else market
-    own, is_move = log_returns(close), has_return(close)
-    bank = np.empty((*own.shape, VOLATILITY + 1), dtype=np.float32)
+    returns, is_move = log_returns(close), has_return(close)
+    bank = np.empty((*returns.shape, VOLATILITY + 1), dtype=np.float32)
     for place, half_life in enumerate(HALF_LIVES):
-        bank[..., place] = exponential_mean(own, half_life)
+        bank[..., place] = exponential_mean(returns, half_life)
         bank[..., len(HALF_LIVES) + place] = exponential_mean(market.returns, half_life)
-    volatility, is_known = _log_volatility(own, is_move)
+    volatility, is_known = _log_volatility(returns, is_move)
     bank[..., VOLATILITY] = np.where(is_known, volatility, market.volatility)
     return bank
 
 
-def _log_volatility(own: Float64Array, is_move: NDArray[np.bool_]) -> tuple[Float64Array, NDArray[np.bool_]]:
+def _log_volatility(returns: Float64Array, is_move: NDArray[np.bool_]) -> tuple[Float64Array, NDArray[np.bool_]]:
     """Return the logarithm of the volatility of (days, n) returns, and where there is one."""
     weight = exponential_mean(is_move.astype(np.float64), _VOLATILITY_HALF_LIFE)
     is_known = weight > 0
     variance = np.divide(
-        exponential_mean(own**2, _VOLATILITY_HALF_LIFE), weight, out=np.zeros_like(own), where=is_known
+        exponential_mean(returns**2, _VOLATILITY_HALF_LIFE), weight, out=np.zeros_like(returns), where=is_known
     )
     return np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2, is_known
 

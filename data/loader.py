@@ -24,6 +24,7 @@ from data.bars import (
     Part,
     has_wrong_digit,
     latest_day,
+    require_memory,
     spacing,
 )
 from data.features.nine import (
@@ -42,7 +43,6 @@ from data.features.nine import (
 from utils.config.settings import hint
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError, first_line
-from utils.memory.guard import MB, free_memory_mb
 from utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -150,11 +150,11 @@ class StockDataLoader:
         unusable file, column, row or investable list.
         """
         if self._is_built_in:
-            from data.synthetic import built_in  # it needs this module
+            from data.synthetic import draw  # it takes long to import, and a file does not need it
 
             logger.info("%s does not exist: this is the built-in market", self.path)
-            market = built_in.synthetic_market(SyntheticConfig(), built_in.MARKET_SEED)
-            self._frame, self._investable = built_in.bars_frame(market), market.tickers[: market.stocks]
+            market = draw.synthetic_market(SyntheticConfig(), draw.MARKET_SEED)
+            self._frame, self._investable = draw.bars_frame(market), market.tickers[: market.stocks]
         required = (*COLUMNS, VOLUME) if self._needs_volume else COLUMNS
         if self._frame is None:
             bars = LongBars.of_file(self.path, required)
@@ -169,7 +169,7 @@ class StockDataLoader:
             )
         if self._frame is None and (apart := spacing(days)):
             raise DataError(f"expected daily bars in {self.path}, got {apart} ones; their sessions would count as days")
-        require_memory(len(days), len(self.tickers))
+        require_memory(len(days), len(self.tickers), 4 * NUM_FEATURES)
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         close, counts = self._read(bars, days)
         _check_share(counts["masked"], counts["empty"], bars.rows, self.config.max_bad_row_share)
@@ -239,8 +239,8 @@ class StockDataLoader:
         if self.volume is not None and part.volume is not None:
             volume = part.volume[usable]
             self.volume[day, column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
-        for values, own in zip(self.columns.values(), part.further[:, usable], strict=True):
-            values[day, column] = np.where(np.abs(own) < _INFINITE, own, np.nan)
+        for values, cells in zip(self.columns.values(), part.further[:, usable], strict=True):
+            values[day, column] = np.where(np.abs(cells) < _INFINITE, cells, np.nan)
         return Counter(masked=int((~usable & ~empty).sum()), empty=int(empty.sum()), widened=int(widened.sum()))
 
     def _add_indicators(self, closes: Float64Array, counts: Counter[str]) -> None:
@@ -268,16 +268,6 @@ class StockDataLoader:
                 moves[absurd[0]],
                 absurd.size,
             )
-
-
-def require_memory(days: int, tickers: int, bytes_per_bar: int = 4 * NUM_FEATURES) -> None:
-    """Raise `DataError` if this number of bars, by default their features, exceeds the memory that is free."""
-    needed_mb, free_mb = days * tickers * bytes_per_bar / MB, free_memory_mb()
-    if needed_mb > free_mb:
-        raise DataError(
-            f"expected data that fit into {free_mb:,.0f} MB of free memory, got {days:,} days x {tickers:,} tickers x "
-            f"{bytes_per_bar} bytes = {needed_mb:,.0f} MB; give fewer days or tickers"
-        )
 
 
 def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:

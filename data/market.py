@@ -104,11 +104,11 @@ def with_features(market: Market) -> Market:
     days."""
     days = slice(market.splits.train.last + 1)
     built_in = [one for one in CATALOGUE.values() if market.volume is not None or not one.needs_volume]
-    own = [
+    of_user = [
         column_feature(name, is_market_wide=_is_market_wide(values[days, market.investable_columns]))
         for name, values in market.columns.items()
     ]
-    return replace(market, features=(*built_in, *own))
+    return replace(market, features=(*built_in, *of_user))
 
 
 def _is_market_wide(values: NDArray[np.float32]) -> bool:

@@ -39,14 +39,14 @@ def readjustment(before: Floats, now: Floats) -> Readjustment:
     same = Readjustment(1.0, 0, differs(1.0))
     if not same.revised.any():
         return same
-    found = [same]
+    candidates = [same]
     for first in (int(np.flatnonzero(same.revised)[-1]) + 1, bars):
         known = quotient[:first][np.isfinite(quotient[:first])]
         ratio = float(np.median(known)) if len(known) else 1.0
         # Of a median of quotients whose numerators are rounded.
         error = steps[1] / (float(np.nanmin(now[:first])) * math.sqrt(len(known))) if len(known) else 0.0
-        found.append(Readjustment(ratio, first, differs(ratio, error) & (np.arange(bars) < first)))
-    return min(found, key=lambda one: int(one.revised.sum()))
+        candidates.append(Readjustment(ratio, first, differs(ratio, error) & (np.arange(bars) < first)))
+    return min(candidates, key=lambda one: int(one.revised.sum()))
 
 
 def price_step(prices: Floats) -> float:

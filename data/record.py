@@ -166,8 +166,8 @@ def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
     NaN where there is no single ratio, or only volume or the days without any bar differ.
     """
     last, ratios = _known_day(market, record), {}
-    for column, (ticker, found) in enumerate(zip(market.tickers, _fingerprints(market, last), strict=True)):
-        if found != record.fingerprints.get(ticker, found):
+    for column, (ticker, fingerprint) in enumerate(zip(market.tickers, _fingerprints(market, last), strict=True)):
+        if fingerprint != record.fingerprints.get(ticker, fingerprint):
             ratios[ticker] = _ratio(*_bars(market, column, last), record.sketches.get(ticker, []))
     return ratios
 
@@ -274,28 +274,28 @@ def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 def _span(market: Market, first: str, last: str) -> Span:
     days = np.array([first, last], dtype="datetime64[D]")
-    found = np.searchsorted(market.dates, days)
-    if found[1] >= len(market.dates) or (market.dates[found] != days).any():
+    places = np.searchsorted(market.dates, days)
+    if places[1] >= len(market.dates) or (market.dates[places] != days).any():
         raise DataError(
             f"expected the days {first} to {last}, which the run knew, got data from {market.dates[0]} to "
             f"{market.dates[-1]}; give the file that has them"
         )
-    return Span(int(found[0]), int(found[1]))
+    return Span(int(places[0]), int(places[1]))
 
 
 def _fingerprints(market: Market, last: int) -> list[str]:
     """Return a hash per ticker of its prices, volume, further columns and dates on days 0..`last`."""
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
-    found, days = [], slice(last + 1)
+    digests, days = [], slice(last + 1)
     for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
         columns = slice(first, first + _BLOCK)
         values = market.data_array[days, columns, list(PRICES)]
         others = ([] if market.volume is None else [market.volume]) + [*market.columns.values()]
-        values = np.concatenate((values, *(own[days, columns, None] for own in others)), axis=2)
+        values = np.concatenate((values, *(one[days, columns, None] for one in others)), axis=2)
         values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
         values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
-        found += [_digest(dates + column.tobytes()) for column in values]
-    return found
+        digests += [_digest(dates + column.tobytes()) for column in values]
+    return digests
 
 
 def _digest(contents: bytes) -> str:

@@ -97,10 +97,10 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
         earliest = max(last - plan.train_days + 1 if plan.train_days else 0, split.context_window_days)
         fold = Splits(Span(earliest, last), validation, Span(first, first + length))
         for name in ("train", "validation"):
-            found = getattr(fold, name).days
-            if found < needed:
+            available = getattr(fold, name).days
+            if available < needed:
                 raise DataError(
-                    f"expected at least {needed} {name} days in fold {number}, got {found} of {days} days in all; "
+                    f"expected at least {needed} {name} days in fold {number}, got {available} of {days} days in all; "
                     "give more data, or other --folds, --test-windows, --validation-days or --train-days"
                 )
         folds.append(fold)

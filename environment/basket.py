@@ -93,10 +93,10 @@ class Basket:
             released: numbers of sessions before which locks end.
         """
         day, lanes, n = starts.to(self.bars.tradable.device), len(starts), self.bars.stocks
-        quotes, parts = self.bars.quotes.view(-1, n, 3), torch.ones(lanes, n, dtype=torch.float64, device=day.device)
-        parts = parts if weights is None else weights.to(parts)
-        shares, last, missing = torch.zeros_like(parts), torch.zeros_like(parts), torch.zeros_like(parts)
-        cash = torch.full_like(parts[:, 0], rules.initial_capital)
+        quotes, weight = self.bars.quotes.view(-1, n, 3), torch.ones(lanes, n, dtype=torch.float64, device=day.device)
+        weight = weight if weights is None else weights.to(weight)
+        shares, last, missing = torch.zeros_like(weight), torch.zeros_like(weight), torch.zeros_like(weight)
+        cash = torch.full_like(weight[:, 0], rules.initial_capital)
         traded, equity, invested = torch.zeros_like(cash), [cash], [torch.zeros_like(cash)]
         peak, is_locked = cash, torch.zeros_like(cash, dtype=torch.bool)
         for session in range(sessions):
@@ -107,7 +107,7 @@ class Basket:
             # An account that holds nothing buys as soon as there is something to buy.
             is_due = ((session % REBALANCING_SESSIONS == 0) | (invested[-1] < _DUST * cash)) & ~is_locked
             if bool(is_due.any()):
-                bought = rebalancing(rules, parts * is_due[:, None], open_, shares, cash)
+                bought = rebalancing(rules, weight * is_due[:, None], open_, shares, cash)
                 value = (bought * open_).nan_to_num(0.0)
                 shares = shares + bought
                 traded = traded + value.abs().sum(1)
@@ -129,21 +129,21 @@ class Basket:
         return BasketAccount(torch.stack(equity, 1), torch.stack(invested, 1), shares, traded)
 
 
-def rebalancing(rules: EnvironmentConfig, parts: Tensor, price: Tensor, shares: Tensor, cash: Tensor) -> Tensor:
+def rebalancing(rules: EnvironmentConfig, weights: Tensor, price: Tensor, shares: Tensor, cash: Tensor) -> Tensor:
     """Return the shares of (W, n) stocks to buy, negative ones to sell.
 
-    What has grown beyond the band is sold, and then all cash is spent where parts are too small. Stocks without a price
-    stay as they are.
+    What has grown beyond the band is sold, and then all cash is spent on what is too small. Stocks without a price stay
+    as they are.
 
     Args:
-        parts: of the stocks, up to a factor; 0: not traded.
+        weights: of the stocks, up to a factor; 0: not traded.
         price: NaN where there is none.
         shares: held so far.
         cash: (W,)
     """
-    is_traded = (price > 0) & (parts > 0)
-    value, parts = torch.where(is_traded, shares * price, 0.0), torch.where(is_traded, parts, 0.0)
-    target = (cash + value.sum(1))[:, None] * parts / parts.sum(1, keepdim=True).clamp(min=1e-300)
+    is_traded = (price > 0) & (weights > 0)
+    value, weights = torch.where(is_traded, shares * price, 0.0), torch.where(is_traded, weights, 0.0)
+    target = (cash + value.sum(1))[:, None] * weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
     sold, lacking = (value - BAND * target).clamp(min=0.0), (target - value).clamp(min=0.0)
     budget = (cash + sold.sum(1) * rules.sale_factor) / rules.purchase_factor
     spent = (budget / lacking.sum(1).clamp(min=1e-300)).clamp(0.0, 1.0)

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
+from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError
 
 EXIT_REASONS = ("", "sold", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end")
 """In order of precedence."""
+RULE_BITS = {reason: 1 << rule for rule, reason in enumerate(EXIT_REASONS[1:-1])}
+"""Exit rules, one bit each; a position that none applies to is closed at the end of the episode."""
 MONEY = ("target_percent", "value", "shares", "entry_price", "target_price", "last_price")
 """Columns of a ledger in float64."""
 
@@ -66,6 +70,16 @@ class Bars:
         )
         traded = None if volume is None else torch.from_numpy(volume[:, columns]).to(device)
         return cls.from_prices(open_, high, close, traded, low)
+
+    def require_for(self, rules: EnvironmentConfig) -> None:
+        """Raise ConfigError if the rules need a volume that is missing, ValueError if they need lows."""
+        if rules.volume_cap > 0 and self.volume is None:
+            raise ConfigError(
+                f"expected bars with volume for a volume cap of {rules.volume_cap:g}%, got none; give the volume, or "
+                "leave the cap out"
+            )
+        if rules.stop_percent > 0 and self.low is None:
+            raise ValueError(f"expected bars with lows for a stop of {rules.stop_percent:g}%, got none; give `low`")
 
     @property
     def days(self) -> int:
@@ -145,3 +159,59 @@ class EpisodeSummary:
     fitness: Tensor
     profit_percent: Tensor
     """Change of equity in percent of the initial capital, without penalties."""
+
+    @classmethod
+    def of(cls, ledger: Ledger, rules: EnvironmentConfig, had_position: Tensor, equity: Tensor) -> EpisodeSummary:
+        """Sum up a ledger by the (steps, lanes) days with a position and the (lanes,) equity at the end."""
+        capital, steps = rules.initial_capital, len(had_position)
+        worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
+        trades, wins = closed.sum(0), (closed & (_net(ledger.value, worth, rules) > 0)).sum(0)
+        opened, busy = (ledger.value > 0).sum(0), had_position.sum(0)
+        profit = 100 * (equity - capital) / capital
+        losses = summed(realised_losses(ledger.value, worth, closed, rules))
+        penalties = rules.inaction_penalty * (steps - busy) + rules.zero_trades_penalty * (opened == 0)
+        penalties = penalties + (rules.loss_multiplier - 1) * 100 * losses / capital
+        return cls(
+            trades=trades,
+            wins=wins,
+            losses=trades - wins,
+            positions_opened=opened,
+            days_with_positions=busy,
+            days_without_positions=steps - busy,
+            penalties=penalties,
+            costs=rules.cost_rate * summed(ledger.value + worth * closed),
+            final_equity=equity.clone(),
+            fitness=profit - penalties,
+            profit_percent=profit,
+        )
+
+
+def first_reasons(device: torch.device) -> Tensor:
+    """Return the (bits,) index into EXIT_REASONS of the first exit rule whose bit is set."""
+    rules = len(RULE_BITS)
+    first = [next((rule for rule in range(rules) if bits >> rule & 1), rules) + 1 for bits in range(2**rules)]
+    return torch.tensor(first, dtype=torch.uint8, device=device)
+
+
+def entry_credited(ledger: Ledger, rules: EnvironmentConfig, had_position: Tensor) -> Tensor:
+    """Credit each trade's whole result to the step that ordered it: (steps, lanes), as `had_position` is."""
+    worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
+    net = _net(ledger.value, worth, rules) * closed
+    net -= (rules.loss_multiplier - 1) * realised_losses(ledger.value, worth, closed, rules)
+    credited = 100 / rules.initial_capital * summed(net.view(len(had_position), -1, net.shape[1]))
+    return credited - rules.inaction_penalty * ~had_position
+
+
+def realised_losses(value: Tensor, worth: Tensor, closed: Tensor, rules: EnvironmentConfig) -> Tensor:
+    """Return each trade's realised loss, net of both legs' costs; 0 for gains and for rows not closed."""
+    return (-_net(value, worth, rules)).clamp(min=0) * closed
+
+
+def _net(value: Tensor, worth: Tensor, rules: EnvironmentConfig) -> Tensor:
+    """Return each trade's profit after both legs' costs."""
+    return worth - value - rules.cost_rate * (worth + value)
+
+
+def summed(money: Tensor) -> Tensor:
+    """Sum up (..., rows, lanes) over rows, in an order that does not depend on how many lanes there are."""
+    return money.transpose(-1, -2).contiguous().sum(-1)

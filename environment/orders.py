@@ -33,8 +33,8 @@ class Orders:
 
 def held_stocks(slot_stock: Tensor, stocks: int) -> Tensor:
     """Tell which of n stocks, (..., n), are held; `slot_stock` (..., slots) is n in empty slots."""
-    held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
-    return held.scatter_(-1, slot_stock, True)[..., :stocks]
+    is_held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
+    return is_held.scatter_(-1, slot_stock, True)[..., :stocks]
 
 
 def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tupl
 def cut_to_cash(wanted: Tensor, cash: Tensor, least: float | Tensor) -> Tensor:
     """Cut (orders, lanes) payments, best first, to the (lanes,) cash that those before leave; there is no leverage.
 
-    One that is left with less than `least` lapses. What is paid is taken from the cash in place.
+    A payment that is left with less than `least` lapses. Payments are taken from the cash in place.
     """
     paid = []
     for payment in wanted.unbind():

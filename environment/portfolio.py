@@ -6,6 +6,7 @@ its last rows. A step is therefore a few operations on one contiguous slice, wha
 """
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -13,7 +14,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from data.market import Market
-from environment.ledger import EXIT_REASONS, MONEY, Bars, EpisodeSummary, Ledger, Positions
+from environment.ledger import (
+    MONEY,
+    RULE_BITS,
+    Bars,
+    EpisodeSummary,
+    Ledger,
+    Positions,
+    entry_credited,
+    first_reasons,
+    realised_losses,
+    summed,
+)
 from environment.orders import (
     Orders,
     choose_orders,
@@ -26,12 +38,8 @@ from environment.orders import (
     target_price,
 )
 from utils.config.trader import EnvironmentConfig
-from utils.errors import ConfigError
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
 
-_RULES = len(EXIT_REASONS) - 2
-"""Exit rules, one bit each; a position that none applies to is closed at the end of the episode."""
-_BIT = {reason: 1 << rule for rule, reason in enumerate(EXIT_REASONS[1:-1])}
 _DUST = 1e-6
 """Orders below this share of the initial capital are dropped: rounding leftovers of cash are no position."""
 
@@ -60,21 +68,11 @@ class Portfolio:
     """
 
     def __init__(self, bars: Bars, rules: EnvironmentConfig, *, goes_on: bool = False) -> None:
-        if rules.volume_cap > 0 and bars.volume is None:
-            raise ConfigError(
-                f"expected bars with volume for a volume cap of {rules.volume_cap:g}%, got none; give the volume, or "
-                "leave the cap out"
-            )
-        if rules.stop_percent > 0 and bars.low is None:
-            raise ValueError(f"expected bars with lows for a stop of {rules.stop_percent:g}%, got none; give `low`")
-        self.bars = bars
-        self.rules = rules
-        self.goes_on = goes_on
+        bars.require_for(rules)
+        self.bars, self.rules, self.goes_on = bars, rules, goes_on
         self.device = bars.quotes.device
         self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
-        self.lanes = 0
-        self.steps = 0
-        self._rate = rules.cost_rate
+        self.lanes = self.steps = 0
         lifetime = rules.longest_holding + rules.max_days_without_bar - 1
         self.slots = lifetime * self.orders_per_day
         self.ranked = self.slots + self.orders_per_day
@@ -85,9 +83,7 @@ class Portfolio:
         """(slots,) of a position that is open at a close."""
         self._is_due = self.sessions_held[:, None] >= rules.longest_holding
         self._after_entry_day = self.sessions_held[:, None] > 1
-        passed = range(2**_RULES)
-        first = [next((rule for rule in range(_RULES) if bits >> rule & 1), _RULES) + 1 for bits in passed]
-        self._reason_of_bits = torch.tensor(first, dtype=torch.uint8, device=self.device)
+        self._reason_of_bits = first_reasons(self.device)
         # Plain numbers would be copied to the device each time.
         self._none = torch.full((), bars.stocks, device=self.device)
         self._zero, self._one = torch.arange(2, dtype=torch.float64, device=self.device).unbind()
@@ -134,13 +130,10 @@ class Portfolio:
         self.had_position.zero_()
 
     def _allocate(self, lanes: int, steps: int) -> None:
-        def money(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.float64, device=self.device)
-
+        money = partial(torch.zeros, dtype=torch.float64, device=self.device)
         self.lanes = lanes
         self.day = torch.zeros(lanes, dtype=torch.int64, device=self.device)
-        rows = self.slots + (steps - 1) * self.orders_per_day
-        self._money = money(rows, len(MONEY), lanes)
+        self._money = money(self.slots + (steps - 1) * self.orders_per_day, len(MONEY), lanes)
         self._ledger = Ledger.over(self._money)
         self.cash, self.equity, self.peak = money(lanes), money(lanes), money(lanes)
         self.is_locked = torch.zeros(lanes, dtype=torch.bool, device=self.device)
@@ -170,9 +163,7 @@ class Portfolio:
 
     def slot_stock(self) -> Tensor:
         """Return the stocks of the open positions at the last close, (lanes, slots); their number in empty slots."""
-        return self._slot_stock(self._open_rows())
-
-    def _slot_stock(self, rows: slice) -> Tensor:
+        rows = self._open_rows()
         return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self._none).T
 
     def held(self) -> Tensor:
@@ -181,35 +172,27 @@ class Portfolio:
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
-        found = self.bars.tradable.index_select(0, self.day) & ~self.held()
-        return found & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else found
+        candidates = self.bars.tradable.index_select(0, self.day) & ~self.held()
+        return candidates & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else candidates
 
     def positions(self) -> Positions:
         """Return the open positions at the last close, by slot."""
         rows, ledger = self._open_rows(), self._ledger
         is_open = ledger.is_open[rows]
-        features = position_features(
-            self.rules,
-            sessions_held=self.sessions_held[:, None],
-            entry_price=ledger.entry_price[rows],
-            last_price=ledger.last_price[rows],
-            target_price=ledger.target_price[rows],
-            value=ledger.value[rows],
-            days_without_bar=ledger.days_without_bar[rows],
-        )
-        features = torch.where(is_open[..., None], features, 0.0)
-        return Positions(self._slot_stock(rows), features.transpose(0, 1))
+        columns = ("entry_price", "last_price", "target_price", "value", "days_without_bar")
+        described = {name: getattr(ledger, name)[rows] for name in columns}
+        features = position_features(self.rules, sessions_held=self.sessions_held[:, None], **described)
+        return Positions(self.slot_stock(), torch.where(is_open[..., None], features, 0.0).transpose(0, 1))
 
     def account(self) -> Tensor:
         """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES, or one more with a lock) float32."""
         capital = self.capital
-        left = (self.trading_steps - self.step_index) / self.rules.trading_days
-        fraction_left = torch.full_like(self.cash, left)
-        parts = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
+        fraction_left = torch.full_like(self.cash, (self.trading_steps - self.step_index) / self.rules.trading_days)
+        values = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
         if self.rules.drawdown_lock > 0:
             fallen = 100 * (1 - self.equity / self.peak) / self.rules.drawdown_lock
-            parts.append(torch.where(self.is_locked, self._one, fallen))
-        return torch.stack(parts, dim=-1).float()
+            values.append(torch.where(self.is_locked, self._one, fallen))
+        return torch.stack(values, dim=-1).float()
 
     def select_orders(self, action: Tensor) -> Orders:
         """Choose the largest coefficients among the candidates, ties to the lower stock index.
@@ -225,8 +208,8 @@ class Portfolio:
         orders = Orders(stock.T, best.T.double(), percent.gather(1, stock).T.double())
         if self.rules.exits == "target":
             return orders
-        held = self.slot_stock().clamp(max=self.bars.stocks - 1)
-        sold, moved = coefficient.gather(1, held) < MIN_COEFFICIENT, percent.gather(1, held).double()
+        in_slot = self.slot_stock().clamp(max=self.bars.stocks - 1)
+        sold, moved = coefficient.gather(1, in_slot) < MIN_COEFFICIENT, percent.gather(1, in_slot).double()
         return replace(orders, sold=sold.T, moved_target=moved.T)
 
     def planned_sales(self, sale_step: Tensor) -> Tensor:
@@ -278,11 +261,11 @@ class Portfolio:
         """Move the sale targets of open positions to (slots, lanes) percent."""
         rows, ledger = self._open_rows(), self._ledger
         is_open = ledger.is_open[rows]
-        for moved, held in (
+        for moved, target in (
             (percent, ledger.target_percent[rows]),
             (target_price(ledger.entry_price[rows], percent), ledger.target_price[rows]),
         ):
-            held.copy_(torch.where(is_open, moved, held))
+            target.copy_(torch.where(is_open, moved, target))
 
     def _sell_at_close(self, sold: Tensor) -> Tensor:
         """Sell (slots, lanes) open positions at today's close; return the (lanes,) losses that are realised."""
@@ -291,10 +274,10 @@ class Portfolio:
         leaves = ledger.is_open[rows] & sold & (price > 0)
         worth = torch.where(leaves, ledger.shares[rows] * price, self._zero)
         ledger.exit_step[rows].masked_fill_(leaves, self.step_index)
-        ledger.reason[rows].masked_fill_(leaves, _BIT["sold"])
+        ledger.reason[rows].masked_fill_(leaves, RULE_BITS["sold"])
         ledger.is_open[rows] ^= leaves
-        self.cash += _summed(worth) * self.rules.sale_factor
-        return _summed(self._losses(ledger.value[rows], worth, leaves))
+        self.cash += summed(worth) * self.rules.sale_factor
+        return summed(realised_losses(ledger.value[rows], worth, leaves, self.rules))
 
     def _quotes(self, stock: Tensor) -> Tensor:
         """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
@@ -305,17 +288,13 @@ class Portfolio:
         rows = (self.day * self.bars.stocks + stock).reshape(-1)
         return values.index_select(0, rows).view(*stock.shape, *values.shape[1:])
 
-    def _cut_to_volume(self, value: Tensor, stock: Tensor, price: Tensor) -> Tensor:
-        """Cut the values of orders to the cap's share of the shares traded today, at the price of the fill."""
-        if self.rules.volume_cap == 0 or self.bars.volume is None:
-            return value
-        traded = self._today(self.bars.volume, stock) * price
-        return torch.minimum(value, self.rules.volume_cap / 100 * traded)
-
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; orders without a price, or of locked accounts, lapse."""
         stake = self.capital * self.rules.stake_percent / 100
-        wanted = self._cut_to_volume(orders.coefficient * stake, orders.stock, price)
+        wanted = orders.coefficient * stake
+        if self.rules.volume_cap > 0 and self.bars.volume is not None:
+            turnover = self._today(self.bars.volume, orders.stock) * price
+            wanted = torch.minimum(wanted, self.rules.volume_cap / 100 * turnover)
         with_costs, least = self.rules.purchase_factor, _DUST * self.capital
         is_possible = price > 0
         if self.rules.drawdown_lock > 0:
@@ -369,26 +348,19 @@ class Portfolio:
         price = torch.where(at_open, open_, price)
         passed = torch.zeros_like(at_open, dtype=torch.uint8)
         for name, is_so in applies.items():
-            passed = torch.add(passed, is_so.view(torch.uint8), alpha=_BIT[name])
+            passed = torch.add(passed, is_so.view(torch.uint8), alpha=RULE_BITS[name])
         leaves = is_open.clone() if is_last else is_open & (passed > 0)
         torch.where(is_open, price, last, out=last)
         ledger.exit_step[rows].masked_fill_(leaves, self.step_index + 1)
         torch.where(leaves, passed, ledger.reason[rows], out=ledger.reason[rows])
         is_open ^= leaves
         worth = ledger.shares[rows] * price
-        sold, kept = _summed(worth * torch.stack((leaves, is_open)))
+        sold, kept = summed(worth * torch.stack((leaves, is_open)))
         self.cash += sold * self.rules.sale_factor
         torch.add(self.cash, kept, out=self.equity)
         if self.rules.loss_multiplier > 1:
-            self._realised_loss[self.step_index] = _summed(self._losses(ledger.value[rows], worth, leaves))
-
-    def _losses(self, value: Tensor, worth: Tensor, closed: Tensor) -> Tensor:
-        """Return each trade's realised loss, net of both legs' costs; 0 for gains and for rows not closed."""
-        return (-self._net(value, worth)).clamp(min=0) * closed
-
-    def _net(self, value: Tensor, worth: Tensor) -> Tensor:
-        """Return each trade's profit after both legs' costs."""
-        return worth - value - self._rate * (worth + value)
+            losses = realised_losses(ledger.value[rows], worth, leaves, self.rules)
+            self._realised_loss[self.step_index] = summed(losses)
 
     @property
     def reward(self) -> Tensor:
@@ -413,48 +385,16 @@ class Portfolio:
         """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were placed."""
         first = self.slots - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
-        found = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
-        reason = self._reason_of_bits[found.reason.long()] * (found.exit_step > 0)
-        return replace(found, reason=reason)
+        ledger = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
+        return replace(ledger, reason=self._reason_of_bits[ledger.reason.long()] * (ledger.exit_step > 0))
 
     def entry_credited_rewards(self) -> Tensor:
         """Credit each trade's whole result to the step that ordered it: (steps, lanes) float64 rewards.
 
         The sum over a finished episode equals the sum of the daily rewards; penalties stay where they fell.
         """
-        ledger, percent = self.ledger(), 100 / self.rules.initial_capital
-        worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
-        net = self._net(ledger.value, worth) * closed
-        net -= (self.rules.loss_multiplier - 1) * self._losses(ledger.value, worth, closed)
-        credited = percent * _summed(net.view(self.step_index, self.orders_per_day, self.lanes))
-        return credited - self.rules.inaction_penalty * ~self.had_position[: self.step_index]
+        return entry_credited(self.ledger(), self.rules, self.had_position[: self.step_index])
 
     def summary(self) -> EpisodeSummary:
         """Summarise the episodes so far."""
-        ledger, rules, capital = self.ledger(), self.rules, self.rules.initial_capital
-        worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
-        trades, wins = closed.sum(0), (closed & (self._net(ledger.value, worth) > 0)).sum(0)
-        opened = (ledger.value > 0).sum(0)
-        busy = self.had_position[: self.step_index].sum(0)
-        profit = 100 * (self.equity - capital) / capital
-        losses = _summed(self._losses(ledger.value, worth, closed))
-        penalties = rules.inaction_penalty * (self.step_index - busy) + rules.zero_trades_penalty * (opened == 0)
-        penalties = penalties + (rules.loss_multiplier - 1) * 100 * losses / capital
-        return EpisodeSummary(
-            trades=trades,
-            wins=wins,
-            losses=trades - wins,
-            positions_opened=opened,
-            days_with_positions=busy,
-            days_without_positions=self.step_index - busy,
-            penalties=penalties,
-            costs=self._rate * _summed(ledger.value + worth * closed),
-            final_equity=self.equity.clone(),
-            fitness=profit - penalties,
-            profit_percent=profit,
-        )
-
-
-def _summed(money: Tensor) -> Tensor:
-    """Sum up (..., rows, lanes) over rows, in an order that does not depend on how many lanes there are."""
-    return money.transpose(-1, -2).contiguous().sum(-1)
+        return EpisodeSummary.of(self.ledger(), self.rules, self.had_position[: self.step_index], self.equity)

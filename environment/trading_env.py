@@ -106,7 +106,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
         self._further = further or {}
-        self.feature_names = (*FEATURES, *(own.name for own in self._further))
+        self.feature_names = (*FEATURES, *(feature.name for feature in self._further))
         """Names of the features of `market` in an observation."""
         self.account = account or Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
@@ -159,7 +159,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         if not self._further:
             return nine
         close = self._data_array[..., CLOSE]
-        further = [own.of(ReadFeature(values, close))[..., None] for own, values in self._further.items()]
+        further = [feature.of(ReadFeature(values, close))[..., None] for feature, values in self._further.items()]
         return np.concatenate((nine, *further), axis=2).clip(-self._input_clip, self._input_clip)
 
     def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:

@@ -5,7 +5,7 @@ python -m examples.own_kind
 
 import numpy as np
 
-from data.synthetic.built_in import synthetic_market
+from data.synthetic.draw import synthetic_market
 from data.synthetic.law import Float64Array, PlantedKind, register
 from data.synthetic.planted import oracle_scores, rule_scores
 from utils.config.trader import SyntheticConfig

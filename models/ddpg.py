@@ -83,8 +83,8 @@ def add_gradients(
     actor = actor_loss(score_of(scores[..., 0], scores[..., 1], price), value, cost)
     (share * actor.sum()).backward(inputs=[networks.online.actor])
 
-    found = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
-    return torch.stack(found).detach()
+    losses = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
+    return torch.stack(losses).detach()
 
 
 def step(networks: Networks, tau: float, share: float = 1.0) -> None:
@@ -104,7 +104,7 @@ def step(networks: Networks, tau: float, share: float = 1.0) -> None:
 
 
 class Values(NamedTuple):
-    """What a position in each stock earns until it is sold, (A, folds, D, S) each."""
+    """Action values: the result of a position in each stock until it is sold, (A, folds, D, S) each."""
 
     gain: Tensor
     """Percent of its value."""

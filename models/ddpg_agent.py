@@ -192,8 +192,8 @@ class DDPGAgent:
             spare = 0 if rows is x else tradable[some].numel() - len(seen)
             seen_by = self.inputs.for_networks(functional.pad(seen, (0, 0, 0, spare)))
             told = self.mean_outputs(seen_by)[:, : len(seen)]
-            own = rows.spread(told, some, -torch.inf)
-            gain[0, some], time[0, some] = own[0], own[1].clamp(min=0.0)
+            scores = rows.spread(told, some, -torch.inf)
+            gain[0, some], time[0, some] = scores[0], scores[1].clamp(min=0.0)
             if penalty is not None and self.risk is not None:
                 known = risk.numbers_of_days(rows, some, self.inputs.volatility_scale)
                 penalty[0, some] = rows.spread(risk.penalties(known, self.risk.float()), some)
@@ -215,15 +215,15 @@ class DDPGAgent:
         rows = self.inputs.rows_of(market, slice(day, day + 1)).to(self.device)
         seen, named = self.inputs.for_networks(rows.x(rows.days)), self.inputs.named_places()
         row_of = {int(market.investable_columns[stock]): row for row, stock in enumerate(rows.stock.tolist())}
-        found = list[dict[str, float]]()
+        reasons = list[dict[str, float]]()
         for column in columns:
             without = seen[row_of[column]].repeat(1 + len(named), 1)
             for row, places in enumerate(named.values(), start=1):
                 without[row, places] = 0.0
             gain = self.mean_outputs(without)[0]
             moved = dict(zip(named, (gain[0] - gain[1:]).tolist(), strict=True))
-            found.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
-        return found
+            reasons.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
+        return reasons
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
@@ -239,26 +239,26 @@ class DDPGAgent:
         """
         positions = torch.from_numpy(np.concatenate((observation["portfolio"], observation["exits"]), axis=-1))
         decision = self.place(positions, torch.from_numpy(observation["account"]), forecasts, day)
-        held = positions[None, :, 0].to(self.device) > 0
-        return decision.action(held)[0].cpu().numpy()
+        is_held = positions[None, :, 0].to(self.device) > 0
+        return decision.action(is_held)[0].cpu().numpy()
 
     def place(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Decision:
         """Return the decision in one account by (n, 6) positions by stock, 0 where none is held, and a (3,) account, as
         in rollouts."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
-        today, held = forecasts.at(slice(None), day), positions[..., 0] > 0
+        today, is_held = forecasts.at(slice(None), day), positions[..., 0] > 0
         has_bar = today.gain > -torch.inf
         cash = account[:, 0]
         price = self.rate * invested_share(cash, account[:, TRADING_LEFT])
-        return decide(today, price, cash, has_bar & ~held, self.target_percent, self.rules)
+        return decide(today, price, cash, has_bar & ~is_held, self.target_percent, self.rules)
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
-        own = {name: getattr(self.inputs, name) for name in _ARRAYS}
+        fitted = {name: getattr(self.inputs, name) for name in _ARRAYS}
         numbers = {**vars(self.evidence), "share": self.share}
         return {
-            "inputs": {name: torch.from_numpy(value) for name, value in {**own, **arrays}.items()},
+            "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
             "members": {"rates": self.rates, "targets": self.targets},
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
@@ -271,33 +271,33 @@ class DDPGAgent:
     def from_state(cls, state: Mapping[str, Any], device: torch.device | str = "cpu") -> Self:
         """Restore what `state_dict` gave."""
 
-        def held(part: str) -> dict[str, Tensor]:
+        def tensors(part: str) -> dict[str, Tensor]:
             return {name: value.to(device) for name, value in state[part].items()}
 
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
-        own = {name: arrays[name] for name in _ARRAYS}
-        shapes = own["mean"].shape, own["std"].shape
+        fitted = {name: arrays[name] for name in _ARRAYS}
+        shapes = fitted["mean"].shape, fitted["std"].shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         numbers = {name: float(value) for name, value in state["numbers"].items()}
         share = numbers.pop("share")
         return cls(
-            TradeInputs(**own, responses=responses, features=FeatureInputs.from_state(state["features"])),
-            Networks(held("networks")),
-            held("members")["rates"],
-            held("members")["targets"],
+            TradeInputs(**fitted, responses=responses, features=FeatureInputs.from_state(state["features"])),
+            Networks(tensors("networks")),
+            tensors("members")["rates"],
+            tensors("members")["targets"],
             rules=from_dict(state["rules"], EnvironmentConfig),
             evidence=Evidence(**numbers),
             share=share,
-            risk=held("risk")["weights"] if "risk" in state else None,
+            risk=tensors("risk")["weights"] if "risk" in state else None,
         )
 
     def save(self, path: Path | str) -> None:
         """Write it to one safetensors file."""
         state = self.state_dict()
         words = {name: json.dumps(state.pop(name)) for name in _WORDS}
-        tensors = {f"{part}/{name}": value.contiguous() for part, held in state.items() for name, value in held.items()}
+        tensors = {f"{part}/{name}": value.contiguous() for part, one in state.items() for name, value in one.items()}
         save_file(tensors, path, metadata=words)
 
     @classmethod

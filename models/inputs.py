@@ -85,12 +85,12 @@ class TradeInputs:
     @property
     def group_of_input(self) -> list[int]:
         """Place among the groups of each input but the constant."""
-        names = [*_GROUP_OF_INPUT, *(own.group for own in self.features.inputs)]
+        names = [*_GROUP_OF_INPUT, *(feature.group for feature in self.features.inputs)]
         return [self.groups.index(name) for name in names]
 
     def named_places(self) -> dict[str, list[int]]:
         """Return the places of what networks see, by group of what closes tell and by feature."""
-        names, places = [*_GROUP_OF_INPUT, *(own.name for own in self.features.inputs)], dict[str, list[int]]()
+        names, places = [*_GROUP_OF_INPUT, *(feature.name for feature in self.features.inputs)], dict[str, list[int]]()
         for place, name in enumerate(names):
             places.setdefault(name, []).append(place)
         return places
@@ -116,7 +116,7 @@ class TradeInputs:
             return moments_of(told(block, inputs._with_constant(bank(block)))[is_used[:, block]])
 
         rest = pooled_moments(in_order(moments_of_told, stocks))
-        mean, std = (np.concatenate(parts) for parts in zip(scale, rest, strict=True))
+        mean, std = (np.concatenate(arrays) for arrays in zip(scale, rest, strict=True))
         return replace(inputs, mean=mean, std=std)
 
     def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
@@ -173,8 +173,8 @@ class TradeInputs:
         forecast = self.responses.forecaster(market.data_array[:, :, CLOSE], market.investable_columns, days)
 
         def told(block: slice, x: Float32Array) -> Float32Array:
-            own = self.deviations[block].astype(np.float32)
-            deviation = (x * own).sum(axis=2, keepdims=True)
+            weights = self.deviations[block].astype(np.float32)
+            deviation = (x * weights).sum(axis=2, keepdims=True)
             return np.concatenate((forecast(block), deviation), axis=2)
 
         return told
@@ -195,10 +195,10 @@ class TradeInputs:
 
         Groups stay the same. Relative to the market, a stock's past is at most a third as noisy.
         """
-        own, market = x[..., 1 : 1 + _SCALES], x[..., 1 + _SCALES : 1 + 2 * _SCALES]
+        past, market = x[..., 1 : 1 + _SCALES], x[..., 1 + _SCALES : 1 + 2 * _SCALES]
         mean, std = self._standardisation_on(x.device)
         level = market * std[_SCALES : 2 * _SCALES] + mean[_SCALES : 2 * _SCALES]
-        relative = own + (mean[:_SCALES] - level) / std[:_SCALES]
+        relative = past + (mean[:_SCALES] - level) / std[:_SCALES]
         return torch.cat((relative, x[..., 1 + _SCALES :]), dim=-1).clamp(-_NETWORK_CLIP, _NETWORK_CLIP)
 
     @cached_property
@@ -208,8 +208,8 @@ class TradeInputs:
     def _standardisation_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return `mean` and `std` on a device; copied once, since nothing may be copied within a CUDA graph."""
         if device not in self._on_devices:
-            parts = torch.from_numpy(self.mean).to(device), torch.from_numpy(self.std).to(device)
-            self._on_devices[device] = parts
+            tensors = torch.from_numpy(self.mean).to(device), torch.from_numpy(self.std).to(device)
+            self._on_devices[device] = tensors
         return self._on_devices[device]
 
 
@@ -300,13 +300,13 @@ class InputRows:
     def fill(self, days: slice, blocks: Blocks, first: int = 0) -> None:
         """Write inputs of some days, from the `first` one on as many as there are in the blocks."""
         here = self.here(days)
-        bars, own, shared = self.has_bar[here].numpy(), self.own.numpy(), self.shared.numpy()
+        bars, of_stock, shared = self.has_bar[here].numpy(), self.own.numpy(), self.shared.numpy()
         row = np.array(self.first[here.start : here.stop])[:, None]
         for stocks, x in blocks:
             is_known, is_shared = bars[:, stocks], self._is_shared[first : first + x.shape[2]]
             places = row + is_known.cumsum(axis=1) - 1
             begin, count = (~self._is_shared[:first]).sum(), (~is_shared).sum()
-            own[places[is_known], begin : begin + count] = x[is_known][:, ~is_shared]
+            of_stock[places[is_known], begin : begin + count] = x[is_known][:, ~is_shared]
             begin = self._is_shared[:first].sum()
             shared[here, begin : begin + is_shared.sum()] = x[:, 0, is_shared]
             row = row + is_known.sum(axis=1, keepdims=True)
@@ -336,9 +336,9 @@ class InputRows:
     def x(self, days: slice) -> Tensor:
         """Return the (rows, inputs) of some days."""
         here = self.here(days)
-        own = self.own[self.rows(days)]
+        of_stock = self.own[self.rows(days)]
         counts = self.has_bar[here].sum(1)
-        return self._joined(own, self.shared[here].repeat_interleave(counts, dim=0, output_size=len(own)))
+        return self._joined(of_stock, self.shared[here].repeat_interleave(counts, dim=0, output_size=len(of_stock)))
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the (..., inputs) of (...) rows, with their days, counted from the first of these, and stocks."""
@@ -388,6 +388,6 @@ class InputRows:
         assert self.days.start <= days.start <= days.stop <= self.days.stop
         return slice(days.start - self.days.start, days.stop - self.days.start)
 
-    def _joined(self, own: Tensor, shared: Tensor) -> Tensor:
-        pieces = [(shared if is_shared else own)[..., columns] for is_shared, columns in self._pieces]
+    def _joined(self, of_stock: Tensor, shared: Tensor) -> Tensor:
+        pieces = [(shared if is_shared else of_stock)[..., columns] for is_shared, columns in self._pieces]
         return torch.cat(pieces, dim=-1)

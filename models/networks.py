@@ -194,12 +194,12 @@ class Networks:
 
         Raises KeyError where one is missing.
         """
-        self.tensors = held = {name: part.detach() for name, part in tensors.items()}
+        self.tensors = learned = {name: part.detach() for name, part in tensors.items()}
         self.learning_rate = learning_rate
-        self.input_mask, self.scale = (held[name] for name in NOT_LEARNED)
+        self.input_mask, self.scale = (learned[name] for name in NOT_LEARNED)
         """(A, inputs) bool: the inputs that each agent looks at; (A, 2), see `ActorCritic`."""
         inputs = self.input_mask.shape[1]
-        hidden = held["actor"].shape[2] // OUTPUTS - 1 - inputs
+        hidden = learned["actor"].shape[2] // OUTPUTS - 1 - inputs
         self.sizes = inputs, hidden, OUTPUTS
         self.online, self.targets = self._actor_critic(""), self._actor_critic("_target")
         self.critic_optimizer, self.actor_optimizer = self._optimizer("critic"), self._optimizer("actor")

@@ -6,7 +6,7 @@ capital that it takes for that time, in percent of the position's value:
 
     score = gain - price of capital x time        price of capital = rate x share of the capital that is invested
 
-The rate is an agent's. In an account with cash for all that pays capital is free, and so it is once nothing may be
+The rate is an agent's. Capital is free in an account with cash for every profitable purchase, and once nothing may be
 bought any more. The stocks with the largest scores above what a purchase costs are bought, and a position is sold once
 its score is below minus what a sale costs. In between nothing is traded (Davis and Norman 1990, "Portfolio selection
 with transaction costs").
@@ -46,10 +46,10 @@ class Forecasts:
         return cls(torch.where(known, gain, -torch.inf), torch.where(known, time, 0.0), penalty)
 
     @classmethod
-    def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
+    def on_days(cls, blocks: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
         """Join forecasts of some of all `days`; there are none on the others."""
         joined: dict[str, Tensor] = {}
-        for some, part in parts:
+        for some, part in blocks:
             for name, value in vars(part).items():
                 if value is None:
                     continue
@@ -61,8 +61,8 @@ class Forecasts:
 
     def at(self, agent: Tensor | slice, day: Tensor | int) -> Forecasts:
         """Return those of agents on a day each, (L, n)."""
-        held = {name: part for name, part in vars(self).items() if part is not None}
-        return Forecasts(**{name: part[agent, day] for name, part in held.items()})
+        tensors = {name: part for name, part in vars(self).items() if part is not None}
+        return Forecasts(**{name: part[agent, day] for name, part in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Decision:
     moved_target: Tensor
     """(L, n) float32 sale target of a position in the stock, from the next session on."""
 
-    def action(self, held: Tensor) -> Tensor:
+    def action(self, is_held: Tensor) -> Tensor:
         """Return the (L, n, 2) actions of an environment in which stocks are held, (L, n) bool."""
-        kept = MAX_COEFFICIENT * (self.keep & held).float()
+        kept = MAX_COEFFICIENT * (self.keep & is_held).float()
         bought = self.coefficient > 0  # where nothing may be bought, a stock is named that may be held
-        parts = (kept, self.coefficient), (self.moved_target, self.target_percent)
-        chosen = [(whole, torch.where(bought, own, whole.gather(1, self.stock))) for whole, own in parts]
-        return torch.stack([whole.scatter(1, self.stock, own) for whole, own in chosen], dim=-1)
+        pairs = (kept, self.coefficient), (self.moved_target, self.target_percent)
+        chosen = [(whole, torch.where(bought, value, whole.gather(1, self.stock))) for whole, value in pairs]
+        return torch.stack([whole.scatter(1, self.stock, value) for whole, value in chosen], dim=-1)
 
 
 def score_of(gain: Tensor, time: Tensor, price: Tensor) -> Tensor:

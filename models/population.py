@@ -61,8 +61,8 @@ class Population:
         """(P, genes)"""
         self.feature_groups = random_feature_groups(size, len(inputs.groups), generators["networks"])
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
-        parts = self.input_mask, learning.hidden, folds, learning.learning_rate
-        drawn = Networks.initialize(*parts, generators["networks"], unit)
+        shape = self.input_mask, learning.hidden, folds, learning.learning_rate
+        drawn = Networks.initialize(*shape, generators["networks"], unit)
         self.networks = drawn.map(lambda part: part.to(device))
         self.reward_rate = torch.zeros((), device=device)
         """() float32 mean reward of the replayed accounts, percent of the initial capital a day."""
@@ -149,10 +149,11 @@ class Population:
 
     def closed_form(self, weights: Tensor, rows: Sequence[int]) -> DDPGAgent:
         """Return some agents as one with their genes, but with networks that only hold the closed form."""
-        own = self.networks.rows(torch.tensor(list(rows), device=self.device))
-        blank = {name: part if name in NOT_LEARNED else torch.zeros_like(part) for name, part in own.tensors.items()}
+        networks = self.networks.rows(torch.tensor(list(rows), device=self.device))
+        tensors = networks.tensors.items()
+        blank = {name: value if name in NOT_LEARNED else torch.zeros_like(value) for name, value in tensors}
         places = self.target_places[list(rows)].clamp(max=weights.shape[2] - 1)
-        networks = Networks(blank, own.learning_rate)
+        networks = Networks(blank, networks.learning_rate)
         networks.start_from(weights.to(self.device).movedim(2, 0)[places])
         return self._agent(networks, rows)
 
@@ -167,15 +168,15 @@ class Population:
 
     def note_losses(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
         """Append the (updates, P) losses of a generation to those of the agents; return means, with gradient norms."""
-        on_host = {name: own.cpu() for name, own in losses.items()}
+        on_host = {name: one.cpu() for name, one in losses.items()}
         for row, agent in enumerate(self._views):
             for name, loss in on_host.items():
                 agent.losses[name].extend(loss[:, row].tolist())
         optimizers = {"critic": self.networks.critic_optimizer, "actor": self.networks.actor_optimizer}
         return {
             **{f"{name}_loss": float(loss.mean()) for name, loss in on_host.items()},
-            **{f"{name}_gradient_norm": float(own.norm.mean()) for name, own in optimizers.items()},
-            "skipped_updates": float(sum(own.skipped.sum() for own in optimizers.values())),
+            **{f"{name}_gradient_norm": float(one.norm.mean()) for name, one in optimizers.items()},
+            "skipped_updates": float(sum(one.skipped.sum() for one in optimizers.values())),
         }
 
     @torch.no_grad()
@@ -201,7 +202,7 @@ class Population:
     def state_dict(self) -> dict[str, Any]:
         """Return everything."""
         state = {name: getattr(self, name) for name in _STATE}
-        losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self._views]
+        losses = [{name: list(values) for name, values in agent.losses.items()} for agent in self._views]
         return state | {"networks": self.networks.tensors, "losses": losses}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -211,4 +212,4 @@ class Population:
         self.feature_groups = self.feature_groups.cpu()
         self.networks.assign(state["networks"])
         for agent, losses in zip(self._views, state["losses"], strict=True):
-            agent.losses = {name: deque(own, maxlen=HISTORY) for name, own in losses.items()}
+            agent.losses = {name: deque(values, maxlen=HISTORY) for name, values in losses.items()}

@@ -53,14 +53,14 @@ class Batch:
     """(folds, D) share of the capital that the replayed account has invested; 0 once nothing may be bought any more."""
     next_invested: Tensor
 
-    def split(self, parts: int) -> Iterator[tuple[Batch, float]]:
-        """Split it into at most `parts` micro-batches, to accumulate gradients over; with each one's share of it."""
+    def split(self, count: int) -> Iterator[tuple[Batch, float]]:
+        """Split it into at most `count` micro-batches, to accumulate gradients over; with each one's share of it."""
         days = self.x.shape[1]
-        parts = min(parts, days)
-        for part in range(parts):
-            own = slice(days * part // parts, days * (part + 1) // parts)
-            held = {name: value[:, own] for name, value in vars(self).items()}
-            yield Batch(**held), (own.stop - own.start) / days
+        count = min(count, days)
+        for part in range(count):
+            some = slice(days * part // count, days * (part + 1) // count)
+            tensors = {name: value[:, some] for name, value in vars(self).items()}
+            yield Batch(**tensors), (some.stop - some.start) / days
 
 
 FIELDS: Fields = {f.name: ((), torch.int32 if f.name == "day" else torch.float32) for f in fields(Transitions)}

@@ -46,7 +46,7 @@ _LARGEST_MOVE = 4.0
 _MOST_STATES = 4
 """Most states per lag."""
 _Events = tuple[NDArray[np.int8], Float64Array, BoolArray]
-"""Bins of own moves, what may be the answers to them in standard deviations, and where there is one; (days, stocks)
+"""Bins of own moves, moves as possible responses in standard deviations, and where there is one; (days, stocks)
 each."""
 
 
@@ -88,33 +88,33 @@ class Responses:
         close, learned = close[days], learned[days]
         shape, context = (len(close), len(investable)), np.setdiff1d(np.arange(close.shape[1]), investable)
         mean, scale = np.zeros((2, close.shape[1]))
-        own, is_own = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
+        moves, is_moved = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
 
         def events_of(block: slice) -> _Events:
             columns = investable[block]
             returns, is_move = _one_day_moves(close[:, columns], learned)
             mean[columns], scale[columns] = _moments(returns, is_move)
-            own[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
-            is_own[:, block] = is_move
+            moves[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
+            is_moved[:, block] = is_move
             return _events(returns, is_move)
 
         event, event_t = _event_answers([*in_order(events_of, stock_blocks(*shape))])
         returns, is_move = _one_day_moves(close[:, context], learned)
         mean[context], scale[context] = _moments(returns, is_move)
         leaders = _standardised(returns, is_move, mean[context], scale[context])
-        market = _mean_move((own[:, block], is_own[:, block]) for block in stock_blocks(*shape))
-        market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_own.any(axis=1).sum(), 1))
-        led, led_loadings = leader_terms(leaders, own, is_own)
+        market = _mean_move((moves[:, block], is_moved[:, block]) for block in stock_blocks(*shape))
+        market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_moved.any(axis=1).sum(), 1))
+        led, led_loadings = leader_terms(leaders, moves, is_moved)
         led[:, 2] = context[led[:, 2]]
-        states = _state_terms(own, is_own, _state_columns(leaders, market, market_scale))
+        states = _state_terms(moves, is_moved, _state_columns(leaders, market, market_scale))
         for block in stock_blocks(*shape):
-            own[:, block] -= is_own[:, block] * market
-        return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states, *pair_terms(own))
+            moves[:, block] -= is_moved[:, block] * market
+        return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states, *pair_terms(moves))
 
     def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
     ) -> Callable[[slice], Float32Array]:
-        """Return what forecasts a block of stocks: log returns in percent, (days, stocks, 6) as `FORECASTS` says.
+        """Return a function that forecasts blocks of stocks: log returns in percent, (days, stocks, 6) by `FORECASTS`.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
         20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those
@@ -134,14 +134,14 @@ class Responses:
         def forecast_of(block: slice) -> Float32Array:
             columns = investable[block]
             returns, is_move = _one_day_moves(close[:, columns])
-            own = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
+            moves = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
             events = self._after_events(returns, is_move, days)
             forecast = np.empty((*events.shape[:2], len(FORECASTS)), dtype=np.float32)
             forecast[..., : len(EVENT_SESSIONS)] = events
             forecast[..., -3] = self.scale[columns] * self._after_leaders(leaders, context, block)[days]
-            after_states = np.zeros(own.shape)
+            after_states = np.zeros(moves.shape)
             for sessions, weight in trends:
-                after_states += last_sum(own * weight[:, None], sessions)
+                after_states += last_sum(moves * weight[:, None], sessions)
             forecast[..., -2] = self.scale[columns] * after_states[days]
             forecast[..., -1] = self.scale[columns] * self._after_pairs(close, investable, market, block)[days]
             forecast *= 100.0
@@ -154,12 +154,12 @@ class Responses:
         returns, is_move = _one_day_moves(close[:, columns])
         return _standardised(returns, is_move, self.mean[columns], self.scale[columns]), is_move
 
-    def _after_events(self, own: Float64Array, is_own: BoolArray, days: slice) -> Float64Array:
+    def _after_events(self, returns: Float64Array, is_move: BoolArray, days: slice) -> Float64Array:
         """Sum the future responses to past own moves, (all days, n): (days, n, 3) log returns."""
-        volatility = _volatility(own, is_own)
+        volatility = _volatility(returns, is_move)
         start = max(0, days.start - SESSIONS + 1)
-        bins, volatility = _event_bins(own, is_own, volatility[:-1])[start:], volatility[1 + start :]
-        total = np.empty((days.stop - days.start, own.shape[1], len(EVENT_SESSIONS)))
+        bins, volatility = _event_bins(returns, is_move, volatility[:-1])[start:], volatility[1 + start :]
+        total = np.empty((days.stop - days.start, returns.shape[1], len(EVENT_SESSIONS)))
         for place, sessions in enumerate(EVENT_SESSIONS):
             # Contiguous: strided sums take twice as long.
             answer = np.zeros(bins.shape)
@@ -183,22 +183,22 @@ class Responses:
         total, stock = np.zeros((len(close), block.stop - block.start)), self.pair_terms[:, 0]
         is_here = (stock >= block.start) & (stock < block.stop)
         places, local = np.unique(self.pair_terms[is_here, :2], return_inverse=True)
-        own, is_own = self._moves(close, investable[places])
+        moves, is_move = self._moves(close, investable[places])
         terms = np.column_stack((local.reshape(-1, 2), self.pair_terms[is_here, 2]))
-        found = after_pairs(own - is_own * market, terms, self.pair_loadings[is_here], SESSIONS)
-        total[:, stock[is_here] - block.start] = found[:, terms[:, 0]]
+        after = after_pairs(moves - is_move * market, terms, self.pair_loadings[is_here], SESSIONS)
+        total[:, stock[is_here] - block.start] = after[:, terms[:, 0]]
         return total
 
     def _state_trends(self, columns: Float64Array) -> list[tuple[int, Float64Array]]:
         """Return sessions, and the (days,) answer to an own move over them, from (days, 1 + context) columns' moves."""
-        found = []
+        trends = []
         for sessions in np.unique(self.state_terms[:, 0]).tolist():
             weight = np.zeros(len(columns))
             for (lag, column, place), loading in zip(self.state_terms, self.state_loadings, strict=True):
                 if lag == sessions:
                     weight += loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])[:, 0]
-            found.append((sessions, weight))
-        return found
+            trends.append((sessions, weight))
+        return trends
 
 
 def up_to_the_last(learned: BoolArray) -> slice:
@@ -322,7 +322,7 @@ def _kept(t: Float64Array) -> Float64Array:
 def _mean_move(blocks: Iterable[tuple[Float64Array, BoolArray]]) -> Float64Array:
     """Return the (days, 1) mean of the moves of all stocks, given block by block."""
     sums = [[part.sum(axis=1, keepdims=True) for part in block] for block in blocks]
-    total, moves = (sum(parts) for parts in zip(*sums, strict=True))
+    total, moves = (sum(terms) for terms in zip(*sums, strict=True))
     return np.asarray(total / np.maximum(moves, 1))
 
 
@@ -342,21 +342,21 @@ def _trend(columns: Float64Array, half_life: float) -> Float64Array:
     return trend
 
 
-def _state_terms(own: Float64Array, is_own: BoolArray, columns: Float64Array) -> tuple[Int64Array, Float64Array]:
+def _state_terms(moves: Float64Array, is_move: BoolArray, columns: Float64Array) -> tuple[Int64Array, Float64Array]:
     """Select the states in which stocks continue or revert their moves, the most significant first.
 
     Returns terms and loadings. The test sums by day, since products of one day are correlated.
     """
     trends = np.concatenate([_trend(columns, half_life) for half_life in STATE_HALF_LIVES], axis=1)
     squared, least = trends**2, bound(SESSIONS * trends.shape[1])
-    weights, products = np.zeros((2, SESSIONS, len(own)))
-    for block in stock_blocks(*own.shape):
-        moves, is_move = np.ascontiguousarray(own[:, block]), np.ascontiguousarray(is_own[:, block])
-        for lag in range(1, min(SESSIONS + 1, len(own))):
-            weights[lag - 1, :-lag] += (is_move[lag:] * moves[:-lag] ** 2).sum(axis=1)
-            products[lag - 1, :-lag] += (moves[lag:] * moves[:-lag]).sum(axis=1)
+    weights, products = np.zeros((2, SESSIONS, len(moves)))
+    for block in stock_blocks(*moves.shape):
+        block_moves, is_block_move = np.ascontiguousarray(moves[:, block]), np.ascontiguousarray(is_move[:, block])
+        for lag in range(1, min(SESSIONS + 1, len(moves))):
+            weights[lag - 1, :-lag] += (is_block_move[lag:] * block_moves[:-lag] ** 2).sum(axis=1)
+            products[lag - 1, :-lag] += (block_moves[lag:] * block_moves[:-lag]).sum(axis=1)
     terms, loadings = [], []
-    for lag in range(1, min(SESSIONS + 1, len(own))):
+    for lag in range(1, min(SESSIONS + 1, len(moves))):
         trend, trend2 = trends[:-lag], squared[:-lag]
         weight, product = weights[lag - 1, :-lag], products[lag - 1, :-lag]
         # A response that does not depend on the state would make slow trends look significant.

@@ -30,9 +30,9 @@ def numbers(x: Tensor, scale: float) -> Tensor:
 
 def numbers_of_days(rows: InputRows, days: slice, scale: float) -> Tensor:
     """Return the (rows, 4) numbers of the stocks of some days, the last two as means over the stocks of a day."""
-    found = numbers(rows.x(days), scale)
-    found[:, 2:] = rows.of_day(rows.mean(found[:, 2:].T, days), days).T
-    return found
+    x = numbers(rows.x(days), scale)
+    x[:, 2:] = rows.of_day(rows.mean(x[:, 2:].T, days), days).T
+    return x
 
 
 def penalties(known: Tensor, weights: Tensor) -> Tensor:

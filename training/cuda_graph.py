@@ -62,8 +62,8 @@ class CudaGraph:
                 self.is_eager = True
                 return work(inputs)
             logger.info("%s are captured as a CUDA graph", self.name)
-        held, outputs, launch, _ = self._captured
+        static, outputs, launch, _ = self._captured
         for name, value in inputs.items():
-            held[name].copy_(value)
+            static[name].copy_(value)
         launch()
         return outputs

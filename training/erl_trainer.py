@@ -117,7 +117,7 @@ class ERLTrainer:
         return self.log.record(self.played, learning, validation, self.replay)
 
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
-        """Play all agents on windows of training days by what did not learn from them; fill the replay buffer.
+        """Play all agents out of fold on windows of training days; fill the replay buffer.
 
         Returns (P,) fitness, and counts, penalties and costs of all episodes; `played` has all results.
         """
@@ -181,13 +181,13 @@ class ERLTrainer:
     def build_champion(self) -> DDPGAgent:
         """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.
 
-        The share of the capital that its evidence is worth follows it; the rest holds the basket.
+        Its evidence sizes the share of the capital that follows it; the rest holds the basket.
         """
         population = self.population
         champion = population.committee(population.elites)
         targets = population.networks.targets
-        parts = [self.days.forecasts(targets, [agent]) for agent in population.elites]
-        members = Forecasts(*(torch.cat([getattr(part, name) for part in parts]) for name in ("gain", "time")))
+        forecasts = [self.days.forecasts(targets, [agent]) for agent in population.elites]
+        members = Forecasts(*(torch.cat([getattr(part, name) for part in forecasts]) for name in ("gain", "time")))
         price = 0.5 * float(champion.rate)  # half of the capital invested
         evidence = self.days.evidence(members, price, population.trials, len(population))
         champion.evidence = evidence
@@ -280,16 +280,16 @@ class ERLTrainer:
 
         played = profits(self.champion)
         agents = float(played.mean())
-        held = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
-        basket, share = 100 * (float(held) / rules.initial_capital - 1), self.champion.share
+        equity = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
+        basket, share = 100 * (float(equity) / rules.initial_capital - 1), self.champion.share
         champion = rules.exposure * (share * agents + (1 - share) * basket)
-        found = {"champion": champion, "agents": agents, "basket": basket}
+        result = {"champion": champion, "agents": agents, "basket": basket}
         if self.population.updates and (start := self.closed_form) is not None:
             added = played - profits(start)
-            found["closed_form"] = agents - float(added.mean())
+            result["closed_form"] = agents - float(added.mean())
             if len(added) > 1:
-                found["added_error"] = float(added.std()) / math.sqrt(len(added))
-        return found
+                result["added_error"] = float(added.std()) / math.sqrt(len(added))
+        return result
 
     def end_training(self) -> None:
         """Free what only further generations need, such as inputs of the training days."""

@@ -1,6 +1,6 @@
 """Rollouts: many agents over many windows at once, as lanes of one account.
 
-A population is evaluated on windows of training days, by what did not learn from them.
+A population is evaluated on windows of training days, out of fold.
 """
 
 from __future__ import annotations
@@ -257,19 +257,19 @@ class PopulationRollouts:
         Args:
             most_transitions: upper limit for all elites together.
         """
-        parts = [self._roll_out(population, windows, agents) for agents in self._groups(len(population))]
+        rollouts = [self._roll_out(population, windows, agents) for agents in self._groups(len(population))]
         fitness, profit, by_window = (
-            torch.cat([getattr(part, name) for part in parts]).cpu()
+            torch.cat([getattr(part, name) for part in rollouts]).cpu()
             for name in ("fitness", "profit_percent", "by_window")
         )
-        counts = {name: sum(int(getattr(part.summary, name).sum()) for part in parts) for name in COUNTS}
+        counts = {name: sum(int(getattr(part.summary, name).sum()) for part in rollouts) for name in COUNTS}
         paid = {
-            name: sum(float(getattr(part.summary, name).cpu().sum()) for part in parts)
+            name: sum(float(getattr(part.summary, name).cpu().sum()) for part in rollouts)
             for name in ("penalties", "costs")
         }
         results = PopulationResults(fitness, profit, by_window, {**counts, **paid})
         elites = ranked(fitness)[: len(population.elites)]
-        recorded = [part.transitions for part in parts]
+        recorded = [part.transitions for part in rollouts]
         joined = {name: torch.cat([part[name] for part in recorded], dim=1) for name in recorded[0]}
         return results, _thinned(joined, elites, most_transitions // len(elites))
 

@@ -32,12 +32,12 @@ class Updates:
         inputs = {"rows": rows, "replayed": replayed, "rate": rate, "place": place}
         return self.graph.run(partial(self._update, population), inputs, population.networks)
 
-    def _update(self, population: Population, held: Tensors) -> Tensors:
-        batch = self.stocks.batch(held["rows"], self.replay.at(held["replayed"]))
+    def _update(self, population: Population, inputs: Tensors) -> Tensors:
+        batch = self.stocks.batch(inputs["rows"], self.replay.at(inputs["replayed"]))
         return ddpg.update(
             population.networks,
-            held["rate"],
-            held["place"],
+            inputs["rate"],
+            inputs["place"],
             batch,
             self.accumulate,
             cost=self.stocks.cost,

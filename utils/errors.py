@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Remains:
-    """What a run that was stopped has left, and how it continues."""
+    """The remains of a stopped run, and how it continues."""
 
     saved: str
     """What is saved, as the beginning of a sentence."""

@@ -91,7 +91,7 @@ class MemoryProfiler:
             census: count all objects by type, and the bytes of tensors and arrays (0.7 s for 400,000 of them).
             show: default: the log, and while it is reporting the console.
         """
-        parts = []
+        texts = []
         is_census, counts = census or show_objects, counts and self.is_reporting
         with thawed_heap(collects=is_census) if is_census or counts else nullcontext():
             snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, self._measure())
@@ -100,14 +100,14 @@ class MemoryProfiler:
                 snapshot.measures.update(heap.counts())
                 if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
                     self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1)).append(_kinds(heap))
-                parts += [f"largest objects\n{large_object_table(heap)}"] * show_objects
+                texts += [f"largest objects\n{large_object_table(heap)}"] * show_objects
                 del heap  # it keeps everything alive
             if counts:
                 snapshot.measures.update(count_kinds())
         self._visits[label] += 1
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        (show or (logger.info if self.is_reporting else logger.debug))("\n".join([str(snapshot), *parts]))
+        (show or (logger.info if self.is_reporting else logger.debug))("\n".join([str(snapshot), *texts]))
         return snapshot
 
     def _measure(self) -> dict[str, float]:
@@ -149,8 +149,8 @@ class MemoryProfiler:
 
     def find_leaks(self) -> dict[str, str]:
         """Return what grew at each of the last three censuses of a place after the warm-up, with its growth."""
-        found = [_growing(list(censuses), CENSUS_STEPS) for censuses in self._censuses.values()]
-        return {kind: growth for leaks in found for kind, growth in leaks.items()}
+        by_kind = [_growing(list(censuses), CENSUS_STEPS) for censuses in self._censuses.values()]
+        return {kind: growth for leaks in by_kind for kind, growth in leaks.items()}
 
     def is_growing(self, label: str = "generation") -> bool:
         """Tell whether resident or GPU memory grows by at least 5 MB a visit of `label`, significantly.
@@ -172,16 +172,16 @@ class MemoryProfiler:
         grown = {name: f"{now[name] - before[name]:+,.0f} MB" for name in ("rss_mb", "gpu_allocated_mb")}
         trend = f", {_slope(points)[0]:+,.1f} MB a {label}" if len(points) > 1 else ""
         resident = f"resident {now['rss_mb']:,.0f} MB ({grown['rss_mb']} since the baseline{trend})"
-        parts = [f"{resident}, peak {peak_rss_mb():,.0f} MB"]
+        texts = [f"{resident}, peak {peak_rss_mb():,.0f} MB"]
         if now["gpu_reserved_mb"]:
             allocated = f"GPU {now['gpu_allocated_mb']:,.0f} MB allocated ({grown['gpu_allocated_mb']})"
-            parts.append(f"{allocated}, {now['gpu_reserved_mb']:,.0f} MB reserved")
-        parts.append(", ".join(f"{owner.replace('_', ' ')} {now[owner]}" for owner in count_living()))
+            texts.append(f"{allocated}, {now['gpu_reserved_mb']:,.0f} MB reserved")
+        texts.append(", ".join(f"{owner.replace('_', ' ')} {now[owner]}" for owner in count_living()))
         if (leaks := self.leaks(label)) or self.is_growing(label):
-            parts.append(f"growing: {', '.join(leaks) or 'nothing named yet'}")
+            texts.append(f"growing: {', '.join(leaks) or 'nothing named yet'}")
         else:
-            parts.append("steady" if len(points) >= LEAST_VISITS else "too early to tell")
-        return "; ".join(parts)
+            texts.append("steady" if len(points) >= LEAST_VISITS else "too early to tell")
+        return "; ".join(texts)
 
     def growth_table(self, baseline_label: str | None = None) -> str:
         """Return the growth of each measure since the first snapshot with this label, and its trend.

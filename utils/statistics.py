@@ -55,8 +55,8 @@ def bootstrap_intervals(
     chosen = stationary_bootstrap(days, RESAMPLES, mean_block_days(days), generator)
     equity = np.ones((RESAMPLES, days + 1))
     np.cumprod(1.0 + returns[chosen], axis=1, out=equity[:, 1:])
-    found = {name: np.percentile(measure(equity), EDGES) for name, measure in measures.items()}
-    return {name: (float(low), float(high)) for name, (low, high) in found.items()}
+    percentiles = {name: np.percentile(measure(equity), EDGES) for name, measure in measures.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in percentiles.items()}
 
 
 @dataclass(frozen=True)

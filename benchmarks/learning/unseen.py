@@ -14,7 +14,8 @@ from benchmarks.learning.study import Record
 from data.features.nine import NormalizationStats
 from data.market import Market
 from data.splits import Span, spaced_windows
-from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
+from data.synthetic.built_in import PlantedScores, built_in_market
+from data.synthetic.draw import MARKET_SEED
 from environment.basket import Basket
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment

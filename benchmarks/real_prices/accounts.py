@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.play import EquityCurves
+from training.evaluation.measures import EquityCurves
 
 Array = npt.NDArray[np.float64]
 Record = dict[str, Any]

@@ -28,10 +28,9 @@ from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BASKET, simple_rules
+from training.evaluation.measures import EquityCurves, followed
 from training.evaluation.play import (
-    EquityCurves,
     EvaluationSetup,
-    followed,
     play_agent,
     play_held,
     play_random,

@@ -1,7 +1,7 @@
 """The features that agents read besides past returns. A feature is a function of wide bars, registered by name.
 
-Row t of a feature depends on bars up to t only. Whether it becomes an input as it is, as a rank among the stocks of the
-day or against its own past is its form, see `data.features.inputs`.
+Row t of a feature depends on bars up to t only. Its form says whether it becomes an input as it is, as a rank
+among the stocks of the day, or relative to its past, see `data.features.inputs`.
 """
 
 from collections.abc import Callable

@@ -43,8 +43,8 @@ class ReadFeature:
         of_day = pd.DataFrame(self.values).astype(np.float64).bfill(axis=1).iloc[:, 0]
         past = of_day.rolling(_YEAR, min_periods=_LEAST)
         against = ((of_day - past.mean()) / past.std().where(lambda std: std > 0)).ffill()
-        found: Float64Array = against.to_numpy()[:, None]
-        return found
+        scores: Float64Array = against.to_numpy()[:, None]
+        return scores
 
     @cached_property
     def _relative_returns(self) -> Float64Array:
@@ -107,7 +107,7 @@ class FeatureInputs:
 
         A feature that never varies there is left out; one that lacks values has an input that says so.
         """
-        found, close = list[FeatureInput](), market.close[: len(is_used)]
+        inputs, close = list[FeatureInput](), market.close[: len(is_used)]
         for feature in market.features:
             read = ReadFeature(values_of(market, feature.name, slice(len(is_used))), close)
             values = read.values[is_used]
@@ -115,13 +115,13 @@ class FeatureInputs:
             if not known.size or np.ptp(known) == 0:
                 continue
             level = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
-            found.append(FeatureInput(feature.name, feature.group, feature.form, *level))
+            inputs.append(FeatureInput(feature.name, feature.group, feature.form, *level))
             if feature.form == "past":  # alone it does not tell one stock from another
                 spreads = ((days, float(read.trend(days)[is_used].std())) for days in _TRENDS)
-                found += [FeatureInput(feature.name, feature.group, "trend", 0.0, std, days) for days, std in spreads]
+                inputs += [FeatureInput(feature.name, feature.group, "trend", 0.0, std, days) for days, std in spreads]
             if known.size < _COMPLETE * values.size:
-                found.append(FeatureInput(feature.name, feature.group, "known"))
-        return cls(tuple(found))
+                inputs.append(FeatureInput(feature.name, feature.group, "known"))
+        return cls(tuple(inputs))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -129,16 +129,16 @@ class FeatureInputs:
     @property
     def shared(self) -> tuple[int, ...]:
         """Places of the inputs that all stocks of a day share."""
-        return tuple(place for place, own in enumerate(self.inputs) if own.is_shared)
+        return tuple(place for place, one in enumerate(self.inputs) if one.is_shared)
 
     def places(self, name: str, first: int = 0) -> list[int]:
         """Return the places of the inputs that a feature gives, the first of all at `first`."""
-        return [first + place for place, own in enumerate(self.inputs) if own.name == name]
+        return [first + place for place, one in enumerate(self.inputs) if one.name == name]
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the groups of inputs, each once."""
-        return tuple(dict.fromkeys(own.group for own in self.inputs))
+        return tuple(dict.fromkeys(one.group for one in self.inputs))
 
     def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
         """Return the place and the (days, n) values of each input on some days, one after the other.
@@ -149,8 +149,8 @@ class FeatureInputs:
         close = market.close[: days.stop]
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
             read = ReadFeature(values_of(market, name, slice(days.stop)), close)
-            for place, own in inputs:
-                yield place, own.of(read)[days]
+            for place, feature in inputs:
+                yield place, feature.of(read)[days]
 
     def of(self, market: Market, days: slice) -> Float32Array:
         """Return the (days, n, inputs) of some days."""
@@ -162,12 +162,12 @@ class FeatureInputs:
 
     def state(self) -> list[dict[str, Any]]:
         """Return JSON values."""
-        return [vars(own) for own in self.inputs]
+        return [vars(one) for one in self.inputs]
 
     @classmethod
     def from_state(cls, state: Sequence[dict[str, Any]]) -> Self:
         """Restore what `state` gave."""
-        return cls(tuple(FeatureInput(**own) for own in state))
+        return cls(tuple(FeatureInput(**fields) for fields in state))
 
 
 def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
@@ -175,7 +175,7 @@ def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
     none for agents of past returns."""
     values = {**({} if market.volume is None else {"volume": market.volume}), **market.columns}
     forms: dict[str, Form] = {one.name: one.form for one in market.features}
-    return {FeatureInput(name, "", forms.get(name, "rank")): own for name, own in values.items()} if forms else {}
+    return {FeatureInput(name, "", forms.get(name, "rank")): column for name, column in values.items()} if forms else {}
 
 
 def values_of(market: Market, name: str, days: slice) -> Float32Array:

@@ -38,18 +38,18 @@ def indicators(close: Float64Array) -> Float64Array:
     price never moved), MACD(12, 26, 9) line and signal in price units, TRIX(15) in percent a bar, and
     100 * (close / SMA(20) - 1). Row t depends on rows up to t only, bit for bit.
     """
-    found = np.full((len(close), NUM_FEATURES - len(PRICES)), np.nan)
+    values = np.full((len(close), NUM_FEATURES - len(PRICES)), np.nan)
     if len(close) == 0:
-        return found
+        return values
     # TA-Lib compares with absolute thresholds; relative to the first close they mean the same at every price level.
     unit = close[0]
     relative = close / unit
     macd, signal, _ = talib.MACD(relative, fastperiod=12, slowperiod=26, signalperiod=9)
-    found[:, 0] = talib.RSI(relative, timeperiod=14)
-    found[:, 1], found[:, 2] = macd * unit, signal * unit
-    found[:, 3] = talib.TRIX(relative, timeperiod=15)
-    found[:, 4] = 100.0 * (relative / talib.SMA(relative, timeperiod=20) - 1.0)
-    return found
+    values[:, 0] = talib.RSI(relative, timeperiod=14)
+    values[:, 1], values[:, 2] = macd * unit, signal * unit
+    values[:, 3] = talib.TRIX(relative, timeperiod=15)
+    values[:, 4] = 100.0 * (relative / talib.SMA(relative, timeperiod=20) - 1.0)
+    return values
 
 
 def stationary_inputs(data_array: Float32Array) -> Float32Array:
@@ -92,8 +92,8 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
     mean = np.zeros(NUM_FEATURES, dtype=np.float32)
     std = np.ones(NUM_FEATURES, dtype=np.float32)
     for feature, bound in enumerate(_STATISTICS_BOUND):
-        found = _stationary(data_array, feature, previous)
-        values = found[~np.isnan(found)].astype(np.float64)
+        stationary = _stationary(data_array, feature, previous)
+        values = stationary[~np.isnan(stationary)].astype(np.float64)
         np.clip(values, -bound, bound, out=values)
         if values.size:
             mean[feature] = values.mean()

@@ -36,12 +36,12 @@ def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
     Raises:
         DataError: it cannot be read or run, or defines no function.
     """
-    own: dict[str, OwnFeature] = {
+    functions: dict[str, OwnFeature] = {
         name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)
     }
-    if not own:
+    if not functions:
         raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
-    return own, hashlib.sha256(path.read_bytes()).hexdigest()
+    return functions, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def public_names(path: Path, wanted: str) -> dict[str, Any]:
@@ -63,18 +63,18 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
     }
 
 
-def own_columns(own: Mapping[str, OwnFeature], bars: WideBars) -> dict[str, Float32Array]:
+def own_columns(functions: Mapping[str, OwnFeature], bars: WideBars) -> dict[str, Float32Array]:
     """Compute features: (days, tickers) by name, NaN where there is no value.
 
     Raises:
         DataError: a function fails, returns something else, or has the name of a column.
     """
-    found = dict[str, Float32Array]()
-    for name, function in own.items():
+    columns = dict[str, Float32Array]()
+    for name, function in functions.items():
         if name in bars.columns:
             raise DataError(f"expected features with names of their own, got {name!r}, a column of the data; rename it")
-        found[name] = _values(name, function, bars)
-    return found
+        columns[name] = _values(name, function, bars)
+    return columns
 
 
 def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
@@ -99,7 +99,7 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
     return single
 
 
-def audit_features(own: Mapping[str, OwnFeature], bars: WideBars, draws: np.random.Generator) -> None:
+def audit_features(functions: Mapping[str, OwnFeature], bars: WideBars, draws: np.random.Generator) -> None:
     """Prove on random days that no feature changes with later data: cut off, poisoned or scaled, also inside gaps.
 
     Random bars are taken out first, for a backward fill reads the future only where there are gaps. Features are
@@ -113,11 +113,11 @@ def audit_features(own: Mapping[str, OwnFeature], bars: WideBars, draws: np.rand
         return
     gappy = _with_gaps(bars, draws)
     for as_is in (bars, gappy):
-        before = {name: _values(name, function, as_is) for name, function in own.items()}
+        before = {name: _values(name, function, as_is) for name, function in functions.items()}
         for last in np.sort(draws.choice(days - 1, min(_AUDITED_DAYS, days - 1), replace=False)).tolist():
             for future in ("cut off", "poisoned", "scaled"):
                 changed = _with_future(as_is, last, future, draws)
-                for name, function in own.items():
+                for name, function in functions.items():
                     _require_same(name, before[name][: last + 1], _values(name, function, changed), as_is, future)
 
 

@@ -47,8 +47,8 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
         events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (cash per
             share); 0 or NaN is none.
     """
-    found, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
-    owner, row = found["ticker"].to_numpy(), found["row"].to_numpy()
+    located, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
+    owner, row = located["ticker"].to_numpy(), located["row"].to_numpy()
     close, opened = rows["close"].to_numpy(), rows["open"].to_numpy()
     codes = rows["ticker"].cat.codes.to_numpy()
     nights = np.where(codes[1:] == codes[:-1], np.log(opened[1:] / close[:-1]), np.nan)
@@ -57,11 +57,11 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     noise = _NORMAL * float(np.median(np.abs(nights[is_quiet]))) if is_quiet.any() else np.inf
     gaps = nights[row - 1]
 
-    split = found["split"].to_numpy()
+    split = located["split"].to_numpy()
     has_split = split != 1.0
     raw_splits = _states(gaps, -np.log(split), owner, has_split, noise, tickers)
     before = close[row - 1] / np.where(raw_splits[owner] == 1, split, 1.0)
-    kept = 1.0 - found["dividend"].to_numpy() / before
+    kept = 1.0 - located["dividend"].to_numpy() / before
     has_dividend = (kept < 1.0) & (kept > 0.0)
     by_dividend = np.where(has_dividend, kept, 1.0)
     raw_dividends = np.where(raw_splits == 1, 1.0, np.nan)  # no vendor adjusts for dividends but not for splits
@@ -88,16 +88,16 @@ def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
 
     Events before the first bar or after the last change no price.
     """
-    found = events.assign(
+    located = events.assign(
         split=events["split"].where(np.isfinite(events["split"]) & (events["split"] > 0), 1.0),
         dividend=events["dividend"].where(np.isfinite(events["dividend"]) & (events["dividend"] > 0), 0.0),
     )
     codes = rows["ticker"].cat.codes.to_numpy(dtype=np.int64)
     key = codes * 2**32 + rows["day"].to_numpy()
-    place = np.searchsorted(key, found["ticker"].to_numpy(dtype=np.int64) * 2**32 + found["day"].to_numpy())
+    place = np.searchsorted(key, located["ticker"].to_numpy(dtype=np.int64) * 2**32 + located["day"].to_numpy())
     owner = np.concatenate(([-1], codes, [-1]))
-    is_inside = (owner[place] == found["ticker"]) & (owner[place + 1] == found["ticker"])
-    return found.assign(row=place)[is_inside]
+    is_inside = (owner[place] == located["ticker"]) & (owner[place + 1] == located["ticker"])
+    return located.assign(row=place)[is_inside]
 
 
 def _states(
@@ -106,10 +106,10 @@ def _states(
     """Return (tickers,) 1 where prices are raw, 0 where they reflect events already, NaN where inconclusive."""
     products = np.bincount(owner[has], (gaps * expected)[has], minlength=tickers).astype(np.float64)
     squares = np.bincount(owner[has], (expected**2)[has], minlength=tickers).astype(np.float64)
-    own = _state(products, squares, noise)
+    states = _state(products, squares, noise)
     together = _state(products.sum(keepdims=True), squares.sum(keepdims=True), noise)
-    is_agreed = len(np.unique(own[np.isfinite(own)])) < 2
-    return np.where(np.isnan(own) & is_agreed, together, own)
+    is_agreed = len(np.unique(states[np.isfinite(states)])) < 2
+    return np.where(np.isnan(states) & is_agreed, together, states)
 
 
 def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float64Array:

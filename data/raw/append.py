@@ -30,7 +30,7 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
     schema = pq.read_schema(target)
     if VOLUME in schema.names:
         bars = LongBars.of_file(target, (*COLUMNS, VOLUME))
-    parts = [
+    read = [
         pd.DataFrame({"day": part.day, "ticker": np.array(part.texts, dtype=object)[part.ticker]}).assign(
             **dict(zip(PRICE_COLUMNS, part.prices, strict=True)),
             volume=np.nan if part.volume is None else part.volume,
@@ -38,12 +38,12 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
         for part in bars.parts()
     ]
     further = [one.name for one in schema if one.name not in (*COLUMNS, VOLUME) and pa.types.is_floating(one.type)]
-    parts = [pd.concat([*parts, pd.DataFrame()]).reset_index(drop=True).join(pd.read_parquet(target, columns=further))]
+    read = [pd.concat([*read, pd.DataFrame()]).reset_index(drop=True).join(pd.read_parquet(target, columns=further))]
     if benchmark is not None and benchmark_file(target).exists():
         close = read_closes(benchmark_file(target))
         index = pd.DataFrame({"day": close.index, "ticker": benchmark, "volume": np.nan})
-        parts.append(index.assign(**dict.fromkeys(PRICES, close.to_numpy())))
-    return pd.concat(parts, ignore_index=True).astype({"day": np.int32})
+        read.append(index.assign(**dict.fromkeys(PRICES, close.to_numpy())))
+    return pd.concat(read, ignore_index=True).astype({"day": np.int32})
 
 
 def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -69,14 +69,14 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
     before = whole[:, :known]
     differs, notes = ~np.isclose(now, before, rtol=ROUNDING, atol=0.0, equal_nan=True), list[str]()
     for ticker in both["ticker"][differs.any(axis=1)].unique():
-        own = np.flatnonzero(both["ticker"] == ticker)
-        first = own[np.flatnonzero(differs[own].any(axis=1))[0]]
-        since = own[own >= first]
+        places = np.flatnonzero(both["ticker"] == ticker)
+        first = places[np.flatnonzero(differs[places].any(axis=1))[0]]
+        since = places[places >= first]
         factors = _readjusted(before[since], now[since])
         if factors is not None:
-            earlier = own[own < first]
+            earlier = places[places < first]
             before[earlier] *= factors
-            before[since], differs[own] = now[since], False
+            before[since], differs[places] = now[since], False
             notes.append(f"{ticker}: prices of the past times {factors[0]:.6g}, for a dividend or a split")
     if not differs.any():
         rows.loc[is_old, names] = whole
@@ -96,9 +96,9 @@ def _readjusted(before: NDArray[np.float64], now: NDArray[np.float64]) -> NDArra
     A few prices that are equal do not tell: a close alone is revised in the same way.
     """
     prices = VALUES.index(VOLUME)
-    found = readjustment(before[:, :prices], now[:, :prices])
-    if found.revised.any() or found.bars < len(before) or len(np.unique(before[:, :prices])) < 3:
+    result = readjustment(before[:, :prices], now[:, :prices])
+    if result.revised.any() or result.bars < len(before) or len(np.unique(before[:, :prices])) < 3:
         return None
-    volume = np.array([1.0, 1 / found.ratio])
+    volume = np.array([1.0, 1 / result.ratio])
     fits = [np.allclose(now[:, prices], before[:, prices] * one, rtol=1e-5, atol=1.0, equal_nan=True) for one in volume]
-    return np.append(np.full(prices, found.ratio), volume[fits][0]) if any(fits) else None
+    return np.append(np.full(prices, result.ratio), volume[fits][0]) if any(fits) else None

@@ -121,7 +121,7 @@ def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
         rows = _fields(chain(head[before + layout.headers :], lines), layout, dropped)
         size = max(1, _BLOCK_CELLS // len(layout.titles))
         blocks = [[*map(lines_of, zip(*block, strict=True))] for block in iter(lambda: list(islice(rows, size)), [])]
-    cells = ["\n".join(parts) for parts in zip(*blocks, strict=True)]
+    cells = ["\n".join(column) for column in zip(*blocks, strict=True)]
     return Table(path, layout, [*cells] or [""], before + layout.headers + 1)
 
 

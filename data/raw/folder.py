@@ -45,19 +45,19 @@ def found_files(source: Path, written: Iterable[Path], skipped: list[tuple[str, 
         )
     if not source.is_dir():
         return [source]
-    found = []
+    paths = []
     for path in sorted(_walk(source)):
         if (real := os.path.realpath(path)) in seen:
             continue
         seen.add(real)
         if path.name.lower().endswith(SUFFIXES):
-            found.append(path)
+            paths.append(path)
         else:
             skipped.append((shown(path, source), NOT_READ))
-    if not found:
+    if not paths:
         others = ", ".join(name for name, _ in skipped[:3]) or "none"
         raise DataError(f"expected files that end in {KINDS} in the folder {source}, got {others}")
-    return found
+    return paths
 
 
 def _walk(source: Path) -> Iterator[Path]:

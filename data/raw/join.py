@@ -46,7 +46,7 @@ def further_columns(
     Names are titles in lower case, after the prefix where they are those of bars. Raises `UnclearFileError` where a
     column may be read in two ways.
     """
-    layout, found = table.layout, dict[str, Float64Array]()
+    layout, columns = table.layout, dict[str, Float64Array]()
     used = {place for role, place in layout.fields.items() if role not in known}
     for place, title in enumerate(layout.titles):
         if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
@@ -57,10 +57,10 @@ def further_columns(
         )
         if not name or name.startswith("unnamed"):  # the index of a table
             continue
-        name = next(one for one in (name, *longer) if one not in _TAKEN and one not in found)
+        name = next(one for one in (name, *longer) if one not in _TAKEN and one not in columns)
         if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
-            found[name] = values
-    return found
+            columns[name] = values
+    return columns
 
 
 def _numbers_in(cell: str | Float64Array, title: str, table: Table, choices: Choices) -> Float64Array | None:
@@ -123,14 +123,14 @@ def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
             raise DataError(f"expected a file of dates and numbers to join, got {path}: {reason}") from None
         by, columns = [name for name in key if name in source.rows], sorted({*source.rows} - {*key})
         other = source.rows.assign(since=np.searchsorted(sessions, source.rows["day"]))
-        found = pd.merge_asof(bars, other, on="day", by=by[1:] or None, tolerance=source.longest).set_index("index")
+        joined = pd.merge_asof(bars, other, on="day", by=by[1:] or None, tolerance=source.longest).set_index("index")
         if source.is_slow:
-            age = np.searchsorted(sessions, found["day"]) - found["since"]
-            found = found.assign(**{f"{name}_age": age.where(found[name].notna()) for name in columns})
-            columns = sorted({*found} - {*key, "since"})
+            age = np.searchsorted(sessions, joined["day"]) - joined["since"]
+            joined = joined.assign(**{f"{name}_age": age.where(joined[name].notna()) for name in columns})
+            columns = sorted({*joined} - {*key, "since"})
         if taken := {*columns} & {*rows}:
             raise DataError(f"expected new names of columns in {path}, got {min(taken)!r}, which there is; rename it")
-        rows = rows.join(found[columns])
+        rows = rows.join(joined[columns])
     return rows
 
 
@@ -153,8 +153,8 @@ def _read(path: Path, lag: int | None, choices: Choices, tickers: pd.Index, sess
     if not is_read.any():
         raise UnclearFileError("no row of a ticker that the bars have")
     rows = rows[is_read].sort_values("day", kind="stable")
-    held = rows[rows["day"].between(sessions[0], sessions[-1])]
-    days = held.groupby("ticker" if "ticker" in rows else lambda _: 0)["day"].agg(["min", "max", "nunique"])
+    inside = rows[rows["day"].between(sessions[0], sessions[-1])]
+    days = inside.groupby("ticker" if "ticker" in rows else lambda _: 0)["day"].agg(["min", "max", "nunique"])
     is_own = lag is None and table.layout.titles[fields["date"]].strip().casefold() != "known"
     spans = np.searchsorted(sessions, days["max"]) - np.searchsorted(sessions, days["min"])
     if is_own and (share := (days["nunique"] - 1).sum() / max(1, spans.sum())) < _DAILY:

@@ -69,7 +69,7 @@ class Layout:
     def groups(self) -> dict[str, dict[str, int]]:
         """Columns of numbers by role by ticker, which is "" where columns are not those of tickers."""
         groups = (self.panel or {"": self.fields}).items()
-        return {ticker: {role: own[role] for role in NUMBERS if role in own} for ticker, own in groups}
+        return {ticker: {role: roles[role] for role in NUMBERS if role in roles} for ticker, roles in groups}
 
     @property
     def has_closes_only(self) -> bool:
@@ -80,13 +80,13 @@ class Layout:
 def role_of(title: str) -> tuple[str, int] | None:
     """Return what a title names, and its place among the titles of the same meaning; None for an unknown one."""
     name = plain(title)
-    if found := _RANKS.get(name):
-        return found
+    if role := _RANKS.get(name):
+        return role
     if _ADJUSTED.search(name) and any(len(one) > 3 and one in name for one in _NAMES["close"]):
         return ("close" if re.search("forsplits(?!and)", name) else "adjusted", 99)
     inner = _PRICED.fullmatch(name)
-    found = _RANKS.get(inner[1]) if inner else None
-    return (found[0], 100 + found[1]) if found and found[0] in VALUES else None
+    role = _RANKS.get(inner[1]) if inner else None
+    return (role[0], 100 + role[1]) if role and role[0] in VALUES else None
 
 
 def layout_of(
@@ -127,7 +127,7 @@ def _panel(columns: Mapping[int, tuple[str, str]]) -> dict[str, dict[str, int]]:
             panel.setdefault(ticker, {}).setdefault(role[0], place)
     for ticker, group in panel.items():
         has = [role for role in PRICES if role in group]
-        if has not in (PRICES, ["close"]) and any("close" in own for own in panel.values()):
+        if has not in (PRICES, ["close"]) and any("close" in roles for roles in panel.values()):
             got = ", ".join(has) or "none"
             raise UnclearFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
     return panel
@@ -155,7 +155,7 @@ def _titled_layout(
     """
     cells, said = [text.strip() for text in first_row], choices.places(titles)
     is_day, is_number = are_days(cells), are_numbers(cells)
-    known = [(found, place) for place, title in enumerate(titles) if (found := role_of(title))]
+    known = [(kind, place) for place, title in enumerate(titles) if (kind := role_of(title))]
     fields = {role: place for (role, _), place in sorted(known, reverse=True) if place not in said.values()} | said
     if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
         fields["close"] = fields["adjusted"]
@@ -192,7 +192,7 @@ def _closes_by_ticker(titles: Sequence[str], cells: Sequence[str], choices: Choi
     """
     if panel := _joined(titles):
         return panel
-    roles = {found[0] for title in titles[1:] if (found := role_of(title))}
+    roles = {role[0] for title in titles[1:] if (role := role_of(title))}
     is_bar = bool(_CLOSES & {*map(plain, titles)}) or {"open", "high", "low"} <= roles or roles - {*PRICES}
     are_names = all(_TICKER.fullmatch(title.strip()) for title in titles[1:] if title.strip())
     has_numbers = all(are_numbers([text for text in cells[1:] if text.casefold() not in BLANKS]))

@@ -110,11 +110,11 @@ def prepare(
     """
     summary, choices = PrepareSummary(target), choices or Choices()
     old = read_prepared(target, benchmark) if append else None
-    parts, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
-    read = pd.concat(parts, ignore_index=True)
+    frames, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))
+    read = pd.concat(frames, ignore_index=True)
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
-    parts = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
-    rows = _merged(pd.concat(parts, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
+    frames = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
+    rows = _merged(pd.concat(frames, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
@@ -134,16 +134,13 @@ def prepare(
         rows, notes = with_old_bars(old, rows, target)
         summary.notes += notes
         summary.appended = len(rows) - len(old)
-    stocks = rows[~is_index].assign(ticker=lambda own: own["ticker"].cat.remove_unused_categories())
+    stocks = rows[~is_index].assign(ticker=lambda rows: rows["ticker"].cat.remove_unused_categories())
     names = stocks["ticker"].cat.categories
     summary.rows_kept, summary.tickers = len(stocks), len(names)
     summary.first_date, summary.last_date = date_of(stocks["day"].min()), date_of(stocks["day"].max())
     summary.dropped = +summary.dropped  # without reasons that apply to no row
-    summary.notes += [
-        f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers"
-        for name in names
-        if name.startswith("^")
-    ]
+    indices = [name for name in names if name.startswith("^")]
+    summary.notes += [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
     _require_days(stocks)
     summary.survey = survey_of(stocks)
     further = sorted({*stocks} - {*STANDARD})
@@ -203,8 +200,8 @@ def _read_files(
             f"{summary.closes_only} files have closes only: orders fill at closes, a sale target is reached at a close "
             "only, and results are not those of real fills"
         )
-    parts, events = zip(*(done[path] for path in files if path in done), strict=True)
-    return list(parts), pd.concat(events, ignore_index=True)
+    frames, events = zip(*(done[path] for path in files if path in done), strict=True)
+    return list(frames), pd.concat(events, ignore_index=True)
 
 
 @contextmanager
@@ -225,8 +222,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     rows = rows_of(table, choices, summary.dropped)
     if not table.layout.panel and "ticker" not in table.layout.fields:
         rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
-    own = rows.reindex(columns=["ticker", "day", *EVENTS])
-    has_event = (own["split"] > 0) & (own["split"] != 1) | (own["dividend"] > 0)
+    events = rows.reindex(columns=["ticker", "day", *EVENTS])
+    has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
     if "adjusted" in rows:
         rows, has_event = scale_to_adjusted(rows), has_event & False
         summary.notes += [_SCALED] * (_SCALED not in summary.notes)
@@ -234,7 +231,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
-    return rows, own[has_event & (own["day"] != NO_DAY)]
+    return rows, events[has_event & (events["day"] != NO_DAY)]
 
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:
@@ -320,8 +317,8 @@ def _merged(rows: pd.DataFrame, spelled: dict[str, str], dropped: Counter[str], 
 
 def _require_days(stocks: pd.DataFrame) -> None:
     """Raise `DataError` where the bars of a ticker are weeks or months apart."""
-    for ticker, own in stocks.groupby("ticker", observed=True)["day"]:
-        if len(own) > _FEW_BARS and (apart := spacing(own.to_numpy())):
+    for ticker, bar_days in stocks.groupby("ticker", observed=True)["day"]:
+        if len(bar_days) > _FEW_BARS and (apart := spacing(bar_days.to_numpy())):
             raise DataError(f"expected daily bars, got {apart} ones of {ticker}; give daily ones, or leave it out")
 
 

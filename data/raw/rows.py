@@ -48,14 +48,14 @@ def examine(table: Table, evidence: Evidence, known: Int32Array | None, *, is_da
                 table.cells[place] = cell = bare_numbers(cell)
                 shown["volume" if role == "volume" else "price"].add(decimal_sign(cell))
     for what, signs in shown.items():
-        found = signs & OTHER.keys() or signs - {""} or {""}
-        table.signs[what] = found.pop() if len(found) == 1 else "?"
+        signs_here = signs & OTHER.keys() or signs - {""} or {""}
+        table.signs[what] = signs_here.pop() if len(signs_here) == 1 else "?"
         evidence[what, *table.family] |= {table.signs[what]} & OTHER.keys()
 
 
-def _only(found: Iterable[str]) -> str:
+def _only(values: Iterable[str]) -> str:
     """Return the one thing that all evidence shows, nothing where there is none or another one too."""
-    one, *others = [*found] or [""]
+    one, *others = [*values] or [""]
     return "" if others else one
 
 
@@ -77,12 +77,12 @@ def settle(table: Table, evidence: Evidence, choices: Choices, known: Int32Array
     for what in [what for what, sign in table.signs.items() if sign.startswith("?")]:
         # Volume is in whole numbers, unless it is written as prices are.
         is_whole = what == "volume" and price in OTHER and table.signs[what] == f"?{OTHER[price]}"
-        found = price if is_whole else _only(evidence[what, *table.family]) or choices.decimal.replace("auto", "")
-        if not found:
+        notation = price if is_whole else _only(evidence[what, *table.family]) or choices.decimal.replace("auto", "")
+        if not notation:
             raise UnclearFileError(
                 f"{what}s like 12.345 may have decimals or be in thousands; say which: --decimal . or --decimal ,"
             )
-        table.signs[what] = found
+        table.signs[what] = notation
 
 
 def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     In a panel, a ticker without a close has no row. Raises `UnclearFileError` where columns that were taken by their
     places, or as closes of tickers, do not behave as such.
     """
-    layout, parts = table.layout, []
+    layout, frames = table.layout, []
     further = {} if choices.keep == ("none",) else further_columns(table, choices)
     days = resolve_days(table.text("date"), table.orders[0])
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
@@ -112,8 +112,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
         if plain(layout.titles[group["close"]]) == "prc":  # of CRSP, negative: mean of bid and ask, nothing was traded
             is_empty |= (rows["close"] < 0).to_numpy()
         dropped[NO_PRICE] += 0 if layout.panel else int(is_empty.sum())
-        parts.append(rows[~is_empty])
-    rows = pd.concat(parts)
+        frames.append(rows[~is_empty])
+    rows = pd.concat(frames)
     if layout.is_guess:
         _require_bars(rows)
     if layout.panel and layout.has_closes_only and "*" not in choices.roles:
@@ -126,7 +126,7 @@ def _values(table: Table, role: str, place: int) -> Float64Array:
     if not isinstance(cell := table.cells[place], str):
         return cell
     if role == "split":  # 3:2 is three shares for two
-        cell = _RATIO.sub(lambda found: str(int(found[1]) / int(found[2])), cell)
+        cell = _RATIO.sub(lambda match: str(int(match[1]) / int(match[2])), cell)
     return numbers(cell, table.signs["volume" if role == "volume" else "price"] or ".")
 
 

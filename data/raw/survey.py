@@ -53,9 +53,9 @@ class Survey:
         ]
 
 
-def _line(what: str, found: list[str]) -> str:
-    named = "; ".join(found[:_NAMED]) + ("; ..." if len(found) > _NAMED else "")
-    return f"{what}: {len(found):,}" + (f": {named}" if found else "")
+def _line(what: str, items: list[str]) -> str:
+    named = "; ".join(items[:_NAMED]) + ("; ..." if len(items) > _NAMED else "")
+    return f"{what}: {len(items):,}" + (f": {named}" if items else "")
 
 
 def survey_of(rows: pd.DataFrame) -> Survey:
@@ -77,7 +77,7 @@ def survey_of(rows: pd.DataFrame) -> Survey:
     )
     years["traded %"] = 100 * years["rows"] / (years["sessions"] * years["tickers"])
     return Survey(
-        years=[{"year": str(year), **own} for year, own in years.to_dict("index").items()],
+        years=[{"year": str(year), **counts} for year, counts in years.to_dict("index").items()],
         dates=dates,
         traded=np.bincount(session, minlength=len(dates)),
         gaps=_listed(gaps[gaps["sessions"] > 0].astype({"sessions": np.int64}), "sessions"),
@@ -87,8 +87,8 @@ def survey_of(rows: pd.DataFrame) -> Survey:
     )
 
 
-def _listed(found: pd.DataFrame, by: str, *, ascending: bool = False) -> list[Any]:
+def _listed(table: pd.DataFrame, by: str, *, ascending: bool = False) -> list[Any]:
     """Return rows as named tuples in the order of a column, their days as dates."""
-    found = found.sort_values(by, ascending=ascending, kind="stable")
-    days = {name: found[name].dt.date.astype(object) for name in found.columns.intersection(["date", "first", "last"])}
-    return list(found.assign(**days).itertuples(index=False))
+    table = table.sort_values(by, ascending=ascending, kind="stable")
+    days = {name: table[name].dt.date.astype(object) for name in table.columns.intersection(["date", "first", "last"])}
+    return list(table.assign(**days).itertuples(index=False))

@@ -81,8 +81,8 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     days = pd.Series(np.nan, index=dates.index)
     for form in (*_SETTLED, *ORDERS[order]):
         if not (left := plain[days.isna()].dropna()).empty:
-            found = pd.to_datetime(left, format=form, errors="coerce").dropna()
-            days[found.index] = found.to_numpy().astype("datetime64[D]").astype(np.float64)
+            parsed = pd.to_datetime(left, format=form, errors="coerce").dropna()
+            days[parsed.index] = parsed.to_numpy().astype("datetime64[D]").astype(np.float64)
     unix, hours = (dates.str.extract(form, expand=False, flags=re.ASCII).astype(np.float64) for form in (_UNIX, _UTC))
     hours = (unix.where(unix < 1e11, unix // 1000) // 3600).fillna(24 * days + hours)
     # A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well; midnight east
@@ -133,9 +133,9 @@ def _fit(days: Int32Array, known: Int32Array) -> int:
 def clocks(text: str) -> Float64Array:
     """Return the seconds since midnight (lines,) of times of a day, alone or in a date; NaN for any other text."""
     texts = pd.Series(text.split("\n"), dtype="str")
-    parts, unix = texts.str.extract(_CLOCK), texts.str.extract(_UNIX, expand=False).astype(np.float64)
-    hour, minute, second = (parts[place].astype(np.float64) for place in range(3))
-    hour = hour.where(parts[3].isna(), hour % 12 + 12 * parts[3].str.upper().eq("PM"))
+    groups, unix = texts.str.extract(_CLOCK), texts.str.extract(_UNIX, expand=False).astype(np.float64)
+    hour, minute, second = (groups[place].astype(np.float64) for place in range(3))
+    hour = hour.where(groups[3].isna(), hour % 12 + 12 * groups[3].str.upper().eq("PM"))
     since = 3600 * hour + 60 * minute + second.fillna(0)
     return np.asarray(since.fillna(unix.where(unix < 1e11, unix / 1000) % 86400), dtype=np.float64)
 
@@ -175,7 +175,7 @@ def decimal_sign(text: str) -> str:
         if is_only and np.isfinite(numbers(text, sign)).all():
             return sign
     values = {sign: numbers(text, sign) for sign in OTHER}
-    counts = {sign: np.isfinite(own).sum() for sign, own in values.items()}
+    counts = {sign: np.isfinite(parsed).sum() for sign, parsed in values.items()}
     for sign in signs:
         counts[OTHER[sign]] -= len(_LONG.findall(text))
     if counts["."] != counts[","]:

@@ -1,8 +1,8 @@
-"""Deviations: how a stock differs from what holds for all stocks, as a regression of its own, shrunken.
+"""Deviations: how a stock differs from the regression of all stocks, as a shrunken regression of its residuals.
 
-What past returns tell of future ones is first regressed over all stocks together; each stock's residuals are then
-regressed on the same inputs, with so large a penalty that no more than a tenth of a deviation is believed. Days of a
-stock with few bars count for less.
+Future returns are first regressed on past ones over all stocks together; each stock's residuals are then regressed on
+the same inputs, with so large a penalty that no more than a tenth of a deviation is believed. Days of a stock with few
+bars count for less.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,8 +44,8 @@ def fit_deviations(
     of_stock, products = np.concatenate(gram), np.concatenate(product)
     unit, total = np.eye(products.shape[1]), of_stock.sum(axis=0)
     pooled = np.linalg.solve(total + (1e-9 + _POOLED_PENALTY * total[0, 0]) * unit, products.sum(axis=0))
-    own = of_stock + (1e-9 + _OWN_PENALTY * learned.sum()) * unit
-    weights: Float64Array = np.linalg.solve(own, (products - of_stock @ pooled)[..., None])[..., 0]
+    regularised = of_stock + (1e-9 + _OWN_PENALTY * learned.sum()) * unit
+    weights: Float64Array = np.linalg.solve(regularised, (products - of_stock @ pooled)[..., None])[..., 0]
     return weights
 
 

@@ -27,7 +27,7 @@ Term = tuple[int, int, int]
 """Sessions, and the places of the stock and the leader."""
 
 
-def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> tuple[Int64Array, Float64Array]:
+def leader_terms(causes: Float64Array, moves: Float64Array, is_move: BoolArray) -> tuple[Int64Array, Float64Array]:
     """Select the leaders of (days, n) own moves among (days, context) moves of others; return terms and loadings.
 
     A term is (sessions, place of the stock, place of the leader): a move is answered that many sessions later; from
@@ -38,11 +38,11 @@ def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> 
     if not causes.shape[1]:
         return np.zeros((0, 3), dtype=np.int64), np.zeros(0)
     # float32: half the memory and time, and a statistic matters to its first digits only.
-    leaders, left = causes.astype(np.float32), own.astype(np.float32)
-    least, stocks = bound(SESSIONS * own.shape[1] * causes.shape[1]), np.arange(own.shape[1])
+    leaders, left = causes.astype(np.float32), moves.astype(np.float32)
+    least, stocks = bound(SESSIONS * moves.shape[1] * causes.shape[1]), np.arange(moves.shape[1])
     single = _white_t(left[:, stocks], leaders, _LAGS)
     chosen = _summed_terms(left, leaders, single.max(axis=(0, 2), initial=0.0))
-    loadings = [_take(left, is_own, leaders, term) for term in chosen]
+    loadings = [_take(left, is_move, leaders, term) for term in chosen]
     is_taken = np.zeros((len(stocks), causes.shape[1]), dtype=bool)
     for _, stock, column in chosen:
         is_taken[stock, column] = True
@@ -54,7 +54,7 @@ def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> 
         for place in led:
             row, cause = np.unravel_index(t[:, place].argmax(), t[:, place].shape)
             term = int(row) + 1, int(stocks[place]), int(cause)
-            loadings.append(_take(left, is_own, leaders, term))
+            loadings.append(_take(left, is_move, leaders, term))
             chosen.append(term)
         stocks, single = stocks[led], single[:, led]
     return np.array(chosen, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
@@ -70,18 +70,18 @@ def _summed_terms(answers: Float32Array, leaders: Float32Array, single: Float32A
     stocks, sums = answers.shape[1], last_sum(leaders.astype(np.float64), SESSIONS)
     t_summed = _white_t(answers, sums.astype(np.float32), [1 + age for age in _AGES]).swapaxes(0, 1)
     least, most = bound(_AGES.stop * stocks * leaders.shape[1]), _SINGLE * single
-    found = set[tuple[int, int]]()
+    candidates = set[tuple[int, int]]()
     for stock in np.flatnonzero(t_summed.max(axis=(1, 2)) > np.maximum(most, least)).tolist():
         place, column = np.unravel_index(t_summed[stock].argmax(), t_summed.shape[1:])
         near = _AGES[int(place)]
         ages = range(max(0, near - SESSIONS // 2), min(near + SESSIONS // 2, len(leaders) - 2) + 1)
         t = [_robust_t(answers[:, stock], sums[:, column], age) for age in ages]
         if max(t) > least:
-            found.add((ages[int(np.argmax(t))], int(column)))
-    least = bound(stocks * len(found))
+            candidates.add((ages[int(np.argmax(t))], int(column)))
+    least = bound(stocks * len(candidates))
     return [
         (SESSIONS + 1 + age, stock, column)
-        for age, column in sorted(found)
+        for age, column in sorted(candidates)
         for stock in range(stocks)
         if _robust_t(answers[:, stock], sums[:, column], age) > max(least, most[stock])
     ]
@@ -128,7 +128,7 @@ def _take(left: Float32Array, is_own: BoolArray, leaders: Float32Array, term: Te
     if sessions <= SESSIONS:
         past, square = _later(cause, sessions), _later(cause**2, sessions)
     else:
-        past, square = (_later(last_sum(own, SESSIONS), sessions - SESSIONS) for own in (cause, cause**2))
+        past, square = (_later(last_sum(series, SESSIONS), sessions - SESSIONS) for series in (cause, cause**2))
         square /= SESSIONS
     past, square, is_known = past[:, 0], square[:, 0], is_own[:, stock]
     product = float(left[:, stock] @ past)

@@ -16,7 +16,7 @@ from utils.threads import in_threads
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""
 _OWN_HALF_LIVES = (1, 2, 4, *HALF_LIVES)
-"""Of a stock's own past, whatever the shape of whose forecast."""
+"""Of the moving averages by which a stock's own past is controlled for."""
 _SIGNIFICANCE = 0.01
 """Family-wise significance level (two-sided, Bonferroni)."""
 _TOGETHER = 64
@@ -48,9 +48,9 @@ def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
                 past = exponential_mean(moves[:, [stock, other]], half_life)[:-1]
                 spread = past[:, 0] - past[:, 1]
                 loadings[stock] = moves[1:, stock] @ spread / ((moves[1:, stock] != 0.0) @ spread**2)
-    found = sorted(terms)
-    chosen = np.array([terms[stock] for stock in found], dtype=np.int64).reshape(-1, 3)
-    return chosen, np.array([loadings[stock] for stock in found], dtype=np.float64)
+    in_order = sorted(terms)
+    chosen = np.array([terms[stock] for stock in in_order], dtype=np.int64).reshape(-1, 3)
+    return chosen, np.array([loadings[stock] for stock in in_order], dtype=np.float64)
 
 
 def after_pairs(moves: Float64Array, terms: Int64Array, loadings: Float64Array, sessions: int) -> Float64Array:
@@ -113,11 +113,11 @@ def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Floa
 
 def _products(left: Float32Array) -> list[tuple[Float32Array, Float32Array]]:
     """Return sums of products and covariances of (days, n) surprises by block of pairs."""
-    known, found = (left != 0.0).astype(np.float32), []
+    known, products = (left != 0.0).astype(np.float32), []
     for one, two in _blocks(left.shape[1]):
         total = left[:, one].T @ left[:, two]
-        found.append((total, ratio(total, known[:, one].T @ known[:, two])))
-    return found
+        products.append((total, ratio(total, known[:, one].T @ known[:, two])))
+    return products
 
 
 def _best_partners(
@@ -131,19 +131,19 @@ def _best_partners(
         products: of the surprises, see `_products`.
     """
     stocks = left.shape[1]
-    own = (past**2).sum(axis=0, dtype=np.float64).astype(np.float32)
+    squares = (past**2).sum(axis=0, dtype=np.float64).astype(np.float32)
     variance = np.concatenate([np.diag(covariance) for _, covariance in products])
-    scale = np.float32(np.sqrt((left**2).sum(dtype=np.float64) / max(own.sum(dtype=np.float64), 1e-30)))
+    scale = np.float32(np.sqrt((left**2).sum(dtype=np.float64) / max(squares.sum(dtype=np.float64), 1e-30)))
     past = past * scale
-    both, own = left + past, own * scale**2
+    both, squares = left + past, squares * scale**2
     best, partner = np.zeros(stocks), np.zeros(stocks, dtype=np.int64)
     for (one, two), (total, covariance) in zip(_blocks(stocks), products, strict=True):
         gram = past[:, one].T @ past[:, two]
         # Products of the sums hold those of each with the other, both ways: one product of matrices instead of two.
         cross = both[:, one].T @ both[:, two] - total - gram
         # Of the other's past only what is orthogonal to a stock's own counts.
-        unlike = 1.0 - ratio(gram**2, own[one, None] * own[two])
-        noise = variance[one, None] * own[two] + own[one, None] * variance[two]
+        unlike = 1.0 - ratio(gram**2, squares[one, None] * squares[two])
+        noise = variance[one, None] * squares[two] + squares[one, None] * variance[two]
         spread = (noise - 2.0 * covariance * gram) * unlike
         t = np.abs(ratio(cross, np.sqrt(np.maximum(spread, 0.0))))
         np.fill_diagonal(t, 0.0)
@@ -160,7 +160,7 @@ def _robust_t(moves: Float64Array, left: Float32Array, half_life: int, first: in
     """Return a pair's t-statistic, whose errors may be autocorrelated."""
     pair, total = [first, second], np.zeros(len(left))
     pasts = _own_past(moves[:, pair])
-    for own, other in ((0, 1), (1, 0)):
+    for one, other in ((0, 1), (1, 0)):
         past = pasts[other, :, _OWN_HALF_LIVES.index(half_life)]
-        total -= left[:, pair[own]] * _residual(past[:, None], pasts[own][None])[0]
+        total -= left[:, pair[one]] * _residual(past[:, None], pasts[one][None])[0]
     return autocorrelated_t(total)

@@ -26,8 +26,8 @@ def bound(candidates: int, significance: float = SIGNIFICANCE) -> float:
 
 def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> NDArray[Any]:
     """Divide; 0 where the denominator is 0."""
-    found: NDArray[Any] = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
-    return found
+    quotient: NDArray[Any] = np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
+    return quotient
 
 
 def last_sum(values: Float64Array, days: int) -> Float64Array:

@@ -21,7 +21,7 @@ from benchmarks.learning.null import (
 )
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market, tuning_windows
-from data.synthetic.built_in import bars_frame, synthetic_market
+from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import score_policy

@@ -19,10 +19,10 @@ from benchmarks.real_prices.measures import Field, confirm, detectable
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
 from data.splits import make_folds
-from data.synthetic.built_in import bars_frame, synthetic_market
+from data.synthetic.draw import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from training.evaluation.baselines import EQUAL
-from training.evaluation.play import EquityCurves
+from training.evaluation.measures import EquityCurves
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import loader as loader_module
 from data.loader import StockDataLoader
 from data.market import build_market
 from data.raw.prepare import PrepareSummary, prepare
@@ -152,7 +151,7 @@ def test_repairs_and_absurd_moves_are_told(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_data_beyond_free_memory_are_refused_before_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "free_memory_mb", lambda: 0.006)
+    monkeypatch.setattr("data.bars.free_memory_mb", lambda: 0.006)
     loader = StockDataLoader.from_frame(bars_frame())
     with pytest.raises(DataError, match="fit into 0 MB of free memory, got 60 days x 3 tickers x 36 bytes = 0 MB"):
         loader.load_and_prepare()

@@ -8,7 +8,8 @@ import torch
 
 from data.market import Market
 from data.splits import Span, spaced_windows
-from data.synthetic.built_in import MARKET_SEED, built_in_market
+from data.synthetic.built_in import built_in_market
+from data.synthetic.draw import MARKET_SEED
 from data.synthetic.planted import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from data.synthetic.built_in import synthetic_market
+from data.synthetic.draw import synthetic_market
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
 from utils.config.trader import SyntheticConfig

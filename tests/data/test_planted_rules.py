@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.synthetic.built_in import built_in_market, synthetic_market
+from data.synthetic.built_in import built_in_market
+from data.synthetic.draw import synthetic_market
 from data.synthetic.kinds.fading import StateSpace, momentum_space, transient_space
 from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
 from data.synthetic.law import Draws

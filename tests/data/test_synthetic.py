@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
+from data.synthetic.draw import SyntheticMarket, bars_frame, synthetic_market
 from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_SESSIONS, LEAK_SHARE, loadings
 from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
 from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS

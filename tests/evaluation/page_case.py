@@ -12,7 +12,8 @@ from environment.ledger import EXIT_REASONS
 from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL
 from training.evaluation.holdout import Look
 from training.evaluation.judge import Evaluation
-from training.evaluation.play import COSTS_BPS, EquityCurves, PlayedPolicies
+from training.evaluation.measures import EquityCurves
+from training.evaluation.play import COSTS_BPS, PlayedPolicies
 from utils.charts import Dates, FloatArray
 from utils.config.trader import Config
 

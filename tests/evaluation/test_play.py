@@ -43,9 +43,8 @@ from training.evaluation.baselines import (
     score_policy,
     simple_rules,
 )
-from training.evaluation.measures import estimates
+from training.evaluation.measures import EquityCurves, estimates
 from training.evaluation.play import (
-    EquityCurves,
     EvaluationSetup,
     PlayedPolicies,
     execute_again,

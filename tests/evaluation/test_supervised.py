@@ -13,7 +13,8 @@ from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.splits import Span, spaced_windows
-from data.synthetic.built_in import bars_frame, built_in_market, synthetic_market
+from data.synthetic.built_in import built_in_market
+from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.evaluation.page_case import case
 from tests.tiny import rows_of

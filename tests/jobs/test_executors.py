@@ -19,10 +19,11 @@ from main import main
 from tests.jobs import tasks_of_tests as work
 from utils.errors import ConfigError, JobsFailed, StopRequested
 from utils.jobs import cluster as cluster_module
-from utils.jobs import executor as executors
+from utils.jobs import pool
 from utils.jobs.cluster import ClusterTasks, connect
-from utils.jobs.executor import Executor, open_executor
+from utils.jobs.executor import open_executor
 from utils.jobs.job import Finished, Job, require_all
+from utils.jobs.pool import Executor
 
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
 apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
@@ -90,7 +91,7 @@ def test_a_job_whose_process_is_killed_is_run_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
     """Once; a second loss fails it."""
-    monkeypatch.setattr(executors, "MOST_LOSSES", 1)
+    monkeypatch.setattr(pool, "MOST_LOSSES", 1)
     mortal = Job("mortal", partial(work.die_until, tmp_path / "mortal", times))
     with open_one() as executor:
         ends = {end.name: end for end in executor.run([mortal, Job("other", partial(work.square, 3))])}
@@ -124,7 +125,7 @@ def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None
 def test_a_signal_stops_jobs_at_safe_points(
     open_one: Open, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "STOP_SECONDS", 120.0)  # all the time that they need on a busy machine
+    monkeypatch.setattr(pool, "STOP_SECONDS", 120.0)  # all the time that they need on a busy machine
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -143,7 +144,7 @@ def test_a_signal_stops_jobs_at_safe_points(
 
 @apart
 def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "STOP_SECONDS", 0.5)
     with signalled(signal.SIGTERM, tmp_path, 1), pytest.raises(StopRequested), open_one() as executor:
         list(executor.run([Job("deaf", partial(work.never_stop, tmp_path))]))
     (began,) = tmp_path.glob("*.began")

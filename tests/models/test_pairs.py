@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.synthetic.built_in import synthetic_market
+from data.synthetic.draw import synthetic_market
 from data.synthetic.kinds.pairs import partner
 from models.impulses import pairs
 from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from data.bank import log_returns
-from data.synthetic.built_in import synthetic_market
+from data.synthetic.draw import synthetic_market
 from models.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
 from utils.config.trader import SyntheticConfig
 

@@ -50,10 +50,11 @@ def run_open(arguments: PaperOpenArguments) -> None:
             f"expected --capital {cash:.2f}, the cash at the venue, got {arguments.capital:g}; give it, or reset the "
             "venue's account"
         )
-    path = open_account(run, arguments)
+    asked = {name: getattr(arguments, name) for name in ("capital", "calendar", "venue", "data")}
+    open_account(arguments.path, run, **asked)
     logger.info(
         "account %s opened with the champion of %s and a capital of %s; next, after each close: %s",
-        *(path, run.name, f"{arguments.capital:,.0f}", _whole("step", path)),
+        *(arguments.path, run.name, f"{arguments.capital:,.0f}", _whole("step", arguments.path)),
     )
 
 
@@ -142,7 +143,8 @@ def run_replay(arguments: PaperReplayArguments) -> None:
     """
     choose_threads(1)
     with opened(arguments.path, arguments.head) as journal:
-        logger.info("%s", replay(load_account(journal), arguments))
+        account = load_account(journal)
+        logger.info("%s", replay(account, arguments.from_, arguments.to, spends_look=arguments.spend_look))
 
 
 def _whole(command: str, account: Path) -> str:
@@ -159,16 +161,16 @@ def _show(journal: Journal) -> None:
         return
     date, last = next(reversed(sessions.items()))
     factors, positions = units(journal), last.body["positions"].items()
-    held = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
+    holdings = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     orders = [order for order in intents[date].body["orders"] if order["id"] not in refused] if date in intents else []
     of_basket = [order for order in orders if order["is_of_basket"]]
-    own = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
-    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in own)
+    purchases = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
+    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in purchases)
     values = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
     logger.info("%s: equity %s; of the agents' account %s, of its basket %s; the agents' cash %s", date, *values)
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
-    logger.info("positions: %s; purchases at the next open: %s", held or "none", bought or "none")
+    logger.info("positions: %s; purchases at the next open: %s", holdings or "none", bought or "none")
     if of_basket or last.body["basket_positions"]:
         logger.info("basket: %d stocks held, %d orders", len(last.body["basket_positions"]), len(of_basket))
     if reason := journal.stop_reason():

@@ -70,9 +70,9 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         write_json(arguments.json, origin | dataclasses.asdict(signals) | {"notes": notes})
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
-        positions = [held for held in holdings if not held.is_of_basket]
+        positions = [holding for holding in holdings if not holding.is_of_basket]
         orders = broker_orders(run.name, signals.date, purchases, positions, rules, signals.sales)
-        wanted = {*purchases, *(held.ticker for held in positions)}
+        wanted = {*purchases, *(holding.ticker for holding in positions)}
         if signals.basket is not None:
             orders += basket_at_broker(run.name, signals.date, signals.basket.orders)
             wanted |= {one.ticker for one in signals.basket.orders}

@@ -26,8 +26,9 @@ from utils.config.kinds import RUNS
 from utils.config.settings import as_toml, repeated, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
-from utils.jobs.executor import LOGS, Executor
+from utils.jobs.executor import LOGS
 from utils.jobs.job import Finished, Job, output_to
+from utils.jobs.pool import Executor
 from utils.runs.find import SUMMARY
 from utils.runs.run_lock import require_free
 from utils.runs.run_log import write_atomically, write_json

@@ -1,6 +1,5 @@
 """All commands: what each is for, its arguments, and the function that it calls; `main.py` knows these."""
 
-from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,11 +8,12 @@ from pydantic import Field
 
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from training.paper.journal import JOURNAL
+from training.run.arguments import StudyArguments, run_defaults
 from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
-from utils.config.trader import Config, Rivals, default_settings
+from utils.config.trader import Config, Rivals
 from utils.errors import ConfigError
 from utils.runs.run_lock import require_free
 
@@ -25,7 +25,7 @@ class TrainArguments:
     settings: Config = field(default_factory=Config)
     config: kinds.SettingsFile = None
     extend: Annotated[kinds.FolderName, kinds.Mark.NEWEST_IF_BARE] = None
-    """Start a new run with the settings and genes of the named run, or the newest one, on data extended since then."""
+    """Start a new run with settings and genes of the named run, or the newest one, on data extended since then."""
 
 
 @checked_dataclass
@@ -115,7 +115,7 @@ class EvaluateArguments(SavedRunArguments):
 
     def __post_init__(self) -> None:
         if self.split == "holdout":
-            require_spent(self.spend_look)
+            kinds.require_spent(self.spend_look)
         if self.config and (self.run or not self.is_of_policies):
             raise ConfigError("expected --config with policies of your own and without a run, which has its settings")
         if self.planted and (self.scores or self.trades or not self.policy):
@@ -273,19 +273,6 @@ class PaperReplayArguments(PaperArguments):
 
 
 @checked_dataclass
-class StudyArguments:
-    """Arguments of commands that train many runs."""
-
-    settings: Config = field(default_factory=Config)
-    config: kinds.SettingsFile = None
-    jobs: Annotated[int | None, Field(ge=1), kinds.Mark.FREE] = None
-    """Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU."""
-    cluster: Annotated[str | None, kinds.Mark.FREE] = None
-    """Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on
-    this machine."""
-
-
-@checked_dataclass
 class WalkForwardArguments(StudyArguments):
     """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
 
@@ -322,15 +309,6 @@ class SweepArguments(StudyArguments):
     """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
 
 
-def require_spent(is_spent: bool) -> None:
-    """Raise ConfigError unless a look at the holdout was asked for."""
-    if not is_spent:
-        raise ConfigError(
-            "expected --spend-look for days of the holdout, got none; each look is recorded and leaves them less "
-            "independent: give it for a look on purpose, or stay on validation days"
-        )
-
-
 def refuse_early(arguments: Any) -> None:
     """Refuse a run in use and data that are no bars before torch is imported, which takes seconds.
 
@@ -360,15 +338,6 @@ ENVIRONMENT = {
     "SERVE_TOKEN": "Token of `serve`, which else makes a new one each time.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
 }
-
-
-def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `default_settings`, with the trading rules of a stated kind of market; ConfigError for an unknown one."""
-    if "synthetic.kind" not in stated:
-        return default_settings(stated)
-    from data.synthetic.planted import planted_kind  # takes long where no kind is needed
-
-    return {**default_settings(stated), **planted_kind(stated["synthetic.kind"]).trading_rules}
 
 
 def help_lists(name: str, is_whole: bool) -> Lists:

@@ -214,7 +214,7 @@ def _summary(trainer: ERLTrainer, evaluation: Evaluation) -> dict[str, Any]:
         "device": str(trainer.device),
         "champion": {
             "generation": trainer.generation,
-            "return_percent": {name: found["return"].value for name, found in evaluation.policies.items()},
+            "return_percent": {name: estimates["return"].value for name, estimates in evaluation.policies.items()},
             "verdict": evaluation.sentence,
         },
     }

@@ -97,14 +97,14 @@ def _train_folds(
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     """Play each fold's champion on its test days, as one account that reinvests."""
-    folds, parts, champions, device = [], [], list[DDPGAgent](), choose_device(config.device)
+    folds, results, champions, device = [], [], list[DDPGAgent](), choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
         played = play_run(run, fold.holdout, env, config.evaluation, f"walk-forward {run.name}")
         champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
-        parts.append(played)
+        results.append(played)
         champions.append(run.champion)
     again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
@@ -112,7 +112,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         "walk-forward",
         config,
         run.market,
-        join(parts),
+        join(results),
         1,
         command_line(*again),
         folds=folds,

@@ -41,7 +41,7 @@ class Rival:
 
 def rivals(evaluation: Evaluation) -> list[Rival]:
     """Return the rivals that were played; tests allow for as many trials and baselines as the verdict's."""
-    found, verdict, curves = list[Rival](), evaluation.verdict, evaluation.played.curves
+    shown, verdict, curves = list[Rival](), evaluation.verdict, evaluation.played.curves
     best = verdict.best_baseline
     looks = evaluation.trials * (1 if best is None else best.among)
     for name, label in RIVALS.items():
@@ -51,8 +51,8 @@ def rivals(evaluation: Evaluation) -> list[Rival]:
         if test is None:
             test = yearly(mean_test(curves[evaluation.judged].daily_profit[0] - curves[name].daily_profit[0], looks))
         sign = verdict.skills["selection"] if name == RANDOM else test.sign
-        found.append(Rival(label, evaluation.policies[name]["return"].value, test, sign))
-    return found
+        shown.append(Rival(label, evaluation.policies[name]["return"].value, test, sign))
+    return shown
 
 
 def headline(evaluation: Evaluation) -> str:

@@ -111,7 +111,7 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     tables = dict(zip(keys, rules, strict=True))
     whole = torch.stack([_scores_on(env, rule, days) for rule in tables.values()])
     best = [_best(env, scores, rule.sizes, days) for scores, rule in zip(whole, tables.values(), strict=True)]
-    known, stocks, shares = (torch.stack(parts) for parts in zip(*best, strict=True))
+    known, stocks, shares = (torch.stack(tensors) for tensors in zip(*best, strict=True))
     place = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
@@ -135,9 +135,9 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         orders = Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
         if env.rules.exits == "target":
             return orders
-        held = env.slot_stock().clamp(max=env.bars.stocks - 1)
-        has_bar = env.bars.tradable[env.day[:, None], held]
-        now = whole[here[0][:, None], here[1][:, None], held].double()
+        in_slot = env.slot_stock().clamp(max=env.bars.stocks - 1)
+        has_bar = env.bars.tradable[env.day[:, None], in_slot]
+        now = whole[here[0][:, None], here[1][:, None], in_slot].double()
         return replace(orders, sold=(has_bar & (now < keep_above)).T)
 
     return act

@@ -38,7 +38,7 @@ _LOSSES = {
     "time": "Mean squared temporal difference of the sessions for which they take capital, squared.",
     "actor": "Minus the value of the actors' relaxed choices, in temperatures.",
 }
-"""What the losses are."""
+"""Meaning of each loss."""
 
 
 def colours(evaluation: Evaluation) -> dict[str, str]:
@@ -88,7 +88,7 @@ def rolling_charts(evaluation: Evaluation) -> list[Chart]:
     charts = [Chart("Exposure, %", dates, invested, "{:.0f} %", note=note, colours=colours(evaluation))]
     if len(dates) > _ROLLING:
         returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
-        sharpe = {str(name): own.to_numpy() for name, own in (YEAR_ROOT * returns.mean() / returns.std()).items()}
+        sharpe = {str(name): series.to_numpy() for name, series in (YEAR_ROOT * returns.mean() / returns.std()).items()}
         note = f"Of the last {_ROLLING} sessions, a year."
         charts.append(Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=colours(evaluation)))
     return charts
@@ -158,16 +158,16 @@ def traded_stocks(evaluation: Evaluation) -> list[Chart]:
     trades = trades.assign(is_gain=trades["profit"] > trades["costs"])
     by_ticker = sorted(trades.groupby("ticker", sort=False), key=lambda pair: -len(pair[1]))
     charts = []
-    for ticker, own in by_ticker[:_TRADED_STOCKS]:
-        sold = own[own["exit_date"].notna()]
-        parts = {"bought": ("entry", own), "sold at a gain": ("exit", sold[sold["is_gain"]])}
-        parts["sold at a loss"] = ("exit", sold[~sold["is_gain"]])
+    for ticker, of_ticker in by_ticker[:_TRADED_STOCKS]:
+        sold = of_ticker[of_ticker["exit_date"].notna()]
+        groups = {"bought": ("entry", of_ticker), "sold at a gain": ("exit", sold[sold["is_gain"]])}
+        groups["sold at a loss"] = ("exit", sold[~sold["is_gain"]])
         points = {
             label: (rows[f"{when}_date"].to_numpy(dtype="datetime64[D]"), rows[f"{when}_price"].to_numpy(np.float64))
-            for label, (when, rows) in parts.items()
+            for label, (when, rows) in groups.items()
         }
         close = market.data_array[played, market.tickers.index(ticker), CLOSE].astype(np.float64)
-        dates, note = market.dates[played].astype("datetime64[D]"), f"{len(own)} trades, gains after costs."
+        dates, note = market.dates[played].astype("datetime64[D]"), f"{len(of_ticker)} trades, gains after costs."
         charts.append(Chart(str(ticker), dates, {"close": close}, "{:,.2f}", points, note=note, has_zero=False))
     return charts
 

@@ -45,13 +45,13 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         **(folds if evaluation.folds else champion),
         "verdict": _verdict(evaluation),
         "information_coefficients": {
-            name: {label: one and dataclasses.asdict(one) for label, one in zip(("plain", "rank"), found, strict=True)}
-            for name, found in evaluation.coefficients.items()
+            name: {label: one and dataclasses.asdict(one) for label, one in zip(("plain", "rank"), values, strict=True)}
+            for name, values in evaluation.coefficients.items()
         },
         "importance": dict(evaluation.importance),
         "policies": {
-            name: {key: estimate._asdict() for key, estimate in found.items()}
-            for name, found in evaluation.policies.items()
+            name: {key: estimate._asdict() for key, estimate in values.items()}
+            for name, values in evaluation.policies.items()
         },
         "overfitting": dataclasses.asdict(evaluation.overfitting),
         "return_percent_at_cost_bps": evaluation.cost_returns,
@@ -60,7 +60,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _verdict(evaluation: Evaluation) -> dict[str, Any]:
-    found, best = evaluation.verdict, evaluation.verdict.best_baseline
+    verdict, best = evaluation.verdict, evaluation.verdict.best_baseline
     return {
         "sentence": evaluation.sentence,
         "evidence": [
@@ -72,20 +72,20 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
             }
             for evidence, share in zip(evaluation.evidence, evaluation.shares, strict=True)
         ],
-        "has_skill": found.has_skill,
-        "is_better_than_random_picker": found.has_selection,
-        "has_timing": found.has_timing,
-        "is_better_than_equal_weight": found.is_better_than_equal_weight,
+        "has_skill": verdict.has_skill,
+        "is_better_than_random_picker": verdict.has_selection,
+        "has_timing": verdict.has_timing,
+        "is_better_than_equal_weight": verdict.is_better_than_equal_weight,
         "best_rival": best and best.name,
         "beside_best_rival": best and outcome(best.test),
         "rivals": best.among if best else 0,
-        "trials": found.trials,
-        "picker_chance": found.rank_p_value,
-        "timing_chance": found.timing_known.p_value,
-        "share_of_pickers_beaten": found.share_of_random_beaten,
+        "trials": verdict.trials,
+        "picker_chance": verdict.rank_p_value,
+        "timing_chance": verdict.timing_known.p_value,
+        "share_of_pickers_beaten": verdict.share_of_random_beaten,
         "percent_a_year": {
             key: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
-            for key, _, test, _ in found.parts
+            for key, _, test, _ in verdict.parts
         },
     }
 
@@ -93,12 +93,12 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
 def short_table(evaluation: Evaluation) -> str:
     """Return the champion against the baselines in one table of at most 80 columns."""
     rows = []
-    for name, found in evaluation.policies.items():
-        low, high = found["return"][1:]
+    for name, measures in evaluation.policies.items():
+        low, high = measures["return"][1:]
         _, rank = evaluation.coefficients.get(name, (None, None))
-        row: dict[str, Any] = {"policy": name, "return %": found["return"].value}
-        row |= {"return 95%": None if low is None else f"{low:+.2f} to {high:+.2f}", "Sharpe": found["sharpe"].value}
-        row |= {"beta": found["beta"].value, "alpha %": found["alpha"].value, "rank IC": rank and rank.mean}
+        row: dict[str, Any] = {"policy": name, "return %": measures["return"].value}
+        row |= {"return 95%": None if low is None else f"{low:+.2f} to {high:+.2f}", "Sharpe": measures["sharpe"].value}
+        row |= {"beta": measures["beta"].value, "alpha %": measures["alpha"].value, "rank IC": rank and rank.mean}
         rows.append(row)
     return table(rows, list(rows[0]))
 

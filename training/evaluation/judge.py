@@ -140,7 +140,7 @@ class Evaluation:
     shares: Sequence[float] = ()
     """In each champion."""
     importance: Mapping[str, float] = field(default_factory=dict)
-    """What each input is worth to the champion on these days, by name, see `training.features.importance`."""
+    """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
 
@@ -157,7 +157,7 @@ class Evaluation:
         """
         curves = self.played.curves
         market = metrics.daily_returns(curves[EQUAL].stitched[0])
-        return {name: estimates(own, market, self.config.seed) for name, own in curves.items()}
+        return {name: estimates(curve, market, self.config.seed) for name, curve in curves.items()}
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -199,20 +199,20 @@ class Evaluation:
             return ""
         if not self.folds:
             return self.evidence[0].sentence(self.shares[0])
-        found, share = sum(one.is_significant for one in self.evidence), np.mean(self.shares)
+        significant, share = sum(one.is_significant for one in self.evidence), np.mean(self.shares)
         return (
-            f"Training days show significant evidence for {found} of {len(self.evidence)} champions; "
+            f"Training days show significant evidence for {significant} of {len(self.evidence)} champions; "
             f"{100 * share:.0f}% of the capital in the mean follows the agents, the rest holds the basket."
         )
 
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:
         """Return the information coefficient and the rank information coefficient of all scores, by policy."""
-        holding, found = self.config.env.trade_sessions, {}
+        holding, by_policy = self.config.env.trade_sessions, {}
         for name, scores in self.played.scores.items():
             plain, ranked = information_coefficients(scores, self.played.results)
-            found[name] = (summed_up(plain, holding), summed_up(ranked, holding))
-        return found
+            by_policy[name] = (summed_up(plain, holding), summed_up(ranked, holding))
+        return by_policy
 
     @property
     def importance_sentence(self) -> str:

@@ -1,11 +1,18 @@
-"""Measures of a policy's accounts, with their intervals and the form in which they are shown."""
+"""Accounts of policies, and measures of them, with their intervals and the form in which they are shown."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from training.evaluation.play import EquityCurves
+from environment.portfolio import Portfolio
 from training.forecasts.skill import beta
 from utils import metrics
 from utils.statistics import EDGES, bootstrap_intervals, mean_test
@@ -23,6 +30,84 @@ _CURVE_MEASURES = {
 _BOOTSTRAP_SEED = 1994
 _YEAR = 100 * metrics.TRADING_DAYS_PER_YEAR
 """From a daily share to percent per year."""
+
+
+@dataclass(frozen=True)
+class EquityCurves:
+    """Accounts of P policies over W windows of D days; each window begins with the initial capital.
+
+    All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
+    """
+
+    equity: Array
+    """(P, W, D + 1)"""
+    exposure: Array
+    """Mean share of equity that is invested at the closes."""
+    trades: Array
+    wins: Array
+    sessions: Array
+    """Sessions held, summed over trades."""
+    traded: Array
+    """Value bought and sold."""
+    costs: Array
+
+    @classmethod
+    def of(cls, env: Portfolio, invested: Sequence[Tensor], policies: int) -> Self:
+        """Build from finished episodes of (policies * windows) lanes, policy by policy, and daily shares invested."""
+        summary, book = env.summary(), env.ledger()
+        closed = book.exit_step > 0
+        decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
+        # The entry session counts as the first one held; filled at the close, that is the session of the decision.
+        sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
+        traded = book.value + book.shares * book.last_price * closed
+
+        def by_policy(total: Tensor) -> Array:
+            return np.asarray(total.double().view(policies, -1).cpu().numpy())
+
+        # Cloned, since the next episode writes into the same curve.
+        curve = env.equity_curve[: env.steps + 1].T.clone()
+        return cls(
+            equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
+            exposure=by_policy(reduce(torch.add, invested) / env.steps),
+            trades=by_policy(summary.trades),
+            wins=by_policy(summary.wins),
+            sessions=by_policy((sessions * closed).sum(0)),
+            traded=by_policy(traded.sum(0)),
+            costs=by_policy(summary.costs),
+        )
+
+    @classmethod
+    def joined(cls, curves: Iterable[EquityCurves]) -> Self:
+        """Join the windows of the same policies, one after the other."""
+        arrays = zip(*(vars(one).values() for one in curves), strict=True)
+        return cls(*(np.concatenate(values, axis=1) for values in arrays))
+
+    def each(self, change: Callable[[Array], Array]) -> EquityCurves:
+        """Return the curves with `change` applied to each array."""
+        return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
+
+    @property
+    def capital(self) -> float:
+        return float(self.equity[0, 0, 0])
+
+    @property
+    def daily_profit(self) -> Array:
+        """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
+        profit = 100 / self.capital * np.diff(self.equity, axis=2)
+        return profit.reshape(len(profit), -1)
+
+    @property
+    def mean_return_percent(self) -> float:
+        """Return the mean over policies of the stitched accounts' returns."""
+        return float(metrics.total_return_percent(self.stitched).mean())
+
+    @property
+    def stitched(self) -> Array:
+        """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
+        growth = self.equity / self.equity[:, :, :1]
+        before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
+        days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
+        return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
 
 
 class Estimate(NamedTuple):
@@ -71,19 +156,19 @@ def estimates(curves: EquityCurves, market: Array, seed: int) -> dict[str, Estim
     """
     returns = metrics.daily_returns(curves.stitched)
     exposure = beta(returns, market)
-    found = measures_of(curves) | {
+    arrays = measures_of(curves) | {
         "beta": exposure,
         "alpha": _YEAR * (returns - np.outer(exposure, market)).mean(axis=1),
     }
     if len(curves.equity) > 1:
-        return {name: _range(values) for name, values in found.items()}
+        return {name: _range(values) for name, values in arrays.items()}
     generator = np.random.default_rng([seed, _BOOTSTRAP_SEED])
     intervals = bootstrap_intervals(returns[0], _CURVE_MEASURES, generator)
     low, high = mean_test(returns[0] - exposure[0] * market).interval
     intervals["alpha"] = _YEAR * low, _YEAR * high
     return {
         name: Estimate(float(value) if np.isfinite(value) else None, *intervals.get(name, ()))
-        for name, (value,) in found.items()
+        for name, (value,) in arrays.items()
     }
 
 
@@ -110,3 +195,18 @@ def _range(values: Array) -> Estimate:
         return Estimate(None)
     low, high = np.percentile(known, EDGES)
     return Estimate(float(known.mean()), float(low), float(high))
+
+
+def followed(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
+    """Return accounts of which a share of what is exposed follows agents, and the rest holds a basket.
+
+    Both are accounts of their own: prices do not react and costs are proportional, so that the sum is exact. What is
+    not exposed is cash. Counts of trades are the agents'.
+    """
+    ours, theirs = exposure * share, exposure * (1.0 - share)
+    whole = {
+        name: ours * getattr(agents, name) + theirs * getattr(basket, name)
+        for name in ("equity", "exposure", "traded", "costs")
+    }
+    whole["equity"] += (1.0 - exposure) * agents.capital
+    return replace(agents if share > 0 else agents.each(lambda values: np.full_like(values, np.nan)), **whole)

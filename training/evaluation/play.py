@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -34,9 +33,9 @@ from training.evaluation.baselines import (
     equal_risk,
     score_policy,
 )
+from training.evaluation.measures import EquityCurves, followed
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import play_agent_on, purchases, step_by
-from utils import metrics
 from utils.progress import progress
 
 Array = npt.NDArray[np.float64]
@@ -45,53 +44,6 @@ COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 _RANDOM_AT_COST = 100
 _SHIFTS = 125
 """Shifts in time of the random selections' orders; within each shift the draws are averaged out."""
-
-
-@dataclass(frozen=True)
-class EquityCurves:
-    """Accounts of P policies over W windows of D days; each window begins with the initial capital.
-
-    All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
-    """
-
-    equity: Array
-    """(P, W, D + 1)"""
-    exposure: Array
-    """Mean share of equity that is invested at the closes."""
-    trades: Array
-    wins: Array
-    sessions: Array
-    """Sessions held, summed over trades."""
-    traded: Array
-    """Value bought and sold."""
-    costs: Array
-
-    def each(self, change: Callable[[Array], Array]) -> EquityCurves:
-        """Return the curves with `change` applied to each array."""
-        return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
-
-    @property
-    def capital(self) -> float:
-        return float(self.equity[0, 0, 0])
-
-    @property
-    def daily_profit(self) -> Array:
-        """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
-        profit = 100 / self.capital * np.diff(self.equity, axis=2)
-        return profit.reshape(len(profit), -1)
-
-    @property
-    def mean_return_percent(self) -> float:
-        """Return the mean over policies of the stitched accounts' returns."""
-        return float(metrics.total_return_percent(self.stitched).mean())
-
-    @property
-    def stitched(self) -> Array:
-        """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
-        growth = self.equity / self.equity[:, :, :1]
-        before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
-        days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
-        return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
 
 
 @dataclass(frozen=True)
@@ -145,7 +97,7 @@ def play_agent(
         setup.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
     )
-    return _curves(env, invested, 1), _trades(env), purchases(env)
+    return EquityCurves.of(env, invested, 1), _trades(env), purchases(env)
 
 
 def _trades(env: Portfolio) -> list[dict[str, Any]]:
@@ -186,8 +138,8 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
     sessions = torch.zeros_like(plan.stock) if plan.sale_step is None else _sessions_until(plan.sale_step)
     # (windows * trading, orders) each, by time.
-    parts = (plan.stock, plan.coefficient, plan.target_percent, sessions)
-    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in parts]
+    plan_arrays = (plan.stock, plan.coefficient, plan.target_percent, sessions)
+    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in plan_arrays]
     step_of = torch.arange(trading, device=begin.device)[:, None]
     sold_after = circle.pop()[(begin + step_of) % length].movedim(-1, 1)  # (trading, orders, lanes)
     sale_step = sold_after.new_full((setup.env.rules.episode_steps, *sold_after.shape[1:]), -1)
@@ -212,8 +164,8 @@ def execute_again(
     def order(step: int) -> None:
         orders, sold = None, None if sale_step is None else setup.env.planned_sales(sale_step)
         if sold is not None or (plan.coefficient[step] > 0).any():
-            parts = (plan.stock, plan.coefficient, plan.target_percent)
-            orders = replace(Orders(*(part[step].repeat(1, copies) for part in parts)), sold=sold)
+            arrays = (plan.stock, plan.coefficient, plan.target_percent)
+            orders = replace(Orders(*(part[step].repeat(1, copies) for part in arrays)), sold=sold)
             orders = orders if generator is None else _drawn(setup.env, orders, generator)
         setup.env.step_orders(orders)
 
@@ -242,7 +194,7 @@ def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], objec
     for step in range(env.rules.episode_steps):
         invested.append(_invested_share(env))
         act(step)
-    return _curves(env, invested, policies)
+    return EquityCurves.of(env, invested, policies)
 
 
 def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
@@ -256,7 +208,7 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
     market, rules, starts, steps = setup.market, setup.env.rules, setup.starts.cpu(), setup.env.rules.episode_steps
     every, windows = Basket(setup.env.bars, market.investable_columns), len(starts)
 
-    def held(account: BasketAccount) -> EquityCurves:
+    def curves_of(account: BasketAccount) -> EquityCurves:
         """Return the curves of W windows, or of one account that goes on over all of them."""
         days = np.arange(windows)[:, None] * steps + np.arange(steps + 1)
         equity, invested = (part.cpu().numpy() for part in (account.equity, account.invested))
@@ -269,36 +221,21 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         return EquityCurves((equity * anew)[None], exposure, none, none, none, traded, rules.cost_rate * traded)
 
     is_sold = not setup.env.goes_on
-    equal = held(every.hold(rules, starts, steps, is_sold=is_sold))
+    equal = curves_of(every.hold(rules, starts, steps, is_sold=is_sold))
     weights = torch.from_numpy(np.stack([equal_risk(market.close, start) for start in starts.tolist()]))
-    found = {
-        BASKET: equal if setup.basket is None else held(setup.basket.hold(rules, starts, steps, is_sold=is_sold)),
+    curves = {
+        BASKET: equal if setup.basket is None else curves_of(setup.basket.hold(rules, starts, steps, is_sold=is_sold)),
         EQUAL: equal,
-        HOLD: held(every.hold(rules, starts[:1], windows * steps, is_sold=is_sold)),
-        EQUAL_RISK: held(every.hold(rules, starts, steps, weights=weights, is_sold=is_sold)),
+        HOLD: curves_of(every.hold(rules, starts[:1], windows * steps, is_sold=is_sold)),
+        EQUAL_RISK: curves_of(every.hold(rules, starts, steps, weights=weights, is_sold=is_sold)),
     }
     if setup.benchmark is not None:
         closes = setup.benchmark[setup.days]
         nothing = np.zeros((1, windows))
         none = np.full_like(nothing, np.nan)
         path = rules.initial_capital * closes / closes[:, :1]
-        found[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
-    return found
-
-
-def followed(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
-    """Return accounts of which a share of what is exposed follows agents, and the rest holds a basket.
-
-    Both are accounts of their own: prices do not react and costs are proportional, so that the sum is exact. What is
-    not exposed is cash. Counts of trades are the agents'.
-    """
-    ours, theirs = exposure * share, exposure * (1.0 - share)
-    whole = {
-        name: ours * getattr(agents, name) + theirs * getattr(basket, name)
-        for name in ("equity", "exposure", "traded", "costs")
-    }
-    whole["equity"] += (1.0 - exposure) * agents.capital
-    return replace(agents if share > 0 else agents.each(lambda values: np.full_like(values, np.nan)), **whole)
+        curves[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
+    return curves
 
 
 @dataclass(frozen=True)
@@ -365,20 +302,20 @@ def play_all(
     others: Mapping[str, DDPGAgent] | None = None,
 ) -> PlayedPolicies:
     """Play the champion, other agents and all baselines; champion and baselines again under other costs."""
-    own = account_of_agent(setup, agent)
+    account = account_of_agent(setup, agent)
     beside = {name: account_of_agent(setup, other).curves for name, other in (others or {}).items()}
     if CLOSED in beside:  # it bets as the champion does
-        held = play_held(setup)[BASKET]
-        beside[CLOSED] = followed(beside[CLOSED], held, agent.share, setup.env.rules.exposure)
+        basket = play_held(setup)[BASKET]
+        beside[CLOSED] = followed(beside[CLOSED], basket, agent.share, setup.env.rules.exposure)
     return play_judged(
-        setup, CHAMPION, own, score_rules, random_selections=random_selections, generator=generator, beside=beside
+        setup, CHAMPION, account, score_rules, random_selections=random_selections, generator=generator, beside=beside
     )
 
 
 def play_judged(
     setup: EvaluationSetup,
     name: str,
-    own: OwnAccount,
+    account: OwnAccount,
     score_rules: Mapping[str, ScoreRule],
     *,
     random_selections: int,
@@ -391,34 +328,35 @@ def play_judged(
         name: of the policy; of the champion alone it is shown of what it consists.
         beside: accounts of other policies, which are shown, and nothing else.
     """
-    judged, rules, share, exposure = setup.judged, setup.env.rules, own.share, setup.env.rules.exposure
+    judged, rules, share, exposure = setup.judged, setup.env.rules, account.share, setup.env.rules.exposure
     first, days = judged.start, judged.stop - judged.start
 
-    def play(setup: EvaluationSetup, account: EquityCurves, count: int) -> dict[str, EquityCurves]:
-        held = play_held(setup)
-        whole = {name: followed(account, held[BASKET], share, exposure), ALL_ORDERS: account, BASKET: held.pop(BASKET)}
-        drawn = followed(play_random(setup, own.purchases, count, generator), whole[BASKET], share, exposure)
-        return {**whole, RANDOM: drawn, **held, **play_rules(setup, score_rules)}
+    def play(setup: EvaluationSetup, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
+        baskets = play_held(setup)
+        whole = {name: followed(agents, baskets[BASKET], share, exposure), ALL_ORDERS: agents}
+        whole[BASKET] = baskets.pop(BASKET)
+        drawn = followed(play_random(setup, account.purchases, count, generator), whole[BASKET], share, exposure)
+        return {**whole, RANDOM: drawn, **baskets, **play_rules(setup, score_rules)}
 
-    curves, at_cost = {**play(setup, own.curves, random_selections), **beside}, {}
+    curves, at_cost = {**play(setup, account.curves, random_selections), **beside}, {}
     for bps in progress(COSTS_BPS, "judge", "cost level"):
         other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
-        again = execute_again(other_setup, own.purchases)
+        again = execute_again(other_setup, account.purchases)
         at_cost[bps] = play(other_setup, again, min(random_selections, _RANDOM_AT_COST))
-    scores = {} if own.scores is None else {name: own.scores}
+    scores = {} if account.scores is None else {name: account.scores}
     scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
-    shifted, basket = play_shifted(setup, own.purchases, random_selections, generator), curves[BASKET]
+    shifted, basket = play_shifted(setup, account.purchases, random_selections, generator), curves[BASKET]
     if name != CHAMPION:  # which alone consists of two accounts
-        for found in (curves, *at_cost.values()):
-            del found[ALL_ORDERS], found[BASKET]
+        for level in (curves, *at_cost.values()):
+            del level[ALL_ORDERS], level[BASKET]
     return PlayedPolicies(
         curves,
-        [_scaled(trade, exposure * share) for trade in own.trades if share > 0],
+        [_scaled(trade, exposure * share) for trade in account.trades if share > 0],
         setup.days,
         at_cost,
         followed(shifted, basket, share, exposure),
         exposure * (1.0 - share) * basket.daily_profit[0],
-        known_share(own.purchases, rules),
+        known_share(account.purchases, rules),
         scores,
         trade_results(setup.env.bars, rules, first, days),
     )
@@ -429,61 +367,32 @@ def _scaled(trade: dict[str, Any], factor: float) -> dict[str, Any]:
     return trade | {name: factor * trade[name] for name in ("shares", "value", "profit", "costs")}
 
 
-def join(parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
+def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
     """Join what policies played on windows that follow one another, perhaps by another champion each.
 
-    A policy that is not in all parts, such as a baseline that could not be fitted in one, is left out.
+    Left out is a policy that is not in all results, such as a baseline that could not be fitted in one.
     """
-    common = [name for name in parts[0].curves if all(name in part.curves for part in parts)]
-    before = np.cumsum([0, *(len(part.days) for part in parts)]).tolist()
-    numbered = zip(before, parts, strict=False)
+    common = [name for name in results[0].curves if all(name in part.curves for part in results)]
+    before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
+    numbered = zip(before, results, strict=False)
+    at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
     return PlayedPolicies(
-        {name: _joined(part.curves[name] for part in parts) for name in common},
+        {name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
         [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
-        np.concatenate([part.days for part in parts]),
+        np.concatenate([part.days for part in results]),
         {
-            bps: {name: _joined(part.at_cost[bps][name] for part in parts) for name in levels if name in common}
-            for bps, levels in parts[0].at_cost.items()
+            bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
+            for bps, levels in at_cost.items()
         },
-        _joined(part.shifted for part in parts),
-        np.concatenate([part.held_profit for part in parts]),
-        np.concatenate([part.known_share for part in parts]),
-        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores if name in common},
-        np.concatenate([part.results for part in parts]),
+        EquityCurves.joined(part.shifted for part in results),
+        np.concatenate([part.held_profit for part in results]),
+        np.concatenate([part.known_share for part in results]),
+        {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
+        np.concatenate([part.results for part in results]),
     )
-
-
-def _joined(curves: Iterable[EquityCurves]) -> EquityCurves:
-    arrays = zip(*(vars(one).values() for one in curves), strict=True)
-    return EquityCurves(*(np.concatenate(parts, axis=1) for parts in arrays))
 
 
 def _invested_share(env: Portfolio) -> Tensor:
     """Return the (lanes,) shares of equity that were invested at the last close."""
     equity = env.equity
     return (equity - env.cash) / equity.clamp(min=1e-9)
-
-
-def _curves(env: Portfolio, invested: list[Tensor], policies: int) -> EquityCurves:
-    """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are daily."""
-    summary, book = env.summary(), env.ledger()
-    closed = book.exit_step > 0
-    decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
-    # The entry session counts as the first one held; filled at the close, that is the session of the decision.
-    sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
-    traded = book.value + book.shares * book.last_price * closed
-
-    def by_policy(total: Tensor) -> Array:
-        return np.asarray(total.double().view(policies, -1).cpu().numpy())
-
-    # Cloned, since the next episode writes into the same curve.
-    curve = env.equity_curve[: env.steps + 1].T.clone()
-    return EquityCurves(
-        equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
-        exposure=by_policy(reduce(torch.add, invested) / env.steps),
-        trades=by_policy(summary.trades),
-        wins=by_policy(summary.wins),
-        sessions=by_policy((sessions * closed).sum(0)),
-        traded=by_policy(traded.sum(0)),
-        costs=by_policy(summary.costs),
-    )

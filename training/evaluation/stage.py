@@ -1,4 +1,4 @@
-"""What policies are judged on: windows of a market under its rules, and the baselines that play beside them."""
+"""The stage on which policies are judged: windows of a market under its rules, and the baselines beside them."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -144,18 +144,18 @@ class Ranker:
     def out_of_fold(self, samples: Samples) -> Float32Array:
         """Return (days, n) scores of the training days, each by the model that has not seen its fold; NaN elsewhere."""
         scores = np.full(samples.is_known.shape, np.nan, dtype=np.float32)
-        for model, (_, held) in zip(self.by_fold, samples.folds, strict=True):
-            scores[held] = scores_of(model, samples.x, held)
+        for model, (_, days) in zip(self.by_fold, samples.folds, strict=True):
+            scores[days] = scores_of(model, samples.x, days)
         return scores
 
     def rolling(self, samples: Samples, every: int) -> Float32Array:
         """Return (days, n) scores by models that are refitted at regular intervals, to all results known by then."""
         begin, last = samples.train.last + 1, samples.x.days.stop
-        parts = [scores_of(self.fit(samples.train_days), samples.x, slice(0, begin))]
+        blocks = [scores_of(self.fit(samples.train_days), samples.x, slice(0, begin))]
         for first in range(begin, last, every):
             model = self.fit(samples.known_by(first))
-            parts.append(scores_of(model, samples.x, slice(first, min(first + every, last))))
-        return np.concatenate(parts)
+            blocks.append(scores_of(model, samples.x, slice(first, min(first + every, last))))
+        return np.concatenate(blocks)
 
 
 def scores_of(model: Model, x: InputRows, days: slice | None = None) -> Float32Array:
@@ -191,7 +191,7 @@ def fit_ridge(samples: Samples) -> Ridge:
     def fitted(penalty: float) -> Ridge:
         by_fold = [moments.over(days).solve(penalty) for days, _ in samples.folds]
         folds = zip(samples.folds, by_fold, strict=True)
-        error = sum(moments.over(held).error(weights[:, -1], -1) for (_, held), weights in folds)
+        error = sum(moments.over(left_out).error(weights[:, -1], -1) for (_, left_out), weights in folds)
         return Ridge(moments, penalty, by_fold, error)
 
     return min(map(fitted, _PENALTIES), key=lambda ridge: ridge.error)
@@ -212,25 +212,25 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
         def predict(x: Float32Array) -> Float32Array:
             rows = x[..., 1:].reshape(-1, x.shape[-1] - 1)
-            found = booster.predict(rows, num_iteration=rounds, num_threads=settings["num_threads"])
-            return np.asarray(found, dtype=np.float32).reshape(x.shape[:-1])
+            scores = booster.predict(rows, num_iteration=rounds, num_threads=settings["num_threads"])
+            return np.asarray(scores, dtype=np.float32).reshape(x.shape[:-1])
 
         return predict
 
     settings: dict[str, Any] = {**_TREES, "num_threads": torch.get_num_threads()}
     row = np.cumsum(is_used, dtype=np.int32).reshape(is_used.shape) - 1
-    folds = [(row[is_used & learned[:, None]], row[held][is_used[held]]) for learned, held in samples.folds]
+    folds = [(row[is_used & learned[:, None]], row[left_out][is_used[left_out]]) for learned, left_out in samples.folds]
     stop: list[Callable[..., Any]] = [lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)]
-    found: dict[str, Any] = lightgbm.cv(
+    result: dict[str, Any] = lightgbm.cv(
         settings, data(samples.train_days), _ROUNDS, folds=folds, callbacks=stop, return_cvbooster=True
     )
-    cross = found["cvbooster"]
-    for booster in cross.boosters:
+    boosters = result["cvbooster"]
+    for booster in boosters.boosters:
         # Written and read again it predicts the same, without the rows that it learned from.
         booster.model_from_string(booster.model_to_string()).free_dataset()
     return Ranker(
-        [model(booster, cross.best_iteration) for booster in cross.boosters],
-        lambda days: model(lightgbm.train(settings, data(days), cross.best_iteration), cross.best_iteration),
+        [model(booster, boosters.best_iteration) for booster in boosters.boosters],
+        lambda days: model(lightgbm.train(settings, data(days), boosters.best_iteration), boosters.best_iteration),
     )
 
 
@@ -279,12 +279,12 @@ def fit_supervised(
     except (DataError, lightgbm.basic.LightGBMError) as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
-    found = {}
+    fitted = {}
     for name, ranker in rankers.items():
         tuned, model = tune_rule(env, ranker.out_of_fold(samples), 0.0, starts), ranker.fit(samples.train_days)
         scores = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
-        found[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model)
-    return found
+        fitted[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model)
+    return fitted
 
 
 def with_context(market: Market, inputs: BankInputs, samples: Samples) -> tuple[BankInputs, Samples, Ridge]:

@@ -105,7 +105,7 @@ class Verdict:
         """Return in words which parts of the profit are significant, and which way."""
         shown = {"selection": f"selection ({self.selection.mean:+.1f})", "timing": f"timing ({self.timing.mean:+.1f})"}
         gains, losses = (
-            " and ".join(shown[name] for name, own in self.skills.items() if own == sign) for sign in (1, -1)
+            " and ".join(shown[name] for name, one in self.skills.items() if one == sign) for sign in (1, -1)
         )
         missing = " or ".join(name for name, sign in self.skills.items() if sign == 0)
         said = [f"skill in {gains}"] * bool(gains) + [f"worse than random in {losses}"] * bool(losses)
@@ -128,7 +128,7 @@ class Verdict:
     def parts(self) -> list[Part]:
         """Return the parts of the champion's profit, which sum to it, and its differences from others."""
         p_values = [max(self.selection.p_value, self.rank_p_value), max(self.timing.p_value, self.timing_known.p_value)]
-        parts = [
+        tests = [
             Part("over_random_picker", "selection: over same-day random", self.selection, p_values[0]),
             Part("timing", "timing: same-day over shifted random", self.timing, p_values[1]),
             Part("exposure", "exposure: shifted random", self.exposure, None),
@@ -138,7 +138,7 @@ class Verdict:
             differences[f"over_equal_weight_at_its_{name}", f"over equal weight, at its {name}"] = test
         if self.best_baseline is not None:
             differences["over_best_rival", f"over {self.best_baseline.name}"] = self.best_baseline.test
-        return parts + [Part(key, label, test, test.p_value) for (key, label), test in differences.items()]
+        return tests + [Part(key, label, test, test.p_value) for (key, label), test in differences.items()]
 
 
 def verdict(

@@ -34,9 +34,9 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> 
         score[bars] = score_of(gain, time.clamp(min=0.0), 0.5 * agent.rate.double().cpu())
         return float(np.nanmean(information_coefficients(score.numpy(), results[chosen])[1]))
 
-    whole, found = ranking(seen), {}
+    whole, losses = ranking(seen), {}
     for name, places in agent.inputs.named_places().items():
         shuffled = seen.clone()
         shuffled[:, places] = seen[draws.permutation(len(seen))][:, places]
-        found[name] = whole - ranking(shuffled)
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+        losses[name] = whole - ranking(shuffled)
+    return dict(sorted(losses.items(), key=lambda one: -one[1]))

@@ -88,7 +88,7 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     ahead = {h: _returns_ahead(open_, h)[span] for h in HORIZONS}
     bars = np.isfinite(market.close[span])
     values = {one.name: values_of(market, one.name, span) for one in market.features}
-    ranks = {name: pd.DataFrame(own).rank(axis=1, pct=True).to_numpy() for name, own in values.items()}
+    ranks = {name: pd.DataFrame(column).rank(axis=1, pct=True).to_numpy() for name, column in values.items()}
     loss, ic, t = _losses(days, [one.name for one in market.features])
     rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
     rows.sort(key=lambda row: -abs(np.nan_to_num(row.t[QUINTILE_SESSIONS])))
@@ -97,9 +97,9 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
 
 def _returns_ahead(open_: Float64Array, sessions: int) -> Float64Array:
     """Return (days, n) log returns from the next open over some sessions, NaN where a bar is missing or later."""
-    found = np.full(open_.shape, np.nan)
-    found[: -1 - sessions] = np.log(open_[1 + sessions :] / open_[1:-sessions])
-    return found
+    returns = np.full(open_.shape, np.nan)
+    returns[: -1 - sessions] = np.log(open_[1 + sessions :] / open_[1:-sessions])
+    return returns
 
 
 def _row(
@@ -113,10 +113,10 @@ def _row(
     wide = values.astype(np.float64)
     daily = {h: information_coefficients(wide, returns)[1] for h, returns in ahead.items()}
     tests = {h: _mean_and_t(overlapping_mean_test(values, h)) for h, values in daily.items()}
-    own = ranks[feature.name]
-    others = {name: _mean_correlation(own, other) for name, other in ranks.items() if name != feature.name}
+    series = ranks[feature.name]
+    others = {name: _mean_correlation(series, other) for name, other in ranks.items() if name != feature.name}
     nearest = max(others, key=lambda name: abs(np.nan_to_num(others[name])), default="")
-    top = own > 1 - 1 / _QUINTILES
+    top = series > 1 - 1 / _QUINTILES
     entered, count = (top[1:] & ~top[:-1]).sum(axis=1), top[1:].sum(axis=1)
     return FeatureRow(
         feature,
@@ -124,9 +124,9 @@ def _row(
         {h: mean for h, (mean, _) in tests.items()},
         {h: t for h, (_, t) in tests.items()},
         daily[QUINTILE_SESSIONS],
-        _mean_correlation(own[1:], own[:-1]),
+        _mean_correlation(series[1:], series[:-1]),
         float(entered.sum() / max(count.sum(), 1)),
-        _by_quintile(own, ahead[QUINTILE_SESSIONS]),
+        _by_quintile(series, ahead[QUINTILE_SESSIONS]),
         nearest,
         others.get(nearest, np.nan),
         lost,
@@ -145,7 +145,7 @@ def _by_quintile(ranks: Float64Array, returns: Float64Array) -> Float64Array:
     mean = np.where(known, returns, 0.0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
     fifth = np.clip(np.ceil(ranks * _QUINTILES) - 1, 0, _QUINTILES - 1)
     chosen = [(returns - mean)[known & (fifth == place)] for place in range(_QUINTILES)]
-    return np.array([100 * own.mean() if own.size else np.nan for own in chosen])
+    return np.array([100 * one.mean() if one.size else np.nan for one in chosen])
 
 
 def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float], float, float]:
@@ -157,14 +157,14 @@ def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float],
     for row, places in zip(penalty, left_out, strict=True):
         row[places] = _LEFT_OUT
     daily: list[list[Float64Array]] = [[] for _ in left_out]
-    for fitted, held in samples.folds:
-        known = samples.is_known[held] & samples.train_days[held, None]
-        result = np.where(known, samples.results[-1, held].astype(np.float64), np.nan)
-        x, weights = samples.x.dense(held).astype(np.float64), moments.over(fitted).solve(penalty)[..., -1]
-        for own, found in zip(weights, daily, strict=True):
-            found.append(information_coefficients(x @ own, result)[1])
-    whole, *without = (np.concatenate(parts) for parts in daily)
-    lost = {name: float(np.nanmean(whole) - np.nanmean(own)) for name, own in zip(names, without, strict=True)}
+    for fitted, test_days in samples.folds:
+        known = samples.is_known[test_days] & samples.train_days[test_days, None]
+        result = np.where(known, samples.results[-1, test_days].astype(np.float64), np.nan)
+        x, weights = samples.x.dense(test_days).astype(np.float64), moments.over(fitted).solve(penalty)[..., -1]
+        for one, by_fold in zip(weights, daily, strict=True):
+            by_fold.append(information_coefficients(x @ one, result)[1])
+    whole, *without = (np.concatenate(arrays) for arrays in daily)
+    lost = {name: float(np.nanmean(whole) - np.nanmean(one)) for name, one in zip(names, without, strict=True)}
     return lost, *_mean_and_t(cross_fitted_mean_test(whole, samples.longest, 1))
 
 

@@ -67,10 +67,10 @@ class TrainingDays:
             training.fill(training.days, inputs.banks(market, training.days))
             training.fill_features(inputs.features, market, INPUTS)
             shown.update(total=1 + len(samples.folds))
-            for _, held in samples.folds:
+            for _, left_out in samples.folds:
                 others = learned.copy()
-                others[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
-                training.fill(held, inputs.forecasts(market, others, held), BANK)
+                others[max(0, left_out.start - samples.longest) : left_out.stop + samples.longest] = False
+                training.fill(left_out, inputs.forecasts(market, others, left_out), BANK)
                 shown.update()
         samples = replace(samples, x=training.to(env.device))
         transitions = StockTransitions.of(samples, inputs, env.bars, env.rules)
@@ -87,13 +87,13 @@ class TrainingDays:
         rows, shape = self.samples.x, (len(agents), *self.tradable.shape)
         gain = torch.full(shape, -torch.inf, device=self.tradable.device)
         time, penalty = torch.zeros_like(gain), None if self.risk is None else torch.zeros_like(gain)
-        for fold, (_, held) in enumerate(self.samples.folds):
-            for days in rows.blocks(held):
+        for fold, (_, left_out) in enumerate(self.samples.folds):
+            for days in rows.blocks(left_out):
                 x = rows.x(days)
                 seen = self.inputs.for_networks(x)
                 for place, agent in enumerate(agents):
-                    own = rows.spread(networks.score(agent, fold, seen), days, -torch.inf)
-                    gain[place, days], time[place, days] = own[0], own[1].clamp(min=0.0)
+                    scores = rows.spread(networks.score(agent, fold, seen), days, -torch.inf)
+                    gain[place, days], time[place, days] = scores[0], scores[1].clamp(min=0.0)
                 if penalty is not None and self.risk is not None:
                     known = risk.numbers_of_days(rows, days, self.inputs.volatility_scale)
                     penalty[:, days] = rows.spread(risk.penalties(known, self.risk[fold].to(known)), days)
@@ -106,8 +106,8 @@ class TrainingDays:
         Linear fitted Q-iteration (Ernst, Geurts and Wehenkel 2005, "Tree-based batch mode reinforcement learning", with
         ridge regression in place of trees) on the transitions outside of each fold.
         """
-        found = [self._closed_form(self.transitions.allowed[fold]) for fold in range(self.folds)]
-        return torch.stack(found).float()
+        weights = [self._closed_form(self.transitions.allowed[fold]) for fold in range(self.folds)]
+        return torch.stack(weights).float()
 
     def _closed_form(self, allowed: Tensor) -> Tensor:
         known, x = self.transitions, self.samples.x
@@ -124,8 +124,8 @@ class TrainingDays:
         for _ in range(_START_STEPS if bool(follows.any()) else 1):
             is_kept = (score_of(gain, time, here.new_tensor(_START_PRICE)) >= -known.cost) & follows
             total = reward + torch.where(is_kept, gain, -known.cost * follows)
-            held = known.sessions[rows, None] + torch.where(is_kept, time, 0.0)
-            weights = torch.stack((solved @ total, solved @ held.expand_as(total)), dim=-1)
+            capital_time = known.sessions[rows, None] + torch.where(is_kept, time, 0.0)
+            weights = torch.stack((solved @ total, solved @ capital_time.expand_as(total)), dim=-1)
             gain, time = there @ weights[..., 0], (there @ weights[..., 1]).clamp(min=0.0)
         return weights / weights.new_tensor([known.unit, TIME_UNIT])
 
@@ -143,8 +143,8 @@ class TrainingDays:
             forecasts: of its A members; its scores are their means.
             price: of capital, at which gains and times are one score.
             trials: agents among which they were selected so far, for which p-values are adjusted.
-            among: agents among which they were selected last. What the best of them shows by chance is taken off the
-                estimates: agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
+            among: agents among which they were selected last. Estimates are reduced by the lead of the best by chance:
+                agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
         days, samples = self.samples.x.days, self.samples
         scores = score_of(forecasts.gain[:, days], forecasts.time[:, days], torch.tensor(price)).double().cpu().numpy()
@@ -165,9 +165,9 @@ class TrainingDays:
 
 def _likeness(scores: Float64Array, known: BoolArray) -> float:
     """Return the mean correlation of (A, days, n) scores less their days' means, where known; 0 of a single one."""
-    own = np.where(known, scores, 0.0)
-    own -= own.sum(axis=2, keepdims=True) / known.sum(axis=1).clip(min=1)[:, None]
-    flat = own[:, known]
+    centred = np.where(known, scores, 0.0)
+    centred -= centred.sum(axis=2, keepdims=True) / known.sum(axis=1).clip(min=1)[:, None]
+    flat = centred[:, known]
     if len(flat) < 2 or not (flat.std(axis=1) > 0).all():
         return 0.0
     return float(np.corrcoef(flat)[np.triu_indices(len(flat), 1)].mean().clip(0.0, 1.0))
@@ -183,9 +183,9 @@ def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
     result = rows.compact(results, rows.days).double()[0]
     day = torch.arange(rows.days.start, rows.days.stop).repeat_interleave(rows.counts.cpu())
     weights = result.new_zeros(len(samples.folds) + 1, risk.NUMBERS)
-    for own, learned in zip(weights, [*(fitted for fitted, _ in samples.folds), samples.train_days], strict=True):
+    for row, learned in zip(weights, [*(fitted for fitted, _ in samples.folds), samples.train_days], strict=True):
         used = torch.from_numpy(learned)[day].to(result.device) & result.isfinite()
         cost, known = 0.5 * risk_aversion * result[used].square(), numbers[used]
-        own[:4] = torch.linalg.solve(known.T @ known, known.T @ cost)
-        own[4] = _LEAST_RISK * cost.mean()
+        row[:4] = torch.linalg.solve(known.T @ known, known.T @ cost)
+        row[4] = _LEAST_RISK * cost.mean()
     return weights.cpu()

@@ -24,7 +24,7 @@ STOCKS = 64
 
 @dataclass(frozen=True)
 class StockTransitions:
-    """What positions in the stocks of each day earn until they are decided on next, row by row of the inputs."""
+    """Results of positions in the stocks of each day until the next decision on them, row by row of the inputs."""
 
     x: InputRows
     inputs: TradeInputs
@@ -48,14 +48,14 @@ class StockTransitions:
         place = (x.days.start + torch.arange(len(x.first) - 1, device=x.own.device)).repeat_interleave(x.counts)
         stock = x.stock.long()
         if rules.exits == "daily":
-            parts = _daily(x, bars, rules, place, stock)
+            arrays = _daily(x, bars, rules, place, stock)
         else:
             results = torch.from_numpy(samples.results[:, x.days]).to(x.own.device)
             percent = results[:, place - x.days.start, stock].T / rules.largest_order + 100 * rules.cost_rate
             done = torch.ones_like(place, dtype=torch.bool)
             sessions = torch.full_like(percent[:, 0], rules.trade_sessions)
-            parts = percent.nan_to_num(0.0), torch.arange(len(place), device=place.device), sessions, done
-        reward, following, sessions, terminated = parts
+            arrays = percent.nan_to_num(0.0), torch.arange(len(place), device=place.device), sessions, done
+        reward, following, sessions, terminated = arrays
         has_orders = torch.from_numpy(samples.is_known.any(axis=1))
         allowed = torch.stack([torch.from_numpy(fitted) & has_orders for fitted, _ in samples.folds]).to(place.device)
         cost = 100 * rules.cost_rate
@@ -106,14 +106,14 @@ def _daily(
     lost, cost = rules.max_days_without_bar, 100 * rules.cost_rate
     first = after[day + 1, stock]
     second = after[(first + 1).clamp(max=last + 1), stock]
-    found = first.clamp(max=last)
+    fill = first.clamp(max=last)
     leaves, fails = (is_delisted(sessions - 1, rules) for sessions in (first - day, second - first))
     if rules.fill == "next_open":
-        paid = open_[found, stock]
-        got = torch.where(fails, salvage(close[found, stock], rules), open_[second.clamp(max=last), stock])
+        paid = open_[fill, stock]
+        got = torch.where(fails, salvage(close[fill, stock], rules), open_[second.clamp(max=last), stock])
         is_known = (first <= last) & ((second <= last) | (fails & (first + lost <= last)))
     else:
-        paid, got, fails = close[day, stock], close[found, stock], torch.zeros_like(fails)
+        paid, got, fails = close[day, stock], close[fill, stock], torch.zeros_like(fails)
         is_known = first <= last
     reward = torch.where(leaves, salvage(1.0, rules), got / paid) * 100 - 100 - cost * (leaves | fails)
     is_known |= leaves & (day + lost <= last)

@@ -21,20 +21,20 @@ NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for inde
 LEVEL, RESAMPLES = 0.95, 10_000
 
 
-def paired_lead(own: Float64Array, other: Float64Array) -> dict[str, Any]:
+def paired_lead(scores: Float64Array, other: Float64Array) -> dict[str, Any]:
     """Compare two policies by the differences of their (tiles,) reductions.
 
     `interval` is the 95% percentile bootstrap of the mean over tiles; the two-sided tests are paired t and signed-rank
     (Wilcoxon 1945), NaN where all differences are equal; `share_better` counts tiles.
     """
-    difference = own - other
+    difference = scores - other
     generator = np.random.Generator(np.random.PCG64(0))
     means = difference[generator.integers(0, len(difference), (RESAMPLES, len(difference)))].mean(axis=1)
     varies = len(difference) > 1 and float(np.ptp(difference)) > 0
     return {
         "mean": float(difference.mean()),
         "interval": tuple(np.percentile(means, (50 * (1 - LEVEL), 50 * (1 + LEVEL))).tolist()),
-        "p_value_t": float(stats.ttest_rel(own, other).pvalue) if varies else math.nan,
+        "p_value_t": float(stats.ttest_rel(scores, other).pvalue) if varies else math.nan,
         "p_value_wilcoxon": float(stats.wilcoxon(difference).pvalue) if varies else math.nan,
         "share_better": float((difference > 0).mean()),
     }

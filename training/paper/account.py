@@ -100,8 +100,8 @@ class Account:
     @property
     def capitals(self) -> tuple[float, float]:
         """Capitals with which the accounts of agents and basket begin: at the embedded venue each with all of it."""
-        own, others = self._parts if self.is_at_broker else (self.capital, self.capital)
-        return max(1.0, own), max(1.0, others)
+        agents, others = self._parts if self.is_at_broker else (self.capital, self.capital)
+        return max(1.0, agents), max(1.0, others)
 
     def on(self, day: int, **changes: Any) -> Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
@@ -229,8 +229,8 @@ class Account:
         self.journal.append("session", book.date(day), body)
         for fill in statement.fills:
             logger.log(self.level, "%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
-        held = [ticker for ticker in statement.positions if ticker in book.stocks]
-        if silent := [ticker for ticker in held if np.isnan(self._prices(ticker, day)[-1])]:
+        known = [ticker for ticker in statement.positions if ticker in book.stocks]
+        if silent := [ticker for ticker in known if np.isnan(self._prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
     @property
@@ -243,13 +243,13 @@ class Account:
         start, sessions = self.book.start, len(self.market.dates) - 1 - self.book.start
         rules = dataclasses.replace(self.config.env, initial_capital=self.capitals[1])
         released = {day - start for day in self.book.released}
-        held = self.basket.hold(rules, torch.tensor([start]), sessions, is_sold=False, released=released)
-        return np.asarray(held.equity[0].numpy())
+        account = self.basket.hold(rules, torch.tensor([start]), sessions, is_sold=False, released=released)
+        return np.asarray(account.equity[0].numpy())
 
     def whole(self, agents: Any, basket: Any) -> Any:
         """Return the account's equity by those of its two parts."""
-        (own, others), parts = self.capitals, self._parts
-        return agents * (parts[0] / own) + basket * (parts[1] / others) + (self.capital - sum(parts))
+        (of_agents, of_basket), exposed = self.capitals, self._parts
+        return agents * (exposed[0] / of_agents) + basket * (exposed[1] / of_basket) + (self.capital - sum(exposed))
 
     def _embedded(self, day: int) -> Statement:
         """Return the account as the embedded venue plays it, and its basket."""
@@ -265,9 +265,9 @@ class Account:
         The basket holds what it bought, and the agents the other positions. The agents' cash is what their fills have
         left; what else comes in, as dividends, is the basket's, if there is one.
         """
-        book, (own, others) = self.book, self._parts
+        book, (agents, others) = self.book, self._parts
         if day == book.start:
-            return Statement([], own, own, {}, others, self.capital)
+            return Statement([], agents, agents, {}, others, self.capital)
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         factors, ids = units(self.journal, book.date(day)), book.known_orders
         fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in fills if fill.id in ids]
@@ -281,11 +281,11 @@ class Account:
         rest = {one: held - basket.get(one, 0.0) for one, held in positions.items()}
         rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
 
-        def worth(held: Mapping[str, float]) -> float:
-            known = [one for one in held if one in self.market.tickers and self._has_price(one, day)]
-            return sum(held[one] * self._last_price(one, day) for one in known)
+        def worth(shares: Mapping[str, float]) -> float:
+            known = [one for one in shares if one in self.market.tickers and self._has_price(one, day)]
+            return sum(shares[one] * self._last_price(one, day) for one in known)
 
-        unexposed = self.capital - own - others
+        unexposed = self.capital - agents - others
         own_cash = own_cash if others > 0 else cash - unexposed
         equity, whole = own_cash + worth(rest), cash + worth(positions)
         return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket)
@@ -293,7 +293,7 @@ class Account:
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
         pairs = {one: (positions.get(one, 0), expected.get(one, 0)) for one in {**expected, **positions}}
-        differ = [f"{one} {held:g}, not {due:g}" for one, (held, due) in pairs.items() if not np.isclose(held, due)]
+        differ = [f"{one} {has:g}, not {due:g}" for one, (has, due) in pairs.items() if not np.isclose(has, due)]
         if differ:
             text = f"{self.book.date(day)}: the venue holds {'; '.join(sorted(differ))}"
             self.journal.append("doubt", f"positions {day}", {"text": text})
@@ -332,9 +332,9 @@ class Account:
 
     def _of_basket(self, day: int) -> list[BasketOrder]:
         """Return the basket's orders at a close, of the cash that is its part."""
-        held, basket = self.book.basket_holdings(day), self.basket
-        cash = self.book.session(day)["basket"] - sum(one.shares * one.last_price for one in held)
-        return basket_orders(basket, self.market, day, self.config.env, cash, held).orders
+        holdings, basket = self.book.basket_holdings(day), self.basket
+        cash = self.book.session(day)["basket"] - sum(one.shares * one.last_price for one in holdings)
+        return basket_orders(basket, self.market, day, self.config.env, cash, holdings).orders
 
     def _for_broker(self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder]) -> list[Order]:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
@@ -345,8 +345,8 @@ class Account:
             ticker: order.value / (float(self._prices(ticker, day)[-1]) * factors.get(ticker, 1.0))
             for ticker, order in purchases.items()
         }
-        held = [position.holding for position in self.book.positions(day)]
-        holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in held]
+        positions = [position.holding for position in self.book.positions(day)]
+        holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in positions]
         forms = broker_orders(self.name, date, shares, holdings, self.config.env, [*sales])
         of_basket = [dataclasses.replace(one, shares=one.shares / factors.get(one.ticker, 1.0)) for one in basket]
         by_rules = (Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False) for form in forms)

@@ -91,13 +91,13 @@ class AlpacaVenue:
     def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:
         """Return all orders of a status, page by page in the order in which they were submitted."""
         asked = {"status": status, "limit": _MOST_ORDERS, "direction": "asc", **query}
-        found = dict[str, dict[str, Any]]()
+        orders = dict[str, dict[str, Any]]()
         with _understood():
             while True:
-                page, known = self._ask(lambda: self._client.get("/orders", asked)), len(found)
-                found |= {order["id"]: order for order in page}
-                if len(page) < _MOST_ORDERS or len(found) == known:
-                    return [*found.values()]
+                page, known = self._ask(lambda: self._client.get("/orders", asked)), len(orders)
+                orders |= {order["id"]: order for order in page}
+                if len(page) < _MOST_ORDERS or len(orders) == known:
+                    return [*orders.values()]
                 asked["after"] = page[-1]["submitted_at"]
 
     def _ask(self, call: Callable[[], Any], *, is_order: bool = False) -> Any:

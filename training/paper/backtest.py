@@ -40,9 +40,9 @@ class Backtest:
                 return f"{book.date(day)}: {other.side} {other.ticker}"
             if not np.isclose(book.equity(day), equity, rtol=rounding, atol=0.0):
                 return f"{book.date(day)}: equity {book.equity(day)!r}, backtest {float(equity)!r}"
-            held = float(self.basket[day - book.start])
-            if account.agent.share < 1 and book.session(day)["basket"] != held:
-                return f"{book.date(day)}: basket {book.session(day)['basket']!r}, backtest {held!r}"
+            basket = float(self.basket[day - book.start])
+            if account.agent.share < 1 and book.session(day)["basket"] != basket:
+                return f"{book.date(day)}: basket {book.session(day)['basket']!r}, backtest {basket!r}"
         return ""
 
 
@@ -71,8 +71,8 @@ def _forecasts(agent: DDPGAgent, market: Market, first: int, days: int) -> Forec
 
     The account forecasts one day at a time, and the last bit of a product may depend on how many rows it has.
     """
-    parts = []
+    by_day = []
     for day, x in enumerate(agent.inputs.of(market, slice(first, None)), start=first):
         today = dataclasses.replace(market, data_array=market.data_array[day : day + 1])
-        parts.append((slice(day, day + 1), agent.forecasts(today, x[None], slice(0, 1))))
-    return Forecasts.on_days(parts, days)
+        by_day.append((slice(day, day + 1), agent.forecasts(today, x[None], slice(0, 1))))
+    return Forecasts.on_days(by_day, days)

@@ -70,8 +70,8 @@ class Book:
 
     def held(self, day: int) -> dict[str, float]:
         """Return the shares of both parts at the close of a session, as far as the venue holds them."""
-        parts = (self.session(day)[name] for name in ("positions", "basket_positions"))
-        return dict(sum((Counter(part) for part in parts), Counter[str]()))
+        accounts = (self.session(day)[name] for name in ("positions", "basket_positions"))
+        return dict(sum((Counter(part) for part in accounts), Counter[str]()))
 
     @property
     def released(self) -> set[int]:
@@ -120,7 +120,7 @@ class Book:
 
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
-        held, longest = dict[str, Position](), self._rules.longest_holding + self._rules.max_days_without_bar
+        opened, longest = dict[str, Position](), self._rules.longest_holding + self._rules.max_days_without_bar
         for entry in range(max(self.start, day - longest), day + 1):
             for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
                 column = self.market.tickers.index(fill.ticker)
@@ -129,9 +129,9 @@ class Book:
                     continue
                 bars = self.market.data_array[entry : day + 1, column]
                 holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, fill.shares, bars)
-                held[fill.ticker] = Position(holding, order, entry - 1)
+                opened[fill.ticker] = Position(holding, order, entry - 1)
         # What the venue says wins.
-        stated = [(held[ticker], shares) for ticker, shares in self.session(day)["positions"].items() if ticker in held]
+        stated = [(opened[one], shares) for one, shares in self.session(day)["positions"].items() if one in opened]
         return [replace(known, holding=replace(known.holding, shares=shares)) for known, shares in stated]
 
     @property
@@ -143,29 +143,29 @@ class Book:
     def expected(self, day: int, fills: Sequence[Fill]) -> tuple[dict[str, float], dict[str, float], float]:
         """Return what a session's fills make of the close before: shares of agents and basket, and the agents' cash."""
         before, ids = self.journal.of("session")[self.date(day - 1)], self.known_orders
-        own, basket, cash = (before.body[name] for name in ("positions", "basket_positions", "cash"))
-        own, basket = dict(own), dict(basket)
+        agents, basket, cash = (before.body[name] for name in ("positions", "basket_positions", "cash"))
+        agents, basket = dict(agents), dict(basket)
         for event in self.journal.of("event").values():  # a dividend is paid in cash
             if event.number > before.number and event.body["kind"] == "dividend":
-                for part in (own, basket):
+                for part in (agents, basket):
                     part.update({t: part[t] * event.body["ratio"] for t in {event.body["ticker"]} & part.keys()})
         for fill in fills:
-            part, sign = basket if ids[fill.id].is_of_basket else own, 1 if fill.side == "buy" else -1
+            part, sign = basket if ids[fill.id].is_of_basket else agents, 1 if fill.side == "buy" else -1
             part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
-            cash -= sign * fill.value * (part is own)
-        return own, basket, cash
+            cash -= sign * fill.value * (part is agents)
+        return agents, basket, cash
 
     def basket_holdings(self, day: int) -> list[Holding]:
         """Return what the basket holds at a broker at the close of a session, as bought on its first one."""
-        held = self.session(day)["basket_positions"]
-        if not held:
+        positions = self.session(day)["basket_positions"]
+        if not positions:
             return []
         first = next(one for one in range(self.start, day + 1) if self.session(one)["basket_positions"])
-        columns = [self.market.tickers.index(ticker) for ticker in held]
+        columns = [self.market.tickers.index(ticker) for ticker in positions]
         bars = self.market.data_array[first : day + 1]
         return [
             Holding(ticker, column, first, math.nan, math.inf, shares, bars[:, column])
-            for column, (ticker, shares) in zip(columns, held.items(), strict=True)
+            for column, (ticker, shares) in zip(columns, positions.items(), strict=True)
         ]
 
     def stakes(self, day: int) -> list[Stake]:
@@ -185,8 +185,8 @@ class Book:
             and np.isnan(self.market.data_array[known:day, position.holding.column, CLOSE]).all()
         ]
         open_ = (one for one in self.positions(day - 1) if one.holding.ticker not in sold)
-        own = (one for one in (*open_, *halted) if one.order.is_own)
-        for position in own:
+        of_agents = (one for one in (*open_, *halted) if one.order.is_own)
+        for position in of_agents:
             share = position.holding.shares * position.holding.last_price / equity
             stock = self.stocks[position.holding.ticker]
             stakes.append(Stake(stock, share, False, self._candidates(position.ordered)))

@@ -74,10 +74,10 @@ def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
     for row in range(1, len(last)):  # a stock without a bar keeps its last price
         last[row] = np.where(np.isnan(last[row]), last[row - 1], last[row])
     change = close[1:] / last[:-1] - 1
-    held, entered = np.nan_to_num(change[-1]), np.nan_to_num(close[-1] / open_[-1] - 1)
+    overnight, entered = np.nan_to_num(change[-1]), np.nan_to_num(close[-1] / open_[-1] - 1)
     result, squares = 0.0, 0.0
     for stake in stakes:
-        returns = entered if stake.is_entry else held
+        returns = entered if stake.is_entry else overnight
         result += stake.share * float(returns[stake.stock] - returns[stake.candidates].mean())
         squares += stake.share**2
     spread = [float(np.nanstd(row)) for row in change[:-1] if np.isfinite(row).sum() > 1]

@@ -14,7 +14,6 @@ import numpy as np
 
 from data.record import MARKET, pin_market, record_market, sealed
 from models.ddpg_agent import DDPGAgent
-from training.commands.table import PaperOpenArguments
 from training.paper.account import Account
 from training.paper.certificate import TERMS
 from training.paper.journal import JOURNAL, Journal
@@ -35,33 +34,38 @@ _LAYOUT = 2
 """Of what a journal says; raised where an account could not go on by an earlier one."""
 
 
-def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
-    """Begin an account at the last session of a run's data; return its folder, with all that it needs of the run.
+def open_account(
+    path: Path, run: SavedRun, *, capital: float, calendar: str, venue: str, data: Path | None = None
+) -> None:
+    """Begin an account at the last session of a run's data, in a new folder with all that it needs of the run.
+
+    Args:
+        calendar: exchange whose sessions the data must have; `none`: each day of the data is one.
+        data: file that grows; default: the run's own.
 
     Raises:
         ConfigError: there is such a folder, the run fills orders at the close, or there is no such calendar.
     """
-    path, name = arguments.path, arguments.name
     if path.exists():
-        raise ConfigError(f"expected a new name for the account, got {name!r}, which is in {path.parent} already")
+        raise ConfigError(f"expected a new name for the account, got {path.name!r}, which is in {path.parent} already")
     if run.config.env.fill != "next_open":
         raise ConfigError(
             f"expected a run that fills orders at the next open, got {run.name}, with --env.fill {run.config.env.fill}"
         )
-    last, source = run.market.dates[-1].astype("datetime64[D]"), arguments.data or run.config.data
-    Sessions.of(arguments.calendar, last, last)
+    last, source = run.market.dates[-1].astype("datetime64[D]"), data or run.config.data
+    Sessions.of(calendar, last, last)
     with new_directory(path) as folder:
         run.champion.save(folder / CHAMPION)
         write_json(folder / MARKET, sealed(record_market(run.market, len(run.market.dates) - 1)))
         opening = {
-            "account": name,
+            "account": path.name,
             "run": run.name,
             "generation": run.generation,
             "champion": _digest(folder / CHAMPION),
             "settings": to_dict(dataclasses.replace(run.config, data=None if source is None else source.resolve())),
-            "capital": arguments.capital,
-            "calendar": arguments.calendar,
-            "venue": arguments.venue,
+            "capital": capital,
+            "calendar": calendar,
+            "venue": venue,
             "layout": _LAYOUT,
             "start": str(last),
             "certificate": TERMS,
@@ -69,7 +73,6 @@ def open_account(run: SavedRun, arguments: PaperOpenArguments) -> Path:
         Journal.create(folder / JOURNAL, opening)
         for item in folder.iterdir():
             fsync(item)
-    return path
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 Adjusted prices are multiplied back to the first day whenever a stock pays a dividend or is split. An account keeps the
 names and units of its opening, and its journal the bars of its sessions: data are translated when they are read, so
-that orders play as they did, and shares, entries and targets mean what they meant. Dividends are reinvested thereby.
-What people see and brokers get is translated back, by `units`.
+that orders play as they did, and shares, entries and targets mean what they meant. Dividends are thereby reinvested.
+Shares and prices for people and brokers are translated back by `units`.
 """
 
 import base64
@@ -40,20 +40,20 @@ class Change:
 
 def units(journal: Journal, until: str = "9999") -> dict[str, float]:
     """Return by ticker the factor from the account's prices to those of a day, by its events; 1 is left out."""
-    found = dict[str, float]()
+    factors = dict[str, float]()
     for event in journal.of("event").values():
         if event.body["since"] <= until:
-            found[event.body["ticker"]] = found.get(event.body["ticker"], 1.0) * event.body["ratio"]
-    return found
+            factors[event.body["ticker"]] = factors.get(event.body["ticker"], 1.0) * event.body["ratio"]
+    return factors
 
 
 def names(journal: Journal) -> dict[str, str]:
     """Return the newest names of the tickers that were renamed, by those that the account opened with."""
-    found = dict[str, str]()
+    renamed = dict[str, str]()
     for row in journal.of("rename").values():
-        first = next((ticker for ticker, name in found.items() if name == row.body["old"]), row.body["old"])
-        found[first] = row.body["new"]
-    return found
+        first = next((ticker for ticker, name in renamed.items() if name == row.body["old"]), row.body["old"])
+        renamed[first] = row.body["new"]
+    return renamed
 
 
 def under_known_names(market: Market, renamed: Mapping[str, str]) -> Market:
@@ -92,8 +92,8 @@ def known_market(market: Market, record: MarketRecord, journal: Journal) -> tupl
     place, now = {date: day for day, date in enumerate(dates)}, _values(market)
     rows = [row for row in journal.of("session").values() if "bars" in row.body and row.key in place]
     days, prices = [place[row.key] for row in rows], slice(0, len(PRICES))
-    parts = [np.frombuffer(base64.b64decode(row.body["bars"]), "<f4") for row in rows]
-    bars = np.array(parts, dtype=np.float64).reshape(-1, *now.shape[1:])
+    arrays = [np.frombuffer(base64.b64decode(row.body["bars"]), "<f4") for row in rows]
+    bars = np.array(arrays, dtype=np.float64).reshape(-1, *now.shape[1:])
     for event in journal.of("event").values():
         _rescale(bars[:, market.tickers.index(event.body["ticker"])], rows, event.body, event.number)
     following = days[-1] + 1 if days else place.get(journal.opening["start"], len(dates) - 1) + 1
@@ -101,25 +101,25 @@ def known_market(market: Market, record: MarketRecord, journal: Journal) -> tupl
     for column, ticker in enumerate(market.tickers):
         settled = {date for body in asked.get(ticker, ()) for date in body["dates"]}
         kept = [row for row, one in enumerate(rows) if one.key not in settled]
-        factor, own = factors.get(ticker, 1.0), bars[:, column]
-        before, current = factor * own[kept, prices], now[[days[row] for row in kept], column, prices]
-        found = readjustment(before, current)
-        total, is_past_other = _total(factor, past.get(ticker, 1.0), found, bool(np.isfinite(before).any()))
-        if total == factor and found.ratio != 1:  # the bars before the opening were not multiplied
+        factor, old = factors.get(ticker, 1.0), bars[:, column]
+        before, current = factor * old[kept, prices], now[[days[row] for row in kept], column, prices]
+        change = readjustment(before, current)
+        total, is_past_other = _total(factor, past.get(ticker, 1.0), change, bool(np.isfinite(before).any()))
+        if total == factor and change.ratio != 1:  # the bars before the opening were not multiplied
             is_same = np.isclose(before, current, rtol=_SAME, equal_nan=True)
-            found = Readjustment(1.0, 0, np.asarray(~is_same.all(axis=1)))
+            change = Readjustment(1.0, 0, np.asarray(~is_same.all(axis=1)))
         if not math.isclose(total, factor, rel_tol=2 * _SAME):
-            as_before = [row for row in range(found.bars or len(kept), len(kept)) if np.isfinite(before[row]).any()]
+            as_before = [row for row in range(change.bars or len(kept), len(kept)) if np.isfinite(before[row]).any()]
             since, ratio = rows[kept[as_before[0]]].key if as_before else next_session, float(f"{total / factor:.9g}")
             kind = "dividend" if 0.9 < ratio < 1 else "split"
             text = f"{kind} of {ticker}: prices before {since} are those known times {ratio:g}"
             body = {"ticker": ticker, "since": since, "ratio": ratio, "kind": kind, "text": text}
             changes.append(Change("event", f"{ticker} {since} {ratio!r}", body))
-            _rescale(own, rows, body, journal.last.number + 1)
+            _rescale(old, rows, body, journal.last.number + 1)
             factors[ticker] = factor * ratio
-        if is_past_other or found.revised.any():
-            revised = [kept[row] for row in np.flatnonzero(found.revised)]
-            texts = [f"close {own[row, 1]:g} on {rows[row].key}, now {now[days[row], column, 1]:g}" for row in revised]
+        if is_past_other or change.revised.any():
+            revised = [kept[row] for row in np.flatnonzero(change.revised)]
+            texts = [f"close {old[row, 1]:g} on {rows[row].key}, now {now[days[row], column, 1]:g}" for row in revised]
             texts = [*texts[:2], *([f"{len(texts) - 2} more bars"] if len(texts) > 2 else [])]
             texts += [f"other bars up to {record.known_to}"] if is_past_other else []
             body = {"ticker": ticker, "dates": [rows[row].key for row in revised]}
@@ -132,11 +132,11 @@ def known_market(market: Market, record: MarketRecord, journal: Journal) -> tupl
 
 def _accepted(journal: Journal) -> dict[str, list[dict[str, Any]]]:
     """Return the revisions that a person has accepted, by ticker."""
-    last, found = max((row.number for row in journal.of("go").values()), default=0), dict[str, list[dict[str, Any]]]()
+    last, accepted = max((row.number for row in journal.of("go").values()), default=0), dict[str, list[Any]]()
     for row in journal.of("hold").values():
         if row.number < last and "history" in row.body:
-            found.setdefault(row.body["ticker"], []).append(row.body)
-    return found
+            accepted.setdefault(row.body["ticker"], []).append(row.body)
+    return accepted
 
 
 def _past(market: Market, record: MarketRecord, asked: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:
@@ -151,10 +151,10 @@ def _past(market: Market, record: MarketRecord, asked: Mapping[str, list[dict[st
     return ratios
 
 
-def _total(factor: float, past: float, found: Readjustment, has_bars: bool) -> tuple[float, bool]:
+def _total(factor: float, past: float, change: Readjustment, has_bars: bool) -> tuple[float, bool]:
     """Return the factor to a file's units by the bars before and after the opening, and whether the former changed
     otherwise."""
-    total = factor * found.ratio
+    total = factor * change.ratio
     if math.isnan(past):
         return total, True
     if not has_bars or abs(math.log(past / total)) <= min(abs(math.log(past / factor)), _NEAR):

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import numpy as np
 
 from data.record import MARKET, data_fingerprint
-from training.commands.table import PaperReplayArguments, require_spent
 from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.folder import CHAMPION
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
+from utils.config.kinds import require_spent
 from utils.errors import ConfigError
 from utils.progress import progress
 from utils.runs.durable import new_directory
@@ -23,28 +23,28 @@ REPLAY = "replay"
 """Folder of the account that walks the sessions, within that of the account whose champion and rules it has."""
 
 
-def replay(account: Account, arguments: PaperReplayArguments) -> str:
-    """Walk sessions of the data, by default the champion's validation days, and compare with the backtest.
+def replay(account: Account, first: str | None, last: str | None, *, spends_look: bool) -> str:
+    """Walk sessions, by default the champion's validation days, and compare the account with its backtest.
 
     The account is read from its journal anew for each session, as by `paper step`. A look at the holdout is entered
     into the ledger of the folder of runs before anything is walked.
 
     Returns:
-        What was walked and earned, what the comparison found, and where the page is.
+        The sessions and returns, the result of the comparison, and the path of the page.
 
     Raises:
-        ConfigError: there are no such sessions, or they are of the holdout and --spend-look was not given.
+        ConfigError: there are no such sessions, or they are of the holdout, whose look was not to be spent.
     """
     dates, splits = account.market.dates.astype("datetime64[D]").astype(str), account.market.splits
-    first = arguments.from_ or dates[splits.validation.first]
-    last = arguments.to or dates[splits.validation.last if first <= dates[splits.validation.last] else -1]
+    first = first or dates[splits.validation.first]
+    last = last or dates[splits.validation.last if first <= dates[splits.validation.last] else -1]
     days = np.flatnonzero((dates >= first) & (dates <= last)).tolist()
     if len(days) < 2:
         raise ConfigError(
             f"expected two sessions or more from {dates[0]} to {dates[-1]}, as 2014-11-10, got {first} to {last}"
         )
     if days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
-        require_spent(arguments.spend_look)
+        require_spent(spends_look)
         _enter(account, dates[days[0]], dates[days[-1]])
     folder = account.path / REPLAY
     with new_directory(folder) as fresh:

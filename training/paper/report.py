@@ -88,7 +88,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
         said = answers[order.id].body if order.id in answers else {"status": "unknown"}
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})
-    held = ("ticker", "shares", "entry_price", "last_price", "target_price", "sessions_held")
+    names = ("ticker", "shares", "entry_price", "last_price", "target_price", "sessions_held")
     filled, factors = ("side", "ticker", "shares", "price", "reason"), units(journal)
     days, positions = range(book.last, book.start - 1, -1), book.positions(book.last)
     fills = [{"session": book.date(day)} | _cells(fill, *filled) for day in days for fill in book.fills(day)]
@@ -97,7 +97,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     notes = sorted(noted, key=lambda row: row.number)
     return {
         "Orders for the next session": orders,
-        "Positions": [_cells(one.holding.in_units(factors.get(one.holding.ticker, 1.0)), *held) for one in positions],
+        "Positions": [_cells(one.holding.in_units(factors.get(one.holding.ticker, 1.0)), *names) for one in positions],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
             {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]

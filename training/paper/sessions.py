@@ -1,4 +1,4 @@
-"""Which days are sessions, by an exchange's calendar or by the data alone."""
+"""Sessions: days of trading by an exchange's calendar, or by the data alone."""
 
 from dataclasses import dataclass
 from datetime import datetime

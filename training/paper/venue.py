@@ -1,4 +1,4 @@
-"""What an account asks of the place where its orders are executed, and the embedded venue `paper`."""
+"""Venues: the interface to the place where orders are executed, and the embedded venue `paper`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +38,7 @@ class Order:
     is_own: bool
     """The agents decided it; the others are sales by the rules, or the basket's."""
     request: dict[str, str] | None = None
-    """What a broker is asked for, see `alpaca_requests`."""
+    """Request to a broker, see `alpaca_requests`."""
     is_of_basket: bool = False
 
     @property
@@ -89,7 +89,7 @@ class Statement:
     basket: float
     """Equity of the basket."""
     whole: float
-    """What the account is worth."""
+    """Equity of the account."""
     basket_positions: dict[str, float] = field(default_factory=dict)
     """Shares by ticker, at a broker: the embedded venue needs no record of them."""
 

@@ -13,16 +13,17 @@ import torch
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
-from training.commands.table import require_spent, run_defaults
 from training.evaluation.baselines import BASKET, CHAMPION, RANDOM
 from training.evaluation.export import entered, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.play import OwnAccount, account_of_agent, followed, play_held, play_judged
+from training.evaluation.measures import followed
+from training.evaluation.play import OwnAccount, account_of_agent, play_held, play_judged
 from training.evaluation.stage import stage_of
 from training.policies.accounts import account_of, has_code
+from training.run.arguments import run_defaults
 from training.run.market import load_market as market_of_settings
 from training.run.saved import SavedRun
-from utils.config.kinds import RUNS
+from utils.config import kinds
 from utils.config.settings import from_dict, read_settings
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
@@ -78,16 +79,16 @@ class Judgement:
     @property
     def verdict(self) -> dict[str, str]:
         """The verdict on each policy, in a sentence."""
-        return {name: found.sentence for name, found in self.evaluations.items()}
+        return {name: evaluation.sentence for name, evaluation in self.evaluations.items()}
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row for each policy and baseline, the measures of `METRICS` as columns, and the rank IC."""
         rows = dict[str, dict[str, float | None]]()
-        for name, found in self.evaluations.items():
-            for policy, measures in found.policies.items():
+        for name, evaluation in self.evaluations.items():
+            for policy, measures in evaluation.policies.items():
                 label = f"{RANDOM}, {name}" if policy == RANDOM and len(self.evaluations) > 1 else policy
-                rank = found.coefficients.get(policy, (None, None))[1]
+                rank = evaluation.coefficients.get(policy, (None, None))[1]
                 if policy == name or label not in rows:  # beside others it is shown without its scores
                     values = {key: one.value for key, one in measures.items()}
                     rows[label] = {**values, "rank_ic": rank.mean if rank else None}
@@ -96,22 +97,22 @@ class Judgement:
     @cached_property
     def equity(self) -> pd.DataFrame:
         """Equity of one account that reinvests, days by policies; of random selections the mean of the first's."""
-        curves, found = dict[str, Any](), [*self.evaluations.values()]
-        for one in found:
+        curves, evaluations = dict[str, Any](), [*self.evaluations.values()]
+        for one in evaluations:
             curves |= {name: equity for name, equity in one.equity.items() if name not in curves}
-        return pd.DataFrame(curves, index=pd.DatetimeIndex(found[0].dates, name="date"))
+        return pd.DataFrame(curves, index=pd.DatetimeIndex(evaluations[0].dates, name="date"))
 
     @property
     def trades(self) -> pd.DataFrame:
         """All trades of the policies, a row each, with the `policy`."""
-        return pd.concat([found.trades for found in self.evaluations.values()], ignore_index=True)
+        return pd.concat([one.trades for one in self.evaluations.values()], ignore_index=True)
 
     def save_page(self, folder: Path | str) -> list[Path]:
         """Write page, results, trades and equity of each policy into FOLDER/NAME; return the pages."""
-        for name, found in self.evaluations.items():
+        for name, evaluation in self.evaluations.items():
             place = Path(folder) / name
             place.parent.mkdir(parents=True, exist_ok=True)
-            write_evaluation(found, place)
+            write_evaluation(evaluation, place)
         return [Path(folder) / name / REPORT for name in self.evaluations]
 
 
@@ -124,7 +125,7 @@ def judge(
     judging: EvaluationConfig | None = None,
     is_continuous: bool = False,
     spend_look: bool = False,
-    runs_dir: Path | str = RUNS,
+    runs_dir: Path | str = kinds.RUNS,
     command: str = "",
 ) -> Judgement:
     """Judge policies on the days of a split.
@@ -140,7 +141,7 @@ def judge(
         DataError: a policy fails or looks ahead; or there are no such days.
     """
     if split == "holdout":
-        require_spent(spend_look)
+        kinds.require_spent(spend_look)
     days, config = getattr(market.market.splits, split), market.config
     if not days.days:
         raise ConfigError("expected a holdout, got data all of which are used; leave --split out")
@@ -148,38 +149,38 @@ def judge(
     env = Portfolio.on(market.market, config.env, market.device)
     basket = market.run.basket if market.run else None
     stage = stage_of(market.market, market.planted_scores, env, days, judging, basket, is_continuous=is_continuous)
-    held = play_held(stage.setup)
-    if taken := {*policies} & {CHAMPION, RANDOM, *held, *stage.rules}:
+    baskets = play_held(stage.setup)
+    if taken := {*policies} & {CHAMPION, RANDOM, *baskets, *stage.rules}:
         raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
     accounts = {name: account_of(name, policy, stage) for name, policy in policies.items()}
-    beside = {name: own.curves for name, own in accounts.items()}
+    beside = {name: account.curves for name, account in accounts.items()}
     if market.run is not None:
-        own = account_of_agent(stage.setup, market.run.champion)
-        beside[CHAMPION] = followed(own.curves, held[BASKET], own.share, config.env.exposure)
-    found = {}
-    for name, own in accounts.items():
+        account = account_of_agent(stage.setup, market.run.champion)
+        beside[CHAMPION] = followed(account.curves, baskets[BASKET], account.share, config.env.exposure)
+    evaluations = {}
+    for name, account in accounts.items():
         others = {other: curves for other, curves in beside.items() if other != name}
         generator = named_generator(config.seed, "evaluation")
         played = play_judged(
             stage.setup,
             name,
-            own,
+            account,
             stage.rules,
             random_selections=judging.random_pickers,
             generator=generator,
             beside=others,
         )
-        label = f"{name}-{_digest(own)}"
+        label = f"{name}-{_digest(account)}"
         one = Evaluation(
             label, split, config, market.market, played, variants, command, has_code=has_code(policies[name])
         )
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = entered(one, Path(runs_dir))
-        found[name] = one
-    return Judgement(found)
+        evaluations[name] = one
+    return Judgement(evaluations)
 
 
-def _digest(own: OwnAccount) -> str:
+def _digest(account: OwnAccount) -> str:
     """Return what tells a policy from others that traded otherwise on these days."""
-    return hashlib.sha256(own.curves.equity.round(2).tobytes()).hexdigest()[:8]
+    return hashlib.sha256(account.curves.equity.round(2).tobytes()).hexdigest()[:8]

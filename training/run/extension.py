@@ -23,10 +23,10 @@ def inheritance(path: Path) -> Checkpoint | None:
 
     Raises ConfigError where it is damaged.
     """
-    found = load_latest(path / INHERITED)
-    if found is None and list_checkpoints(path / INHERITED):
+    checkpoint = load_latest(path / INHERITED)
+    if checkpoint is None and list_checkpoints(path / INHERITED):
         raise ConfigError(f"expected what a run inherited in {path / INHERITED}, got a damaged checkpoint; extend anew")
-    return found
+    return checkpoint
 
 
 def bequeath(inherited: Checkpoint, trainer: ERLTrainer) -> None:

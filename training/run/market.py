@@ -48,11 +48,11 @@ def with_own_features(market: Market, path: Path | None, audits: bool) -> Market
     """
     if path is None:
         return market
-    own, digest = read_features(path)
+    functions, digest = read_features(path)
     if audits:
-        logger.info("proving that %d own features of %s do not look ahead", len(own), path.name)
-        audit_features(own, market.wide(), np.random.default_rng(0))
-    columns = {**market.columns, **own_columns(own, market.wide())}
+        logger.info("proving that %d own features of %s do not look ahead", len(functions), path.name)
+        audit_features(functions, market.wide(), np.random.default_rng(0))
+    columns = {**market.columns, **own_columns(functions, market.wide())}
     return with_features(dataclasses.replace(market, columns=columns, own_features=digest))
 
 

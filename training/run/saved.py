@@ -50,12 +50,12 @@ class SavedRun:
     @property
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
-        found = {BEST_AGENT: self.best_agent, CLOSED: self.closed_form}
-        return {name: agent for name, agent in found.items() if agent is not None}
+        agents = {BEST_AGENT: self.best_agent, CLOSED: self.closed_form}
+        return {name: agent for name, agent in agents.items() if agent is not None}
 
     @cached_property
     def basket(self) -> Basket:
-        """What the champion holds with the capital that does not follow it."""
+        """Return the basket for the capital that does not follow the champion."""
         return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
 
     @property

@@ -47,8 +47,9 @@ def market_lines(config: Config, market: Market) -> str:
         f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
         for name, span in spans.items()
     )
-    own = [one.name for one in market.features if one.name not in CATALOGUE]
-    named = f", {len(own)} of them columns: {', '.join(own[:_NAMED])}{', ...' * (len(own) > _NAMED)}" if own else ""
+    added = [one.name for one in market.features if one.name not in CATALOGUE]
+    names = ", ".join(added[:_NAMED]) + ", ..." * (len(added) > _NAMED)
+    named = f", {len(added)} of them columns: {names}" if added else ""
     is_sample = stocks > MOST_STOCKS and not config.evaluation.basket
     basket = f"\nBasket: {SAMPLE} of these {stocks} stocks, drawn from the seed" if is_sample else ""
     return (
@@ -168,13 +169,13 @@ def _block(head: str, lines: Mapping[str, object]) -> str:
 def _learning(learning: Mapping[str, Any]) -> str:
     """Return the losses of the networks, and what the elites earn and pay for capital."""
     losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in LOSSES)
-    parts = [f"losses: {', '.join(losses)}" if "gain_loss" in learning else "not trained"]
-    parts.append(f"elites earned {_percent(learning['elite_profit_percent'])} an episode")
-    parts.append(f"a session's capital costs them {_percent(learning['price_of_capital'], '')} where all is invested")
-    parts.append(f"exploration noise {learning['noise_scale']:.2f}")
+    texts = [f"losses: {', '.join(losses)}" if "gain_loss" in learning else "not trained"]
+    texts.append(f"elites earned {_percent(learning['elite_profit_percent'])} an episode")
+    texts.append(f"a session's capital costs them {_percent(learning['price_of_capital'], '')} where all is invested")
+    texts.append(f"exploration noise {learning['noise_scale']:.2f}")
     if skipped := learning.get("skipped_updates", 0):
-        parts.append(f"{skipped:,.0f} updates skipped")
-    return "; ".join(parts)
+        texts.append(f"{skipped:,.0f} updates skipped")
+    return "; ".join(texts)
 
 
 def _percent(value: float | None, sign: str = "+") -> str:

@@ -49,11 +49,11 @@ def basket_orders(
     """
     place = {column: stock for stock, column in enumerate(basket.columns.tolist())}
     shares, last = torch.zeros(2, 1, basket.bars.stocks, dtype=torch.float64)
-    for held in holdings:
-        shares[0, place[held.column]], last[0, place[held.column]] = held.shares, held.last_price
+    for holding in holdings:
+        shares[0, place[holding.column]], last[0, place[holding.column]] = holding.shares, holding.last_price
     has_bar = basket.bars.tradable[None, day].cpu()
     close = basket.bars.quotes.view(-1, basket.bars.stocks, 3)[None, day, :, 2].double().cpu()
-    first = min((held.entry_day for held in holdings), default=day + 1)
+    first = min((holding.entry_day for holding in holdings), default=day + 1)
     traded = torch.zeros_like(shares)
     if (day + 1 - first) % REBALANCING_SESSIONS == 0:
         money = torch.tensor([cash], dtype=torch.float64)

@@ -93,12 +93,12 @@ def broker_orders(
         DataError: as `for_brokers`.
     """
     orders = []
-    for held in holdings:
-        when: When = "sale" if held.ticker in sales else "close" if held.is_due(rules) else "target"
-        limit = _tick(held.target_price, ROUND_UP) if when == "target" else None
-        stop = _tick(held.stop_price(rules), ROUND_DOWN) if when == "target" else None
-        known, shares = order_id(name, date, held.ticker, "sell"), math.floor(held.shares + _ROUNDING)
-        orders.append(BrokerOrder(held.ticker, shares, when, known, limit, stop))
+    for holding in holdings:
+        when: When = "sale" if holding.ticker in sales else "close" if holding.is_due(rules) else "target"
+        limit = _tick(holding.target_price, ROUND_UP) if when == "target" else None
+        stop = _tick(holding.stop_price(rules), ROUND_DOWN) if when == "target" else None
+        known, shares = order_id(name, date, holding.ticker, "sell"), math.floor(holding.shares + _ROUNDING)
+        orders.append(BrokerOrder(holding.ticker, shares, when, known, limit, stop))
     for ticker, size in purchases.items():
         orders.append(BrokerOrder(ticker, math.floor(size), "open", order_id(name, date, ticker, "buy")))
     return for_brokers(orders)

@@ -91,7 +91,7 @@ class Holding:
     def is_due(self, rules: EnvironmentConfig) -> bool:
         """Return whether the position is sold at the next close at the latest."""
         is_over = self.sessions_held >= rules.longest_holding - 1 or self.stop_day(rules) is not None
-        return is_over or self.days_without_bar >= rules.max_days_without_bar
+        return is_over or bool(orders.is_delisted(torch.tensor(self.days_without_bar), rules))
 
 
 def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = ()) -> list[Holding]:
@@ -102,17 +102,17 @@ def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = 
     Raises:
         DataError: the file cannot be read, or a row is no position of this market at that day.
     """
-    where, held = str(path), dict[tuple[str, bool], Holding]()
+    where, by_key = str(path), dict[tuple[str, bool], Holding]()
     try:
         for line, row in _rows(path, market).items():
             where = f"line {line} of {path}"
             holding = _holding(row, market, day, basket)
-            if (key := (holding.ticker, holding.is_of_basket)) in held:
+            if (key := (holding.ticker, holding.is_of_basket)) in by_key:
                 raise ValueError(f"{holding.ticker} a second time")
-            held[key] = holding
+            by_key[key] = holding
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"expected positions with {','.join(COLUMNS)} in {where}, got {error}; mend it") from None
-    return list(held.values())
+    return list(by_key.values())
 
 
 def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
@@ -177,5 +177,5 @@ def session(date: str, market: Market, name: str) -> int:
 def position_features(holdings: Sequence[Holding], rules: EnvironmentConfig) -> Tensor:
     """Describe the positions as the environment observes them at the close: (K, 6) float32."""
     names = ("sessions_held", "entry_price", "last_price", "target_price", "value", "days_without_bar")
-    columns = torch.tensor([[getattr(held, name) for held in holdings] for name in names], dtype=torch.float64)
+    columns = torch.tensor([[getattr(holding, name) for holding in holdings] for name in names], dtype=torch.float64)
     return orders.position_features(rules, **dict(zip(names, columns, strict=True)))

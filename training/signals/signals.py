@@ -35,7 +35,7 @@ class Order:
     value: float
     """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
     expected_percent: float
-    """What it is expected to gain until it is sold, after costs, percent of its value."""
+    """Expected gain until it is sold, after costs, percent of its value."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -131,7 +131,7 @@ def decide(
 def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: int) -> list[Order]:
     """Return the orders with the inputs that moved their forecasts most."""
     columns = [market.tickers.index(order.ticker) for order in orders]
-    moved = [[*found.items()][:_REASONS] for found in agent.contributions(market, day, columns)] if orders else []
+    moved = [[*reasons.items()][:_REASONS] for reasons in agent.contributions(market, day, columns)] if orders else []
     texts = (", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in moved)
     return [replace(order, moved_by=text) for order, text in zip(orders, texts, strict=True)]
 
@@ -177,17 +177,17 @@ def make_signals(
     least = max(peak, rules.initial_capital, equity) * (1 - rules.drawdown_lock / 100)
     is_locked = rules.drawdown_lock > 0 and equity <= least
     capital, share = rules.exposure * rules.initial_capital, agent.share
-    held = [holding for holding in holdings if holding.is_of_basket]
+    kept = [holding for holding in holdings if holding.is_of_basket]
     positions = [holding for holding in holdings if not holding.is_of_basket]
-    unspent = (1.0 - share) * capital - sum(holding.value for holding in held) * rules.purchase_factor
+    unspent = (1.0 - share) * capital - sum(holding.value for holding in kept) * rules.purchase_factor
     for_basket = min(max(0.0, unspent), cash)
     own_cash = max(0.0, cash - for_basket - (rules.initial_capital - capital))
     own_equity = own_cash + sum(holding.shares * holding.last_price for holding in positions)
-    own = replace(rules, initial_capital=max(1.0, own_equity))
-    orders, sales = decide(agent, market, day, own, own_cash, positions)
+    own_rules = replace(rules, initial_capital=max(1.0, own_equity))
+    orders, sales = decide(agent, market, day, own_rules, own_cash, positions)
     if share > 0:
         orders = _explained(orders, agent, market, day)
-    bought = basket_orders(basket, market, day, rules, 0.0 if is_locked else for_basket, held) if share < 1 else None
+    bought = basket_orders(basket, market, day, rules, 0.0 if is_locked else for_basket, kept) if share < 1 else None
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),

@@ -93,12 +93,12 @@ def _distribution(name: str, table: Mapping[str, Any]) -> BaseDistribution:
             warnings.simplefilter("error")  # such as that about a step that does not divide the range
             if "choices" in table:
                 choices = tuple(dict.fromkeys(map(checked, table["choices"])))
-                found: BaseDistribution = CategoricalDistribution(**{**table, "choices": choices})
+                result: BaseDistribution = CategoricalDistribution(**{**table, "choices": choices})
             else:
                 ends = {end: checked(table[end]) for end in ("low", "high")}
-                found = (IntDistribution if isinstance(ends["low"], int) else FloatDistribution)(**{**table, **ends})
-            if not found.single():
-                return found
+                result = (IntDistribution if isinstance(ends["low"], int) else FloatDistribution)(**{**table, **ends})
+            if not result.single():
+                return result
     except (ArithmeticError, LookupError, TypeError, ValueError, Warning) as error:
         reason = first_line(error)
     raise ConfigError(

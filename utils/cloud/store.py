@@ -40,8 +40,8 @@ class ObjectStore(ABC):
 
     def list(self, prefix: str) -> dict[str, float]:
         """Return sorted safe names -> time stored (s, UTC) below a prefix that is empty or ends in a slash."""
-        found = sorted(self._list(self._prefix + prefix))
-        return {full.removeprefix(self._prefix): time for full, time in found if is_safe(full)}
+        objects = sorted(self._list(self._prefix + prefix))
+        return {full.removeprefix(self._prefix): time for full, time in objects if is_safe(full)}
 
     @abstractmethod
     def delete(self, name: str) -> None:

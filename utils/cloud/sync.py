@@ -181,9 +181,9 @@ class CloudSync:
 
 def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
     """Return the file names of each generation of a run, complete or not."""
-    found: dict[int, set[str]] = {}
+    files: dict[int, set[str]] = {}
     for name in store.list(f"{run}/{CHECKPOINTS}/"):
         folder, _, file = name.removeprefix(f"{run}/{CHECKPOINTS}/").partition("/")
         if file and (generation := generation_of(folder)) is not None:
-            found.setdefault(generation, set()).add(file)
-    return found
+            files.setdefault(generation, set()).add(file)
+    return files

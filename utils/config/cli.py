@@ -94,13 +94,13 @@ def parse_command(
         _parser(name, command, defaults, lists(name, is_whole), is_whole=is_whole).print_help()
         raise SystemExit(0)
     try:
-        found, rest = _parser(name, command, defaults).parse_known_args(words)
+        parsed, rest = _parser(name, command, defaults).parse_known_args(words)
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from None
     if rest:
         wrong, flags = rest[0].partition("=")[0], [setting.flag for setting in known.values()]
         raise ConfigError(f"expected a known flag, got {wrong!r}{hint(wrong, flags, '; see --help')}")
-    values = vars(found)
+    values = vars(parsed)
     if settings is not None and "config" in values:
         stated = read_settings(Path(values["config"]))
         values = {key.replace("-", "_"): value for key, value in stated.items()} | values

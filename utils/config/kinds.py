@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from utils.errors import ConfigError
+
 
 class Mark(Enum):
     """Properties of a setting besides its type."""
@@ -78,3 +80,12 @@ SettingsFile = Annotated[
     InputFile,
     Field(description="TOML file of settings, a table per concern ([env] cost_bps = 5), or a run's config.json."),
 ]
+
+
+def require_spent(is_spent: bool) -> None:
+    """Raise ConfigError unless a look at the holdout was asked for."""
+    if not is_spent:
+        raise ConfigError(
+            "expected --spend-look for days of the holdout, got none; each look is recorded and leaves them less "
+            "independent: give it for a look on purpose, or stay on validation days"
+        )

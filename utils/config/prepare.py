@@ -48,10 +48,10 @@ class Choices:
 
     def places(self, titles: Sequence[str]) -> dict[str, int]:
         """Return the places of named columns among these titles, by role; those to ignore under names of their own."""
-        names, found = [title.strip().casefold() for title in titles], dict[str, int]()
+        names, places = [title.strip().casefold() for title in titles], dict[str, int]()
         for title, role in self.roles.items():
             name = title.casefold()
             place = names.index(name) if name in names else int(title) - 1 if title.isdecimal() else -1
             if 0 <= place < len(names):
-                found[f"ignore {title}" if role == "ignore" else role] = place
-        return found
+                places[f"ignore {title}" if role == "ignore" else role] = place
+        return places

@@ -38,9 +38,9 @@ class Heap:
         holders, known = self.objects, set[int]()
         while holders:
             referents = gc.get_referents(*holders)
-            found = {id(item): item for item in referents if type(item) in kinds and not is_tracked(item)}
-            holders = [item for key, item in found.items() if key not in known]
-            known |= found.keys()
+            items = {id(item): item for item in referents if type(item) in kinds and not is_tracked(item)}
+            holders = [item for key, item in items.items() if key not in known]
+            known |= items.keys()
             self.objects += holders
         tensors, arrays = _family(torch.Tensor), _family(np.ndarray)
         self.tensors = [item for item in self.objects if type(item) in tensors]
@@ -69,14 +69,14 @@ class Heap:
 
         The size is that of the memory, not of one view of it, and of a container without its items.
         """
-        found = find_storages([*self.arrays, *self.tensors])
+        storages = find_storages([*self.arrays, *self.tensors])
         sized = [item for item in self.objects if type(item) in _SIZED]
-        found += zip(map(sys.getsizeof, sized), sized, sized, strict=True)
-        found = sorted((one for one in found if one[0] >= min_mb * MB), key=lambda one: -one[0])[:MAX_LISTED]
+        storages += zip(map(sys.getsizeof, sized), sized, sized, strict=True)
+        storages = sorted((one for one in storages if one[0] >= min_mb * MB), key=lambda one: -one[0])[:MAX_LISTED]
         known = set(map(id, self.objects))  # anything else, such as these lists, is our own
         return [
             {"mb": size / MB, "object": _describe(owner), "held by": _held_by(item, known)}
-            for size, owner, item in found
+            for size, owner, item in storages
         ]
 
 
@@ -92,12 +92,12 @@ def count_kinds() -> dict[str, int]:
 
 def _family(*kinds: type) -> set[type]:
     """Return types with all that are derived from them."""
-    found, more = set[type](), list(kinds)
+    family, more = set[type](), list(kinds)
     while more:
-        if (kind := more.pop()) not in found:
-            found.add(kind)
+        if (kind := more.pop()) not in family:
+            family.add(kind)
             more += type.__subclasses__(kind)
-    return found
+    return family
 
 
 def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
@@ -115,7 +115,7 @@ def find_storages(items: Iterable[Any]) -> list[tuple[int, Any, Any]]:
 
     Memory of an array that a tensor shows is the array's.
     """
-    found: dict[tuple[str, int], tuple[int, Any, Any]] = {}
+    storages: dict[tuple[str, int], tuple[int, Any, Any]] = {}
     with torch._C.DisableTorchFunctionSubclass():
         for item in items:
             owner = item
@@ -130,9 +130,9 @@ def find_storages(items: Iterable[Any]) -> list[tuple[int, Any, Any]]:
                     storage = owner.untyped_storage()
                     place, size = (str(storage.device), storage.data_ptr()), storage.nbytes()
             if place[1] and size:
-                largest, known, first = found.get(place, (0, owner, item))
-                found[place] = max(size, largest), owner if issubclass(type(known), torch.Tensor) else known, first
-    return list(found.values())
+                largest, known, first = storages.get(place, (0, owner, item))
+                storages[place] = max(size, largest), owner if issubclass(type(known), torch.Tensor) else known, first
+    return list(storages.values())
 
 
 def _describe(item: Any) -> str:

@@ -57,8 +57,8 @@ def free_memory_mb() -> float:
 def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, MiB."""
     # On Linux getrusage begins with the peak of the process that started this one; VmHWM does not.
-    if found := re.search(r"^VmHWM:\s+(\d+)", _read(_STATUS), re.MULTILINE):
-        return int(found[1]) / 1024
+    if match := re.search(r"^VmHWM:\s+(\d+)", _read(_STATUS), re.MULTILINE):
+        return int(match[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB  # macOS counts bytes
 
 

@@ -65,14 +65,14 @@ def name_to_resume(asked: str, runs_dir: Path, store: Listing | None, kind: Kind
     """
     if asked != LATEST:
         return asked
-    found = standings(files_of_runs(runs_dir), kind)
-    if not found and store is not None:
-        found = standings(store.list(""), kind)
-    if not found:
+    runs = standings(files_of_runs(runs_dir), kind)
+    if not runs and store is not None:
+        runs = standings(store.list(""), kind)
+    if not runs:
         where = f"{runs_dir}{'' if store is None else ' or in the cloud'}"
         message = f"expected a {kind.noun} to resume in {where}, got none"
         raise ConfigError(f"{message}; start one without --resume, or name another --runs-dir")
-    return max(found).name
+    return max(runs).name
 
 
 def standings(files: Mapping[str, float], kind: Kind = Kind()) -> list[Standing]:
@@ -81,13 +81,13 @@ def standings(files: Mapping[str, float], kind: Kind = Kind()) -> list[Standing]
     for path, when in files.items():
         run, _, name = path.partition("/")
         by_run[run][name] = when
-    found = []
+    runs = []
     for run, times in by_run.items():
         if kind.begin in times:
             progressed = max(when for name, when in times.items() if name == kind.begin or name.endswith(METRICS))
             is_accepted = any(name != kind.begin and name.endswith((".json", METRICS)) for name in times)
-            found.append(Standing(times.get(kind.end, -math.inf) < progressed, is_accepted, progressed, run))
-    return found
+            runs.append(Standing(times.get(kind.end, -math.inf) < progressed, is_accepted, progressed, run))
+    return runs
 
 
 def files_of_runs(runs: Path) -> dict[str, float]:

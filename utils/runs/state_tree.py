@@ -33,8 +33,8 @@ def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
 def misfit(saved: Any, like: Any, name: str = "state") -> str:
     """Return what a trainer in state `like` cannot take over from a saved state; empty if it can take over all.
 
-    What both hold must be of one kind, tensors of one shape and type, without NaN. Missing parts are for the trainer to
-    miss, so that it can do without those that earlier versions did not save.
+    Values under keys of both must be of one kind, tensors of one shape and type, without NaN. Missing keys are left to
+    `load_state_dict`, which can do without those that earlier versions did not save.
     """
     if isinstance(like, Mapping):
         if not isinstance(saved, Mapping):

@@ -215,16 +215,16 @@ def news(chance: float, worth: float, half_life_days: float, background_std: flo
 
     def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         # The Kalman gain of a surprise, and the drift of news in it by its chance.
-        space, std, found = ar_space(log_phi, background_std, config), config.daily_noise, np.zeros(returns.shape)
+        space, std, drift = ar_space(log_phi, background_std, config), config.daily_noise, np.zeros(returns.shape)
         # Of a surprise only this share is noise, the rest the error in the drift.
         error = space.prediction_variance
         share = std**2 / (std**2 + error)
         spread = max(math.sqrt(share * error), 1e-9)
         for day in range(1, len(returns)):
-            surprise = returns[day] - found[day - 1]
+            surprise = returns[day] - drift[day - 1]
             up, down = (scipy.special.ndtr((sign * share * surprise - limit * std) / spread) for sign in (1.0, -1.0))
-            found[day] = space.persistence * found[day - 1] + (space.gain * surprise + first_drift * (up - down))
-        return found * fading_sum(log_phi, holding_days)
+            drift[day] = space.persistence * drift[day - 1] + (space.gain * surprise + first_drift * (up - down))
+        return drift * fading_sum(log_phi, holding_days)
 
     return PlantedKind(drift, variance, rule, fading_oracle(log_phi))
 

@@ -1,7 +1,7 @@
-"""Agree and ring: a stock's drift is a function of two trends of its own together, of which a weighing tells little.
+"""Agree and ring: a stock's drift is a joint function of two trends of its own, of which no weighing tells much.
 
 `agree`: a stock rises if its short and its long trend agree, up or down, and falls if they do not. `ring`: a stock's
-drift swings with the distance of the two trends from none. What the drift moves is part of the trends of later days.
+drift swings with the distance of the two trends from none. Moves by the drift enter the trends of later days.
 """
 
 import math
