@@ -10,7 +10,8 @@ import pandas as pd
 from data.synthetic.planted import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import RULE
-from training.evaluation.play import EquityCurves, play_rules
+from training.evaluation.measures import EquityCurves
+from training.evaluation.play import play_rules
 from training.evaluation.stage import stage_of
 from training.policies.accounts import account_of
 from training.run.market import load_market
