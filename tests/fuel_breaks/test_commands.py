@@ -42,7 +42,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(real_charts: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one run of four generations; not to be changed."""
     path = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patched:
@@ -93,7 +93,7 @@ def test_the_commands_of_the_docs(folder: Path) -> None:
     (drawn,) = (folder / RUN).glob("tile-test-*")
     for path in (drawn / "breaks.png", drawn / "burn_probability.png", folder / RUN / "learning.png"):
         with Image.open(path) as image:
-            assert image.width > 600 and len(image.convert("RGB").getcolors(2**24) or []) > 20, path
+            assert image.width > 100 and len(image.convert("RGB").getcolors(2**24) or []) > 20, path
     with Image.open(drawn / "fire.gif") as image:
         assert getattr(image, "n_frames", 1) == 25
 
