@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.synthetic.planted import PLANTED_KINDS
@@ -224,6 +224,7 @@ def test_settings_beside_one_that_is_named_keep_their_defaults() -> None:
     assert settings.env.scenarios.reward_ignitions_per_wind == default.env.scenarios.reward_ignitions_per_wind == 20
 
 
+@settings(max_examples=40)
 @given(command_lines())
 def test_a_run_is_repeated_from_the_settings_in_its_folder(line: tuple[list[str], dict[str, Any]]) -> None:
     settings = parse(*line[0]).arguments.settings

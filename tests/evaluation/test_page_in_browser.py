@@ -32,7 +32,7 @@ LAYOUT = """({
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def pages(real_charts: None, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("pages")
     for name, evaluation in (("plain", case()), ("hostile", named(" ".join(HOSTILE)))):
         write_document(render(evaluation), folder / f"{name}.html")

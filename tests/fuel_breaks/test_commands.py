@@ -42,7 +42,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(real_charts: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one run of four generations; not to be changed."""
     path = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patched:
