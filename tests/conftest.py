@@ -85,6 +85,14 @@ def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def restore_handlers() -> Iterator[None]:
+    """Leave no handler that writes to a run of a module's tests, whose folder is gone, to the next module's."""
+    handlers = logging.getLogger().handlers[:]
+    yield
+    logging.getLogger().handlers[:] = handlers
+
+
 @pytest.fixture
 def restore_process(small_heap: None) -> Iterator[None]:
     """Undo what a run sets for its process: threads and log handlers."""
