@@ -27,7 +27,9 @@ _FEW = 30
 """Positions up to which each is drawn as a dot."""
 _LEGEND_CHARS = 22
 _CELL = (7.0, 4.4)
-"""Inches of a chart with its legend, title and note."""
+"""Inches of a chart with its legend, title and note, if the legend is no higher."""
+_TITLES = 0.6
+"""Inches above a legend."""
 _RC: Any = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "charts"}
 
 
@@ -49,14 +51,15 @@ def svg_address(charts: Sequence[Chart]) -> str:
 def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None = None) -> Figure:
     columns = min(len(charts), 2)
     rows = -(-len(charts) // columns)
-    width, height = columns * _CELL[0], rows * _CELL[1] + 0.4 * (bool(title) + bool(note))
+    cell = max(_CELL[1], *(_TITLES + _legend_inches(chart) for chart in charts))
+    width, height = columns * _CELL[0], rows * cell + 0.4 * (bool(title) + bool(note))
     figure = new_figure(width, height, title, note)
     # Places that are known beforehand are drawn in half the time of those of a layout engine.
     figure.set_layout_engine("none")
     for place, chart in enumerate(charts):
         row, column = divmod(place, columns)
-        left, bottom = column * _CELL[0] + 0.95, height - 0.4 * bool(title) - (row + 1) * _CELL[1] + 0.8
-        _draw(chart, figure.add_axes((left / width, bottom / height, 3.8 / width, 3.1 / height)))
+        left, bottom = column * _CELL[0] + 0.95, height - 0.4 * bool(title) - (row + 1) * cell + 0.8
+        _draw(chart, figure.add_axes((left / width, bottom / height, 3.8 / width, (cell - 1.3) / height)))
     return figure
 
 
@@ -93,6 +96,12 @@ def _draw(chart: Chart, axes: Axes) -> None:
     axes.set_xlabel(textwrap.fill(chart.note, 95), fontsize=9, style="italic", loc="left", color=INK)
     if chart.lines or chart.bands:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelspacing=0.8)
+
+
+def _legend_inches(chart: Chart) -> float:
+    """Return about how high the legend of a chart is: a line with its last value below each name."""
+    names = [_wrapped(name) for name in (*chart.lines, *chart.bands)]
+    return sum(0.17 * (name.count("\n") + 2) + 0.11 for name in names)
 
 
 def _wrapped(label: str) -> str:

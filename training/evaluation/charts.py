@@ -143,7 +143,10 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
 
 def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
     """Return the equity that a chart can show apart: tables have all policies."""
-    return {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
+    shown = {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
+    if np.array_equal(shown.get(baselines.ALL_ORDERS, ()), shown[evaluation.judged]):  # all of the capital is theirs
+        del shown[baselines.ALL_ORDERS]
+    return shown
 
 
 def gain_percent(equity: FloatArray) -> FloatArray:
