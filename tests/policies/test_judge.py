@@ -1,6 +1,8 @@
 """Policies of anybody against what is known of them: equal rules earn equal money, and leaks are named."""
 
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,16 @@ def of_validation(market: TradedMarket, scores: pd.DataFrame) -> pd.DataFrame:
     """Scores without training days, so that nothing is tuned on them."""
     first = market.market.dates[market.market.splits.validation.first]
     return scores[scores.index >= first]
+
+
+def test_it_is_told_from_which_score_on_a_policy_was_followed(
+    market: TradedMarket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A policy that lost on training days is hardly followed, which its profit alone does not tell."""
+    with caplog.at_level(logging.INFO, "training.policies"):
+        judgement = judge(market, {"drift": drift}, judging=QUICK)
+    (told,) = (record.getMessage() for record in caplog.records if record.name == "training.policies.accounts")
+    assert re.fullmatch(rf"drift: bought above \S+ and sold below \S+, .*; {len(judgement.trades)} trades on .*", told)
 
 
 def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:

@@ -1,5 +1,6 @@
 """The accounts of policies that are not this program's: scores, trades, functions of bars, and classes that act."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.errors import DataError, first_line
 
+logger = logging.getLogger(__name__)
 Array = NDArray[np.float32]
 WEIGHTS = "weights"
 """Value of a function's attribute `returns` that makes its frame one of target weights."""
@@ -52,8 +54,12 @@ def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
             "less their median"
         )
     act = score_policy(setup.env, rule, setup.judged)
-    scores = judged.astype(np.float64)
-    return account_by(setup, lambda step: step_by(setup.env, act, step), scores)
+    account = account_by(setup, lambda step: step_by(setup.env, act, step), judged.astype(np.float64))
+    logger.info(
+        "%s: bought above %.3g and sold below %.3g, which earned most on training days; %d trades on these days",
+        *(name, rule.threshold, rule.keep_above, len(account.trades)),
+    )
+    return account
 
 
 def rule_of(name: str, policy: Any, stage: Stage) -> ScoreRule:
