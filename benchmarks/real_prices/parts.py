@@ -23,7 +23,7 @@ from benchmarks.speed.harness import MemoryGauge
 from data.bars import VOLUME
 from data.features.nine import normalization_stats
 from data.loader import StockDataLoader
-from data.market import Market
+from data.market import Market, with_features
 from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
@@ -72,12 +72,16 @@ class Source:
         config = self.plan.config
         return make_folds(len(self.loader.dates), self.plan.folds, config.split, config.env)
 
-    def market(self, universe: Universe, fold: int) -> Market:
-        """Return the market of a fold, which ends with its last test day: nothing later can be seen."""
+    def market(self, universe: Universe, fold: int, inputs: str) -> Market:
+        """Return the market of a fold, which ends with its last test day: nothing later can be seen.
+
+        Args:
+            inputs: what is read of it, as the setting `split.inputs` says.
+        """
         loader, splits = self.loader, self.folds()[fold]
         days = slice(0, splits.holdout.last + 1)
         columns = np.arange(len(loader.tickers), dtype=np.int64)
-        return Market(
+        market = Market(
             data_array=loader.data_array[days],
             dates=loader.dates[days],
             tickers=loader.tickers,
@@ -87,6 +91,7 @@ class Source:
             input_clip=self.plan.config.split.input_clip,
             volume=None if loader.volume is None else loader.volume[days],
         )
+        return with_features(market) if inputs == "all" else market
 
     def setup(self, universe: Universe, market: Market) -> EvaluationSetup:
         """Return the test windows of a fold's market."""
@@ -108,9 +113,10 @@ def _loaded(data: Path, investable: Path, config: Config) -> StockDataLoader:
 def trained_part(source: Source, universe: Universe, fold: int, seed: int, variant: str) -> Record:
     """Train a population on a fold and play all that is deployed of it on the test days."""
     with _Cost() as cost:
-        market, change = source.market(universe, fold), VARIANTS[variant]
+        change = VARIANTS[variant]
         settings = flatten(to_dict(source.plan.config_of(universe))) | dict(change.settings)
         config = replace(from_dict(settings, Config), seed=seed)
+        market = source.market(universe, fold, config.split.inputs)
         trained = fit(config, market, Budget(generations=config.generations), change.alter)
         setup, forms = source.setup(universe, market), {}
         results = trade_results(setup.env.bars, setup.env.rules, *_judged(setup))
@@ -144,7 +150,7 @@ def _play_form(
 def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     """Fit the supervised baselines on a fold; play them, the simple rules and the held portfolios on its test days."""
     with _Cost() as cost:
-        market, plan = source.market(universe, fold), source.plan
+        market, plan = source.market(universe, fold, source.plan.config.split.inputs), source.plan
         setup = source.setup(universe, market)
         rules, fitted = {}, fit_supervised(market, setup.env, refit_days=plan.rival_refit)
         for name, rival in fitted.items():

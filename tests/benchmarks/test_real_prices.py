@@ -173,9 +173,10 @@ def test_a_fold_sees_nothing_after_its_test_days(planted: tuple[list[str], Path]
     case = planted[1].parent
     source = Source(case / "prices.parquet", case / "few.txt", read_plan(case / "plan.toml"))
     for number, fold in enumerate(source.folds()):
-        market = source.market(source.plan.universes[0], number)
+        market = source.market(source.plan.universes[0], number, "past")
         assert len(market.dates) == len(market.data_array) == fold.holdout.last + 1
         assert market.volume is not None and len(market.volume) == len(market.dates)
+        assert not market.features and source.market(source.plan.universes[0], number, "all").features
 
 
 STEPS, WINDOWS = 12, 4
