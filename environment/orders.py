@@ -68,7 +68,7 @@ def stop_price(entry_price: Price, stop_percent: float) -> Price:
 
 
 def is_delisted(days_without_bar: Tensor, rules: EnvironmentConfig) -> Tensor:
-    """Tell which positions are closed, at their salvage value, because their stock had no bar for so many sessions."""
+    """Tell which positions are closed, at their salvage value, because their stock had no bar for too many sessions."""
     return days_without_bar >= rules.max_days_without_bar
 
 

@@ -32,7 +32,7 @@ class Bet:
 
     @classmethod
     def on_stocks(cls, estimate: float, error: float, spread: float, stocks: float) -> "Bet":
-        """Bet on the ten best of so many stocks, or on the better half of fewer than twenty."""
+        """Bet on the ten best of a number of stocks, or on the better half of fewer than twenty."""
         names = max(1, min(_MOST_NAMES, round(stocks / 2)))
         # Blom's approximation of normal scores.
         score = float(ndtri(1 - (np.arange(1, names + 1) - 0.375) / (max(stocks, names) + 0.25)).mean())

@@ -287,8 +287,9 @@ class ERLTrainer:
         if self.population.updates and (start := self.closed_form) is not None:
             added = played - profits(start)
             result["closed_form"] = agents - float(added.mean())
-            if len(added) > 1:
-                result["added_error"] = float(added.std()) / math.sqrt(len(added))
+            if len(added) > 1:  # windows overlap: there are no more of them than fit side by side
+                apart = min(len(added), max(1, span.days // rules.episode_steps))
+                result["added_error"] = float(added.std()) / math.sqrt(apart)
         return result
 
     def end_training(self) -> None:

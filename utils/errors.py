@@ -40,6 +40,10 @@ class DataError(ProgramError):
     exit_code = 2
 
 
+class LookAheadError(DataError):
+    """A function of bars whose values follow from later ones."""
+
+
 class FileError(ProgramError):
     """A file that cannot be read or written."""
 

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.features.wide import WideBars
-from utils.errors import DataError, first_line
+from utils.errors import DataError, LookAheadError, first_line
 
 Float32Array = NDArray[np.float32]
 OwnFeature = Callable[[WideBars], pd.DataFrame]
@@ -157,7 +157,7 @@ def _require_same(name: str, before: Float32Array, after: Float32Array, bars: Wi
     differs = (np.isnan(before) != np.isnan(after)) | (np.abs(before - after) > _TOLERANCE * np.maximum(scale, 1e-12))
     if differs.any():
         day, ticker = np.argwhere(differs)[0]
-        raise DataError(
+        raise LookAheadError(
             f"expected function {name!r} to follow from bars up to its day, but of {bars.tickers[ticker]} on "
             f"{bars.dates[day]} it was {before[day, ticker]:g} and became {after[day, ticker]:g} with all data after "
             f"{bars.dates[len(before) - 1]} {future}: it looks ahead; mend the function"

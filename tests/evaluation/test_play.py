@@ -23,6 +23,7 @@ from tests.tiny import (
     trending_panel,
     world_of,
 )
+from training.commands.walk_forward import join
 from training.evaluation.baselines import (
     ALL_ORDERS,
     BASKET,
@@ -48,7 +49,6 @@ from training.evaluation.play import (
     EvaluationSetup,
     PlayedPolicies,
     execute_again,
-    join,
     play_agent,
     play_all,
     play_held,

@@ -4,7 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data.synthetic.draw import synthetic_market
+from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from training.evaluation.score_check import TOO_GOOD, ScoreCheck, check_scores
+from utils.config.trader import SyntheticConfig
 
 DAYS, STOCKS, HOLDING = 400, 30, 20
 
@@ -27,6 +30,16 @@ def check(scores: pd.DataFrame, returns: pd.DataFrame) -> ScoreCheck:
 def test_past_returns_are_honest_and_dated_early_they_are_not(window: int, returns: pd.DataFrame) -> None:
     past = returns.rolling(window).sum()
     assert check(past, returns).explained < TOO_GOOD < check(past.shift(-1), returns).explained
+
+
+@pytest.mark.parametrize("kind", PLANTED_KINDS)
+def test_rules_and_oracles_of_built_in_markets_are_honest(kind: str) -> None:
+    config = SyntheticConfig(kind=kind, days=1200, stocks=40)
+    market = synthetic_market(config, 101)
+    returns = pd.DataFrame(np.log(market.close[:, : market.stocks])).diff()
+    known = rule_scores(config, market.bars, HOLDING), oracle_scores(config, market.drift, HOLDING)
+    for scores in known:
+        assert check(pd.DataFrame(scores[:, : market.stocks])[300:], returns[300:]).suspicion == ""
 
 
 @pytest.mark.parametrize("ahead", [1, 5, 20])

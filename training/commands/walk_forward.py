@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from data.market import Market
 from data.record import MARKET
 from data.splits import FoldPlan, Splits, make_folds
@@ -17,7 +19,8 @@ from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.export import FILES, entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
-from training.evaluation.play import join
+from training.evaluation.measures import EquityCurves
+from training.evaluation.play import PlayedPolicies
 from training.run.market import load_market, remember_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
@@ -118,4 +121,29 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         folds=folds,
         evidence=[agent.evidence for agent in champions],
         shares=[agent.share for agent in champions],
+    )
+
+
+def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
+    """Join what policies played on windows that follow one another, perhaps by another champion each.
+
+    Left out is a policy that is not in all results, such as a baseline that could not be fitted in one.
+    """
+    common = [name for name in results[0].curves if all(name in part.curves for part in results)]
+    before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
+    numbered = zip(before, results, strict=False)
+    at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
+    return PlayedPolicies(
+        {name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
+        [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
+        np.concatenate([part.days for part in results]),
+        {
+            bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
+            for bps, levels in at_cost.items()
+        },
+        EquityCurves.joined(part.shifted for part in results),
+        np.concatenate([part.held_profit for part in results]),
+        np.concatenate([part.known_share for part in results]),
+        {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
+        np.concatenate([part.results for part in results]),
     )

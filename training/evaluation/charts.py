@@ -77,13 +77,11 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
 
 
 def rolling_charts(evaluation: Evaluation) -> list[Chart]:
-    """Draw what is invested, by window, and the Sharpe ratio of the last half year where there are so many days."""
+    """Draw what is invested, by window, and, where the days suffice, the Sharpe ratio of the last half year."""
     curves, dates = evaluation.played.curves, evaluation.dates[1:]
-    names, windows = (
-        [name for name in (evaluation.judged, *_COMPARED) if name in curves],
-        evaluation.played.days.shape[1] - 1,
-    )
-    invested = {name: np.repeat(100.0 * curves[name].exposure.mean(axis=0), windows) for name in names}
+    names = [name for name in (evaluation.judged, *_COMPARED) if name in curves]
+    steps = evaluation.played.days.shape[1] - 1
+    invested = {name: np.repeat(100.0 * curves[name].exposure.mean(axis=0), steps) for name in names}
     note = "Mean of each window, share of the equity."
     charts = [Chart("Exposure, %", dates, invested, "{:.0f} %", note=note, colours=colours(evaluation))]
     if len(dates) > _ROLLING:

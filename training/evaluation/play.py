@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -302,47 +302,70 @@ def play_all(
     others: Mapping[str, DDPGAgent] | None = None,
 ) -> PlayedPolicies:
     """Play the champion, other agents and all baselines; champion and baselines again under other costs."""
-    account = account_of_agent(setup, agent)
+    account, baselines = account_of_agent(setup, agent), play_baselines(setup, score_rules)
     beside = {name: account_of_agent(setup, other).curves for name, other in (others or {}).items()}
     if CLOSED in beside:  # it bets as the champion does
-        basket = play_held(setup)[BASKET]
+        basket = baselines[None].curves[BASKET]
         beside[CLOSED] = followed(beside[CLOSED], basket, agent.share, setup.env.rules.exposure)
     return play_judged(
-        setup, CHAMPION, account, score_rules, random_selections=random_selections, generator=generator, beside=beside
+        CHAMPION,
+        account,
+        score_rules,
+        baselines,
+        random_selections=random_selections,
+        generator=generator,
+        beside=beside,
     )
 
 
+class Baselines(NamedTuple):
+    """Baselines under one level of costs: what was held and what ordered by scores, by name."""
+
+    setup: EvaluationSetup
+    curves: Mapping[str, EquityCurves]
+
+
+def play_baselines(setup: EvaluationSetup, score_rules: Mapping[str, ScoreRule]) -> dict[float | None, Baselines]:
+    """Play all baselines under the costs of the setup (None), and under others, by basis points a leg."""
+    setups: dict[float | None, EvaluationSetup] = {None: setup}
+    setups |= {bps: setup.under(cost_bps=bps, slippage_bps=0.0) for bps in COSTS_BPS}
+    return {
+        bps: Baselines(one, {**play_held(one), **play_rules(one, score_rules)})
+        for bps, one in progress(setups.items(), "judge", "cost level")
+    }
+
+
 def play_judged(
-    setup: EvaluationSetup,
     name: str,
     account: OwnAccount,
     score_rules: Mapping[str, ScoreRule],
+    baselines: Mapping[float | None, Baselines],
     *,
     random_selections: int,
     generator: torch.Generator,
     beside: Mapping[str, EquityCurves],
 ) -> PlayedPolicies:
-    """Play all baselines beside a policy's account, and both again under other costs.
+    """Play a policy's orders under other costs, and random selections with them, beside the baselines.
 
     Args:
         name: of the policy; of the champion alone it is shown of what it consists.
+        baselines: on the windows of the account, see `play_baselines`.
         beside: accounts of other policies, which are shown, and nothing else.
     """
+    setup = baselines[None].setup
     judged, rules, share, exposure = setup.judged, setup.env.rules, account.share, setup.env.rules.exposure
     first, days = judged.start, judged.stop - judged.start
 
-    def play(setup: EvaluationSetup, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
-        baskets = play_held(setup)
-        whole = {name: followed(agents, baskets[BASKET], share, exposure), ALL_ORDERS: agents}
-        whole[BASKET] = baskets.pop(BASKET)
-        drawn = followed(play_random(setup, account.purchases, count, generator), whole[BASKET], share, exposure)
-        return {**whole, RANDOM: drawn, **baskets, **play_rules(setup, score_rules)}
+    def play(level: Baselines, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
+        basket = level.curves[BASKET]
+        drawn = play_random(level.setup, account.purchases, count, generator)
+        whole = {name: followed(agents, basket, share, exposure), ALL_ORDERS: agents, BASKET: basket}
+        return {**whole, RANDOM: followed(drawn, basket, share, exposure), **level.curves}
 
-    curves, at_cost = {**play(setup, account.curves, random_selections), **beside}, {}
+    curves, at_cost = {**play(baselines[None], account.curves, random_selections), **beside}, {}
     for bps in progress(COSTS_BPS, "judge", "cost level"):
-        other_setup = setup.under(cost_bps=bps, slippage_bps=0.0)
-        again = execute_again(other_setup, account.purchases)
-        at_cost[bps] = play(other_setup, again, min(random_selections, _RANDOM_AT_COST))
+        again = execute_again(baselines[bps].setup, account.purchases)
+        at_cost[bps] = play(baselines[bps], again, min(random_selections, _RANDOM_AT_COST))
     scores = {} if account.scores is None else {name: account.scores}
     scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
     shifted, basket = play_shifted(setup, account.purchases, random_selections, generator), curves[BASKET]
@@ -365,31 +388,6 @@ def play_judged(
 def _scaled(trade: dict[str, Any], factor: float) -> dict[str, Any]:
     """Return a trade with its amounts multiplied."""
     return trade | {name: factor * trade[name] for name in ("shares", "value", "profit", "costs")}
-
-
-def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
-    """Join what policies played on windows that follow one another, perhaps by another champion each.
-
-    Left out is a policy that is not in all results, such as a baseline that could not be fitted in one.
-    """
-    common = [name for name in results[0].curves if all(name in part.curves for part in results)]
-    before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
-    numbered = zip(before, results, strict=False)
-    at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
-    return PlayedPolicies(
-        {name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
-        [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
-        np.concatenate([part.days for part in results]),
-        {
-            bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
-            for bps, levels in at_cost.items()
-        },
-        EquityCurves.joined(part.shifted for part in results),
-        np.concatenate([part.held_profit for part in results]),
-        np.concatenate([part.known_share for part in results]),
-        {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
-        np.concatenate([part.results for part in results]),
-    )
 
 
 def _invested_share(env: Portfolio) -> Tensor:

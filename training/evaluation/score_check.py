@@ -10,10 +10,10 @@ from training.forecasts.skill import correlation, explained_share, information_c
 
 Array = npt.NDArray[np.float64]
 TOO_GOOD = 0.1
-"""Share that is explained above which scores have probably seen what follows: rules and oracles of the built-in markets
-reach 0.08, and scores that are dated a day early, or hold returns of the next days, at least 0.12."""
+"""Share that is explained above which scores have probably seen what follows: rules and oracles of all built-in markets
+stay below it, and past returns that are dated a day early, or returns of the next days, do not."""
 _TOO_GOOD_IC = 0.6
-"""Rank IC above which they have too: returns until the end of the trade reach 1, and oracles 0.46."""
+"""Rank IC above which they have too, as returns until the end of the trade do, and no oracle does."""
 
 
 @dataclass(frozen=True)

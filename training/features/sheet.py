@@ -33,7 +33,7 @@ class FeatureRow:
     coverage: float
     """Share of the bars with a value."""
     ic: dict[int, float]
-    """Mean rank correlation over stocks with the return of so many sessions."""
+    """Mean rank correlation over stocks with the return of a number of sessions."""
     t: dict[int, float]
     """Mean over standard error, which allows for returns that overlap."""
     daily_ic: Float64Array

@@ -13,11 +13,11 @@ import torch
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import BASKET, CHAMPION, RANDOM
+from training.evaluation.baselines import BASKET, BENCHMARK, CHAMPION, EQUAL, EQUAL_RISK, HOLD, RANDOM
 from training.evaluation.export import entered, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.measures import followed
-from training.evaluation.play import OwnAccount, account_of_agent, play_held, play_judged
+from training.evaluation.play import OwnAccount, account_of_agent, play_baselines, play_judged
 from training.evaluation.stage import stage_of
 from training.policies.accounts import account_of, has_code
 from training.run.arguments import run_defaults
@@ -149,31 +149,27 @@ def judge(
     env = Portfolio.on(market.market, config.env, market.device)
     basket = market.run.basket if market.run else None
     stage = stage_of(market.market, market.planted_scores, env, days, judging, basket, is_continuous=is_continuous)
-    baskets = play_held(stage.setup)
-    if taken := {*policies} & {CHAMPION, RANDOM, *baskets, *stage.rules}:
+    if taken := {*policies} & {CHAMPION, RANDOM, BASKET, EQUAL, HOLD, EQUAL_RISK, BENCHMARK, *stage.rules}:
         raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
     accounts = {name: account_of(name, policy, stage) for name, policy in policies.items()}
-    beside = {name: account.curves for name, account in accounts.items()}
+    baselines, beside = play_baselines(stage.setup, stage.rules), {one: own.curves for one, own in accounts.items()}
     if market.run is not None:
         account = account_of_agent(stage.setup, market.run.champion)
-        beside[CHAMPION] = followed(account.curves, baskets[BASKET], account.share, config.env.exposure)
+        held = baselines[None].curves[BASKET]
+        beside[CHAMPION] = followed(account.curves, held, account.share, config.env.exposure)
     evaluations = {}
     for name, account in accounts.items():
-        others = {other: curves for other, curves in beside.items() if other != name}
-        generator = named_generator(config.seed, "evaluation")
         played = play_judged(
-            stage.setup,
             name,
             account,
             stage.rules,
+            baselines,
             random_selections=judging.random_pickers,
-            generator=generator,
-            beside=others,
+            generator=named_generator(config.seed, "evaluation"),
+            beside={other: curves for other, curves in beside.items() if other != name},
         )
-        label = f"{name}-{_digest(account)}"
-        one = Evaluation(
-            label, split, config, market.market, played, variants, command, has_code=has_code(policies[name])
-        )
+        label, is_code = f"{name}-{_digest(account)}", has_code(policies[name])
+        one = Evaluation(label, split, config, market.market, played, variants, command, has_code=is_code)
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = entered(one, Path(runs_dir))

@@ -17,7 +17,7 @@ from training.policies.accounts import account_of
 from training.run.market import load_market
 from utils.config.settings import with_settings
 from utils.config.trader import Config
-from utils.errors import DataError
+from utils.errors import DataError, LookAheadError
 from utils.progress import progress
 
 _LEAST_PERCENT = 1.0
@@ -46,9 +46,9 @@ def planted_shares(policies: Mapping[str, Any], config: Config, kinds: Iterable[
         for name, policy in policies.items():
             try:
                 profit = _profit(account_of(name, policy, stage).curves)
-            except DataError as error:
-                if "looks ahead" in str(error):
-                    raise
+            except LookAheadError:
+                raise
+            except DataError:
                 profit = math.nan  # none of its scores is above 0, or it reads what this market lacks
             share = profit / of_rule if of_rule >= _LEAST_PERCENT else math.nan
             rows.append({"policy": name, "kind": kind, "profit": profit, "rule": of_rule, "share": share})

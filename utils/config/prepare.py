@@ -30,7 +30,7 @@ class Choices:
     """Further columns of numbers that are kept, or `none` (default: all)."""
     join: Annotated[tuple[str, ...], kinds.Mark.SHORT] = ()
     """Files whose columns are joined by date and ticker, or date alone, once they are known: on the date in a column
-    `known`, with FILE:DAYS so many days after their own, else on their own if the file is daily (default: none)."""
+    `known`, with FILE:45 that many days after their own, else on their own if the file is daily (default: none)."""
     max_bad_row_share: Annotated[kinds.Share, kinds.Mark.SHORT] = 0.01
     """Share of rows, and of files, that may be left out."""
 
