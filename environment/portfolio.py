@@ -60,8 +60,8 @@ class Portfolio:
     A delisting loss applies to positions closed because their stock had no bar for `max_days_without_bar` sessions. One
     that the end of the episode closes earlier is sold at its last price: most short gaps are halts.
 
-    An account that goes on has no end: nothing is sold at the last close, and sizes refer to its equity, not to the
-    initial capital.
+    An account that goes on has no end: nothing is sold at the last close, all trading days are always left, and sizes
+    refer to its equity, not to the initial capital.
 
     Raises:
         ConfigError: the rules cap orders by volume, but the bars have none.
@@ -187,8 +187,8 @@ class Portfolio:
     def account(self) -> Tensor:
         """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES, or one more with a lock) float32."""
         capital = self.capital
-        fraction_left = torch.full_like(self.cash, (self.trading_steps - self.step_index) / self.rules.trading_days)
-        values = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
+        left = 1.0 if self.goes_on else (self.trading_steps - self.step_index) / self.rules.trading_days
+        values = [self.cash / capital, (self.equity - self.cash) / capital, torch.full_like(self.cash, left)]
         if self.rules.drawdown_lock > 0:
             fallen = 100 * (1 - self.equity / self.peak) / self.rules.drawdown_lock
             values.append(torch.where(self.is_locked, self._one, fallen))

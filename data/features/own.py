@@ -7,11 +7,11 @@ Whatever pandas can do is allowed, as long as the values of a day follow from ba
 """
 
 import hashlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,10 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
     Raises DataError where it cannot be read or run.
     """
     try:
-        spec = importlib.util.spec_from_file_location("own_features", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = ModuleType("own_features")
+        module.__file__ = str(path)
+        # Not by an import, which could take another version from its cache of compiled files.
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:
         raise DataError(f"expected a Python file of {wanted}, got {path} ({_told(error)}); mend it") from error
     return {

@@ -12,6 +12,7 @@ from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from training.paper.account import Account
 from training.paper.certificate import TERMS
+from training.paper.decider import Champion
 from training.paper.journal import JOURNAL, Journal
 from training.paper.known import known_market
 from training.paper.sessions import Sessions
@@ -79,7 +80,7 @@ class Walk:
         config = dataclasses.replace(Config(), env=self.rules)
         assert self.record is not None
         market, changes = known_market(self.market, self.record, journal)
-        whole = Account(self.folder, journal, config, self.agent, market, self.calendar, self.broker, changes)
+        whole = Account(self.folder, journal, config, Champion(self.agent), market, self.calendar, self.broker, changes)
         return whole.on(day)
 
     def step(self, day: int, **options: Any) -> bool:

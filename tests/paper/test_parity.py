@@ -21,7 +21,8 @@ from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
 from tests.small_market import TINY_RULES, small_market
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.paper.account import Account
-from training.paper.backtest import _forecasts, backtest
+from training.paper.backtest import backtest
+from training.paper.decider import forecasts_by_day
 from training.paper.report import parity_sentence
 
 
@@ -87,7 +88,7 @@ def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.Monkey
     market, sessions = small_market(5, 400), 350
     days = range(START, START + sessions)
     agent = Remembering(**vars(agent_of(1, market=market).betting(0.4)))
-    agent.known = _forecasts(agent, market, START, len(market.dates))
+    agent.known = forecasts_by_day(agent, market, START, len(market.dates))
     walk = Walk(tmp_path, agent, market=market)
     monkeypatch.setattr(Account, "_check", lambda *_: None)  # random prices may move as a split would move them
     with walk.journal() as journal:

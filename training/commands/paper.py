@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from training.commands.table import (
+from data.market import Market
+from environment.portfolio import Portfolio
+from training.paper.arguments import (
     PaperArguments,
     PaperOpenArguments,
     PaperRenameArguments,
@@ -17,6 +19,7 @@ from training.commands.table import (
 )
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
+from training.paper.decider import Champion, Decider, OwnPolicy, word_of
 from training.paper.folder import load_account, open_account, opened
 from training.paper.journal import STOP, Journal
 from training.paper.known import names, units
@@ -29,6 +32,7 @@ from training.signals.holdings import session
 from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.settings import hint
+from utils.config.trader import Config
 from utils.errors import ConfigError, Remains, StopRequested
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_threads
@@ -38,12 +42,12 @@ _CENT = 0.01
 
 
 def run_open(arguments: PaperOpenArguments) -> None:
-    """Begin an account with a run's champion, whose first order is given at the last close of the data.
+    """Begin an account with a run's champion or a policy, whose first order is given at the last close of the data.
 
     Raises:
-        ConfigError, DataError: the name is taken, or run, calendar, data or venue cannot be used.
+        ConfigError, DataError: the name is taken, or run, policy, calendar, data or venue cannot be used.
     """
-    run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
+    decider, market, config, whose = _decider(arguments)
     broker = _broker(arguments.venue)
     if broker is not None and abs((cash := broker.cash()) - arguments.capital) > _CENT:
         raise ConfigError(
@@ -51,11 +55,28 @@ def run_open(arguments: PaperOpenArguments) -> None:
             "venue's account"
         )
     asked = {name: getattr(arguments, name) for name in ("capital", "calendar", "venue", "data")}
-    open_account(arguments.path, run, **asked)
+    open_account(arguments.path, decider, market, config, **asked)
     logger.info(
-        "account %s opened with the champion of %s and a capital of %s; next, after each close: %s",
-        *(arguments.path, run.name, f"{arguments.capital:,.0f}", _whole("step", arguments.path)),
+        "account %s opened with %s and a capital of %s; next, after each close: %s",
+        *(arguments.path, whose, f"{arguments.capital:,.0f}", _whole("step", arguments.path)),
     )
+
+
+def _decider(arguments: PaperOpenArguments) -> tuple[Decider, Market, Config, str]:
+    """Return who is to decide in an account, its market and settings, and whose account it is, in words."""
+    if arguments.policy is None:
+        run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
+        champion = Champion(run.champion, run.name, run.generation)
+        return champion, run.market, run.config, f"the champion of {run.name}"
+    choose_threads(1)  # as `evaluate`
+    # Imported late: they import LightGBM, which no other command of accounts needs.
+    from training.evaluation.stage import tuning_windows
+    from training.policies.judgement import load_market
+
+    loaded = load_market(arguments.data, arguments.config)
+    market, rules = loaded.market, loaded.config.env
+    policy = OwnPolicy.of_file(arguments.policy, market, rules, tuning_windows(market, Portfolio.on(market, rules)))
+    return policy, market, loaded.config, f"policy {policy.name}, of which it keeps a copy in {policy.file},"
 
 
 def run_step(arguments: PaperStepArguments) -> None:
@@ -167,15 +188,18 @@ def _show(journal: Journal) -> None:
     of_basket = [order for order in orders if order["is_of_basket"]]
     purchases = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
     bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in purchases)
-    values = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
-    logger.info("%s: equity %s; of the agents' account %s, of its basket %s; the agents' cash %s", date, *values)
+    whole, own, basket, cash = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
+    parts, who = f"the agents' account {own}, of its basket {basket}; the agents' cash {cash}", word_of(journal.opening)
+    if who == "policy":
+        parts = f"the policy's account {own}; its cash {cash}"
+    logger.info("%s: equity %s; of %s", date, whole, parts)
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     logger.info("positions: %s; purchases at the next open: %s", holdings or "none", bought or "none")
     if of_basket or last.body["basket_positions"]:
         logger.info("basket: %d stocks held, %d orders", len(last.body["basket_positions"]), len(of_basket))
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; they are given again after %s", reason, _whole("go", journal.path.parent))
-    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions), certificate))
+    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions), certificate, who))
 
 
 @contextmanager

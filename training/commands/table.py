@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
-from training.paper.journal import JOURNAL
+from training.paper.arguments import (
+    PaperArguments,
+    PaperGoArguments,
+    PaperOpenArguments,
+    PaperRenameArguments,
+    PaperReplayArguments,
+    PaperReportArguments,
+    PaperStepArguments,
+    PaperStopArguments,
+)
 from training.run.arguments import StudyArguments, run_defaults
 from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
@@ -183,96 +192,6 @@ class ServeArguments:
 
 
 @checked_dataclass
-class PaperNameArguments:
-    """Arguments of commands about a paper account."""
-
-    name: kinds.AccountName = ""
-    runs_dir: kinds.RunsFolder = kinds.RUNS
-
-    @property
-    def path(self) -> Path:
-        """The account's folder. Raises ConfigError without a name."""
-        if not self.name:
-            known = ", ".join(sorted(path.parent.name for path in self.runs_dir.glob(f"*/{JOURNAL}")))
-            raise ConfigError(
-                f"expected the NAME of a paper account, got none; {self.runs_dir} has "
-                f"{known or 'no account: `paper open NAME` begins one'}"
-            )
-        return self.runs_dir / self.name
-
-
-@checked_dataclass
-class PaperArguments(PaperNameArguments):
-    """Show where a paper account stands."""
-
-    head: str | None = None
-    """Hash that the journal must contain: one that `paper status` or the page has shown. Without it rows that were cut
-    off its end are not noticed."""
-
-
-@checked_dataclass
-class PaperOpenArguments(PaperNameArguments):
-    """Open a paper account: a run's champion goes on day after day, in a folder beside the runs."""
-
-    run: kinds.SavedRunName = None
-    capital: kinds.PositiveFloat = 100_000.0
-    """Capital that the account begins with."""
-    calendar: str = "none"
-    """Exchange whose sessions the data must have, as XNYS; `none`: each day of the data is a session."""
-    venue: Literal["paper", "alpaca"] = "paper"
-    """Where orders are executed. `paper`: at recorded prices, by the rules of training; `alpaca`: Alpaca's paper
-    account, by the variables APCA_API_KEY_ID and APCA_API_SECRET_KEY."""
-    data: kinds.InputFile = None
-    """Parquet file that grows, read at each step; default: the run's own."""
-
-
-@checked_dataclass
-class PaperStepArguments(PaperArguments):
-    """Take in new sessions and give the orders for the next one; call it after each close."""
-
-    date: str | None = None
-    """Session up to which the data are read, as 2014-11-10; default: the last one."""
-
-
-@checked_dataclass
-class PaperReportArguments(PaperArguments):
-    """Write the page of a paper account, with its backtest."""
-
-
-@checked_dataclass
-class PaperStopArguments(PaperArguments):
-    """Stop new orders of a paper account; its positions are sold by the rules."""
-
-
-@checked_dataclass
-class PaperGoArguments(PaperArguments):
-    """Let a paper account go on: accept what was doubted or held, and end a stop."""
-
-
-@checked_dataclass
-class PaperRenameArguments:
-    """Tell a paper account that a ticker of its data has another name now."""
-
-    name: kinds.AccountName
-    old: Annotated[str, kinds.Mark.POSITIONAL]
-    """Name of the ticker until now."""
-    new: Annotated[str, kinds.Mark.POSITIONAL]
-    """Name that it has in the data now."""
-    runs_dir: kinds.RunsFolder = kinds.RUNS
-
-
-@checked_dataclass
-class PaperReplayArguments(PaperArguments):
-    """Walk recorded sessions as if each were today, and compare the account with its backtest bit for bit."""
-
-    from_: str | None = None
-    """Session at whose close the first order is given; default: the first validation day."""
-    to: str | None = None
-    """Last session; default: the last validation day, or that of the data if it begins later."""
-    spend_look: kinds.SpendLook = False
-
-
-@checked_dataclass
 class WalkForwardArguments(StudyArguments):
     """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
 
@@ -366,7 +285,7 @@ def help_lists(name: str, is_whole: bool) -> Lists:
 
 
 GROUPS = {
-    "paper": "Trade with a champion day after day",
+    "paper": "Trade with a champion, or a policy of your own, day after day",
     "fuel-breaks": "Place fuel breaks on a landscape",
 }
 """Groups of commands by the first word of their names."""

@@ -39,7 +39,8 @@ BEST_AGENT, CLOSED = "best agent", "closed form"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 _YEAR, _MONTH = 252, 21
-_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score", "keep_above")
+RULE_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score", "keep_above")
+"""Of a `ScoreRule`, what is tuned."""
 _VOLATILITY_DAYS = 60
 _MARGIN = 2.0
 """Standard errors by which a setting must be better: windows overlap, and the best of many is biased upwards."""
@@ -113,7 +114,7 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     best = [_best(env, scores, rule.sizes, days) for scores, rule in zip(whole, tables.values(), strict=True)]
     known, stocks, shares = (torch.stack(tensors) for tensors in zip(*best, strict=True))
     place = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
-    numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
+    numbers = [[getattr(rule, name) for name in RULE_NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
     has_price = any(rule.cash_price > 0 for rule in rules)
 

@@ -30,6 +30,11 @@ class Stage:
     """Baselines that order by a score, by name."""
 
 
+def tuning_windows(market: Market, env: Portfolio) -> Tensor:
+    """Return the (W,) first days of the training windows on which rules are tuned."""
+    return spaced_windows(market.splits.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
+
+
 def stage_of(
     market: Market,
     planted: PlantedScores | None,
@@ -59,7 +64,7 @@ def stage_of(
     if judging.rivals == "learned":
         learned = fit_supervised(market, env, refit_days=judging.rival_refit, results=results)
         rules = {**{name: one.rule for name, one in learned.items()}, **rules}
-    tuning = spaced_windows(market.splits.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
+    tuning = tuning_windows(market, env)
     if planted is not None:
         rules = rules | tune_planted(env, planted, tuning)
     close = benchmark_close(judging.benchmark, market, played, starts)

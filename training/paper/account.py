@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 from data.features.nine import CLOSE, OPEN, PRICES
 from data.market import Market, span_of
 from environment.basket import Basket
-from models.ddpg_agent import DDPGAgent
 from training.paper.book import Book
 from training.paper.certificate import bounded_result
+from training.paper.decider import Decider
 from training.paper.journal import Journal
 from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
 from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
-from training.signals.signals import decide
 from utils.config.trader import Config
 from utils.errors import DataError
 
@@ -59,7 +58,7 @@ class Account:
     path: Path
     journal: Journal
     config: Config
-    agent: DDPGAgent
+    decider: Decider
     market: Market
     sessions: Sessions
     broker: Venue | None = None
@@ -95,7 +94,7 @@ class Account:
     def _parts(self) -> tuple[float, float]:
         """Capital at the opening of which each part has the use: the agents, and the basket."""
         exposed = self.config.env.exposure * self.capital
-        return exposed * self.agent.share, exposed * (1.0 - self.agent.share)
+        return exposed * self.decider.share, exposed * (1.0 - self.decider.share)
 
     @property
     def capitals(self) -> tuple[float, float]:
@@ -221,7 +220,7 @@ class Account:
         return PaperVenue(self.name, self.market, rules, self.book.start, self.held_basket())
 
     def _take_in(self, day: int) -> None:
-        """Write down what a session brought: fills, cash, positions, equity and the champion's result."""
+        """Write down what a session brought: fills, cash, positions, equity and the decider's result."""
         book = self.book
         statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker)
         result = bounded_result(self.market, day, book.stakes(day))
@@ -323,7 +322,7 @@ class Account:
             orders = []
         orders = [*sales, *orders]
         if self.broker is not None:
-            is_idle = reason or self.agent.share == 1 or book.is_locked(day, "basket")
+            is_idle = reason or self.decider.share == 1 or book.is_locked(day, "basket")
             orders = self._for_broker(day, orders, [] if is_idle else self._of_basket(day))
         values = {"orders": [order.values for order in orders], **({"stopped": reason} if reason else {})}
         self.journal.append("intent", book.date(day), values)
@@ -363,10 +362,10 @@ class Account:
         ]
 
     def _decided(self, day: int) -> tuple[list[Order], list[Order]]:
-        """Return the champion's purchases and sales at a close."""
+        """Return the decider's purchases and sales at a close."""
         book, date, cash = self.book, self.book.date(day), float(self.book.session(day)["cash"])
         holdings = [position.holding for position in book.positions(day)]
-        bought, sold = decide(self.agent, self.market, day, book.rules_on(day), cash, holdings)
+        bought, sold = self.decider.decide(self.market, day, book.rules_on(day), cash, holdings)
         purchases = [
             Order(
                 order_id(self.name, date, one.ticker, "buy"),

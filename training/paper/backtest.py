@@ -1,4 +1,4 @@
-"""The backtest of an account: the same champion on the same days, as `evaluate --continuous` plays it."""
+"""The backtest of an account: the same decider on the same days, as `evaluate --continuous` plays it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.market import Market, span_of
+from data.market import span_of
 from environment.portfolio import Portfolio
-from models.ddpg_agent import DDPGAgent
-from models.policy import Forecasts
-from training.evaluation.play import EvaluationSetup, play_agent
+from training.evaluation.play import EvaluationSetup
 from training.paper.account import Account
 from training.paper.venue import Fill, fills_of
 
@@ -41,7 +39,7 @@ class Backtest:
             if not np.isclose(book.equity(day), equity, rtol=rounding, atol=0.0):
                 return f"{book.date(day)}: equity {book.equity(day)!r}, backtest {float(equity)!r}"
             basket = float(self.basket[day - book.start])
-            if account.agent.share < 1 and book.session(day)["basket"] != basket:
+            if account.decider.share < 1 and book.session(day)["basket"] != basket:
                 return f"{book.date(day)}: basket {book.session(day)['basket']!r}, backtest {basket!r}"
         return ""
 
@@ -54,9 +52,7 @@ def backtest(account: Account) -> Backtest:
     # An environment begins on the first training day, for want of another one.
     padded = span_of(market, 0, max(book.start, market.splits.train.first) + steps)
     setup = EvaluationSetup(padded, Portfolio.on(padded, rules, goes_on=True), torch.tensor([book.start]))
-    curves, trades, _ = play_agent(
-        setup, account.agent, _forecasts(account.agent, market, book.start, len(padded.dates))
-    )
+    curves, trades = account.decider.play(setup, market)
     filled, days = fills_of(account.name, market, 0, trades), range(book.start, book.last + 1)
     return Backtest(curves.equity[0, 0, : len(days)], [filled.get(day, []) for day in days], account.held_basket())
 
@@ -64,15 +60,3 @@ def backtest(account: Account) -> Backtest:
 def _is_same(one: Fill, other: Fill, rounding: float) -> bool:
     first, second = ((fill.shares, fill.price, fill.value) for fill in (one, other))
     return (one.id, one.reason) == (other.id, other.reason) and np.allclose(first, second, rtol=rounding, atol=0.0)
-
-
-def _forecasts(agent: DDPGAgent, market: Market, first: int, days: int) -> Forecasts:
-    """Return forecasts from `first` to the market's last day, each day's by itself; there are none on the others.
-
-    The account forecasts one day at a time, and the last bit of a product may depend on how many rows it has.
-    """
-    by_day = []
-    for day, x in enumerate(agent.inputs.of(market, slice(first, None)), start=first):
-        today = dataclasses.replace(market, data_array=market.data_array[day : day + 1])
-        by_day.append((slice(day, day + 1), agent.forecasts(today, x[None], slice(0, 1))))
-    return Forecasts.on_days(by_day, days)

@@ -1,4 +1,4 @@
-"""The certificate: a test of the champion's selection that may be looked at every day.
+"""The certificate: a test of the selection of a champion, or of a policy, that may be looked at every day.
 
 An e-process by betting (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSS B
 86; Shafer 2021, "Testing by betting", JRSS A 184). Each session somebody with a capital of 1 bets on the champion's
@@ -100,11 +100,14 @@ def sessions_to_line(results: Array) -> Array:
     return np.where(is_above.any(axis=-1), 1.0 + is_above.argmax(axis=-1), np.inf)
 
 
-def finding(results: Sequence[float], dates: Sequence[str], terms: Mapping[str, Any] = TERMS) -> str:
+def finding(
+    results: Sequence[float], dates: Sequence[str], terms: Mapping[str, Any] = TERMS, who: str = "champion"
+) -> str:
     """Return what the results of the sessions so far show, and else how long it would take, honestly.
 
     Args:
         terms: those that were fixed when the account was opened.
+        who: selects, `champion` or `policy`.
     """
     if terms != TERMS:
         return "Nothing is shown: the certificate of this account was opened on other terms; open another account."
@@ -112,7 +115,7 @@ def finding(results: Sequence[float], dates: Sequence[str], terms: Mapping[str, 
     capital = np.concatenate(([1.0], capital_curves(values)))
     if len(above := np.flatnonzero(capital >= LINE)):
         return (
-            f"Shown on {dates[above[0] - 1]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the champion "
+            f"Shown on {dates[above[0] - 1]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the {who} "
             f"selected no better than at random, this would happen to at most one account of {LINE:g}, at any time."
         )
     begin = f"Nothing is shown yet (capital {capital[-1]:.2f} of {LINE:g})"

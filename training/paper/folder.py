@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import shutil
 import tempfile
@@ -12,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
-from models.ddpg_agent import DDPGAgent
 from training.paper.account import Account
 from training.paper.certificate import TERMS
+from training.paper.decider import Decider, load_decider
 from training.paper.journal import JOURNAL, Journal
 from training.paper.known import known_market, names, under_known_names
 from training.paper.sessions import Sessions
 from training.paper.venue import Venue
 from training.run.market import load_market, read_market_record
-from training.run.saved import SavedRun
 from utils.config.settings import from_dict, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
@@ -29,40 +28,43 @@ from utils.runs.durable import fsync, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
-CHAMPION = "champion.safetensors"
 _LAYOUT = 2
 """Of what a journal says; raised where an account could not go on by an earlier one."""
 
 
 def open_account(
-    path: Path, run: SavedRun, *, capital: float, calendar: str, venue: str, data: Path | None = None
+    path: Path,
+    decider: Decider,
+    market: Market,
+    config: Config,
+    *,
+    capital: float,
+    calendar: str,
+    venue: str,
+    data: Path | None = None,
 ) -> None:
-    """Begin an account at the last session of a run's data, in a new folder with all that it needs of the run.
+    """Begin an account at the last session of a market, in a new folder with all that it needs.
 
     Args:
+        config: settings of the market and of trading.
         calendar: exchange whose sessions the data must have; `none`: each day of the data is one.
-        data: file that grows; default: the run's own.
+        data: file that grows; default: that of the settings.
 
     Raises:
-        ConfigError: there is such a folder, the run fills orders at the close, or there is no such calendar.
+        ConfigError: there is such a folder, orders are filled at the close, or there is no such calendar.
     """
     if path.exists():
         raise ConfigError(f"expected a new name for the account, got {path.name!r}, which is in {path.parent} already")
-    if run.config.env.fill != "next_open":
-        raise ConfigError(
-            f"expected a run that fills orders at the next open, got {run.name}, with --env.fill {run.config.env.fill}"
-        )
-    last, source = run.market.dates[-1].astype("datetime64[D]"), data or run.config.data
+    if config.env.fill != "next_open":
+        raise ConfigError(f"expected orders that are filled at the next open, got --env.fill {config.env.fill}")
+    last, source = market.dates[-1].astype("datetime64[D]"), data or config.data
     Sessions.of(calendar, last, last)
     with new_directory(path) as folder:
-        run.champion.save(folder / CHAMPION)
-        write_json(folder / MARKET, sealed(record_market(run.market, len(run.market.dates) - 1)))
+        write_json(folder / MARKET, sealed(record_market(market, len(market.dates) - 1)))
         opening = {
             "account": path.name,
-            "run": run.name,
-            "generation": run.generation,
-            "champion": _digest(folder / CHAMPION),
-            "settings": to_dict(dataclasses.replace(run.config, data=None if source is None else source.resolve())),
+            **decider.save(folder),
+            "settings": to_dict(dataclasses.replace(config, data=None if source is None else source.resolve())),
             "capital": capital,
             "calendar": calendar,
             "venue": venue,
@@ -108,7 +110,7 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     """Return an account on a market as long as the data are.
 
     Raises:
-        ConfigError, DataError: the champion or the data have changed.
+        ConfigError, DataError: who decides or the data have changed.
     """
     opening, path = journal.opening, journal.path.parent
     if opening.get("layout") != _LAYOUT:
@@ -116,19 +118,10 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
             f"expected an account that goes on, got {opening['account']} of an earlier version, which sells everything "
             "where a window ends; open a new one with `paper open`"
         )
-    if _digest(path / CHAMPION) != opening["champion"]:
-        raise DataError(f"expected the champion that the account began with in {path / CHAMPION}, got another file")
-    config = from_dict(opening["settings"], Config)
+    decider, config = load_decider(path, opening), from_dict(opening["settings"], Config)
     record, market = read_market_record(path), load_market(dataclasses.replace(config, investable=None))[0]
     market = pin_market(under_known_names(market, names(journal)), record, allow_changes=True)
     market, changes = known_market(market, record, journal)
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
     sessions = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
-    return Account(path, journal, config, DDPGAgent.load(path / CHAMPION), market, sessions, broker, changes)
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise DataError(f"expected the champion of the account in {path}, got: {error.strerror}") from None
+    return Account(path, journal, config, decider, market, sessions, broker, changes)

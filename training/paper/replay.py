@@ -11,7 +11,7 @@ from data.record import MARKET, data_fingerprint
 from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
 from training.paper.backtest import backtest
-from training.paper.folder import CHAMPION
+from training.paper.decider import word_of
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
 from utils.config.kinds import require_spent
@@ -20,11 +20,11 @@ from utils.progress import progress
 from utils.runs.durable import new_directory
 
 REPLAY = "replay"
-"""Folder of the account that walks the sessions, within that of the account whose champion and rules it has."""
+"""Folder of the account that walks the sessions, within that of the account that it is a copy of."""
 
 
 def replay(account: Account, first: str | None, last: str | None, *, spends_look: bool) -> str:
-    """Walk sessions, by default the champion's validation days, and compare the account with its backtest.
+    """Walk sessions, by default the validation days, and compare the account with its backtest.
 
     The account is read from its journal anew for each session, as by `paper step`. A look at the holdout is entered
     into the ledger of the folder of runs before anything is walked.
@@ -48,7 +48,7 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         _enter(account, dates[days[0]], dates[days[-1]])
     folder = account.path / REPLAY
     with new_directory(folder) as fresh:
-        for name in (CHAMPION, MARKET):
+        for name in (account.decider.file, MARKET):
             shutil.copy2(account.path / name, fresh / name)
         Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
     with Journal(folder / JOURNAL) as journal:
@@ -64,9 +64,10 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         filled = sum(len(row.body["fills"]) for row in sessions)
         begin, end = (row.body for row in (next(iter(sessions)), journal.of("session")[dates[days[-1]]]))
         earned = {name: f"{end[name] / begin[name] - 1:+.2%}" for name in ("whole", "basket")}
+        whose = "its basket" if word_of(journal.opening) == "champion" else "the basket"
         return (
-            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned['whole']}, its "
-            f"basket {earned['basket']}; {filled} fills\n{parity_sentence(today, played)}\n"
+            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned['whole']}, "
+            f"{whose} {earned['basket']}; {filled} fills\n{parity_sentence(today, played)}\n"
             f"written to {write_report(today, played)}"
         )
 

@@ -10,6 +10,7 @@ from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
 from training.paper.certificate import LINE, capital_curves, finding
+from training.paper.decider import word_of
 from training.paper.known import units
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
@@ -42,12 +43,15 @@ def write_report(account: Account, played: Backtest) -> Path:
 def _render(account: Account, played: Backtest) -> str:
     journal, opening, sessions = account.journal, account.journal.opening, account.journal.of("session")
     dates, results = [*sessions], [row.body["result"] for row in sessions.values()]
-    x = np.array(dates, "datetime64[D]")
+    x, who = np.array(dates, "datetime64[D]"), word_of(opening)
     agents, basket, equity = (
         np.array([row.body[name] for row in sessions.values()]) for name in ("equity", "basket", "whole")
     )
     expected = account.whole(played.equity, played.basket)
     curves = {"account": equity, "backtest": expected, ALL_ORDERS: agents, BASKET: basket}
+    parts = {"follows the agents": f"{account.decider.share:.0%}"}
+    if who == "policy":  # all of the capital follows it
+        del curves[ALL_ORDERS], parts["follows the agents"]
     percent = {name: 100 * (curve / curve[0] - 1) for name, curve in curves.items() if curve[0] > 0}
     power = np.log10(np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3))
     return document(
@@ -55,21 +59,22 @@ def _render(account: Account, played: Backtest) -> str:
         f"Paper account {account.name}",
         folder=Path(__file__).parent,
         facts={
-            "champion": f"{opening['run']}, generation {opening['generation']}",
+            who: opening["run"] if who == "policy" else f"{opening['run']}, generation {opening['generation']}",
             "capital": number(opening["capital"], 0),
             "venue": opening["venue"],
             "calendar": opening["calendar"],
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(equity[-1], 2),
-            "follows the agents": f"{account.agent.share:.0%}",
+            **parts,
             "head of the journal": journal.last.hash,
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",
         parity=parity_sentence(account, played),
-        words=finding(results, dates, opening["certificate"]),
+        words=finding(results, dates, opening["certificate"], who),
+        who=who,
         equity=Chart("Profit of account and backtest, percent of the first capital", x, percent),
         certificate=Chart(
-            "Capital of a bet on the champion, powers of ten",
+            f"Capital of a bet on the {who}, powers of ten",
             x,
             {"capital": power, "skill is shown at": np.full(len(x), np.log10(LINE))},
             "{:.2f}",
@@ -82,9 +87,9 @@ def _render(account: Account, played: Backtest) -> str:
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     """Return the tables of the page: rows by title, cells by column."""
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
-    orders = []
+    orders, who = [], word_of(journal.opening)
     for order in book.intended(book.last):
-        by = "champion" if order.is_own else "basket" if order.is_of_basket else "rules"
+        by = who if order.is_own else "basket" if order.is_of_basket else "rules"
         said = answers[order.id].body if order.id in answers else {"status": "unknown"}
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append(_cells(order, "side", "ticker", "value", "target_percent") | {"decided by": by, "answer": answer})

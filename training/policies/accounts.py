@@ -9,20 +9,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.features.own import audit_features, own_columns
 from environment.trading_env import Observation, TradingEnvironment, windows_from
-from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
+from training.evaluation.baselines import score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.evaluation.stage import Stage
-from training.policies.read import aligned, wide_scores
+from training.policies.score_rule import require_wanted, rule_of, told
 from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.errors import DataError, first_line
 
 logger = logging.getLogger(__name__)
 Array = NDArray[np.float32]
-WEIGHTS = "weights"
-"""Value of a function's attribute `returns` that makes its frame one of target weights."""
 
 
 def has_code(policy: Any) -> bool:
@@ -44,41 +41,13 @@ def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
         return _account_of_actor(name, policy, stage.setup)
     if isinstance(policy, Trades):
         return account_of_trades(name, policy, stage.setup)
-    setup, rule = stage.setup, rule_of(name, policy, stage)
+    setup, rule = stage.setup, rule_of(name, policy, stage.setup.market, stage.env, stage.tuning)
     judged = rule.scores[setup.judged]
-    if not (judged > 0).any():
-        first, last = setup.market.dates[[setup.judged.start, setup.judged.stop - 1]].astype("datetime64[D]")
-        raise DataError(
-            f"expected scores of {name!r} above 0, which ask for a stock, from {first} to {last}, got "
-            f"{np.isfinite(judged).sum():,} scores, none above 0; give scores of these days around 0, such as ranks "
-            "less their median"
-        )
+    require_wanted(name, judged, setup.market.dates[setup.judged])
     act = score_policy(setup.env, rule, setup.judged)
     account = account_by(setup, lambda step: step_by(setup.env, act, step), judged.astype(np.float64))
-    logger.info(
-        "%s: bought above %.3g and sold below %.3g, which earned most on training days; %d trades on these days",
-        *(name, rule.threshold, rule.keep_above, len(account.trades)),
-    )
+    logger.info("%s; %d trades on these days", told(name, rule), len(account.trades))
     return account
-
-
-def rule_of(name: str, policy: Any, stage: Stage) -> ScoreRule:
-    """Return how a policy's scores become orders: tuned on training days, as those of ridge and LightGBM are.
-
-    A score above 0 asks for a stock, the largest first; without training days in the scores it is bought above 0 and
-    sold below. Target weights are neither tuned nor rebalanced: a stock is bought in its weight, and sold at 0.
-    """
-    market = stage.setup.market
-    if not has_code(policy):
-        scores = wide_scores(policy, repr(name)) if "ticker" in policy.columns else policy
-        return tune_rule(stage.env, aligned(name, scores, market), 0.0, stage.tuning)
-    own = {name: policy}
-    audit_features(own, market.wide(), np.random.default_rng(0))
-    values = own_columns(own, market.wide())[name][:, market.investable_columns]
-    if getattr(policy, "returns", "scores") != WEIGHTS:
-        return tune_rule(stage.env, values, 0.0, stage.tuning)
-    sizes = np.nan_to_num(values / np.float32(stage.env.rules.largest_order)).clip(0.0, 1.0)
-    return ScoreRule(values, keep_above=float(np.finfo(np.float32).tiny), sizes=sizes)
 
 
 class _Predictor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data.features.nine import CLOSE, HIGH, OPEN
 from data.market import Market
@@ -86,16 +87,7 @@ def decide(
         rules: sizes refer to their initial capital.
         cash: with `holdings` the account at that close.
     """
-    today = market.data_array[day, market.investable_columns]
-    # In the session that is played every stock opens at this close: the environment's rules choose and size the orders
-    # without the data of the days after. The next session's volume and low are unknown, and the caller knows of locks.
-    close = torch.from_numpy(today[:, CLOSE])
-    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
-    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1)
-    portfolio.cash.fill_(cash)
-    portfolio.equity.fill_(cash + sum(holding.shares * holding.last_price for holding in holdings))
+    portfolio = account_at(market, day, rules, cash, holdings)
     forecasts = agent.forecasts(market, days=slice(day, day + 1))
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
@@ -105,11 +97,40 @@ def decide(
     placed = agent.place(positions, portfolio.account()[0], forecasts, day)
     target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
-    portfolio.step_orders(orders)
-    expected = forecasts.gain[0, day].cpu()[orders.stock] - 100 * rules.cost_rate
-    columns = (orders.stock, orders.coefficient, orders.target_percent, portfolio.ledger().value, expected)
-    decided, keep = list[Order](), placed.keep[0].cpu()
+    expected, keep = forecasts.gain[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()
     sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
+    return ordered(portfolio, orders, expected, market, day), sales
+
+
+def account_at(
+    market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
+) -> Portfolio:
+    """Return an account at the close of `day`, in which the environment's rules choose and size orders.
+
+    Its holdings count in its equity only. Arguments as in `decide`.
+    """
+    today = market.data_array[day, market.investable_columns]
+    # In the session that is played every stock opens at this close: nothing is read of the days after. The next
+    # session's volume and low are unknown, and the caller knows of locks.
+    close = torch.from_numpy(today[:, CLOSE])
+    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
+    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
+    portfolio.reset(torch.tensor([0]), steps=1)
+    portfolio.cash.fill_(cash)
+    portfolio.equity.fill_(cash + sum(holding.shares * holding.last_price for holding in holdings))
+    return portfolio
+
+
+def ordered(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Market, day: int) -> list[Order]:
+    """Return what is ordered at the close of `day` in an account of `account_at`, the best first.
+
+    Args:
+        expected: (orders, 1) gains until the sale, after costs, percent.
+    """
+    portfolio.step_orders(orders)
+    columns = (orders.stock, orders.coefficient, orders.target_percent, portfolio.ledger().value, expected)
+    close, rules, decided = market.close[day], portfolio.rules, list[Order]()
     entry_day = day + (rules.fill == "next_open")
     for stock, coefficient, target, value, forecast in zip(*(part[:, 0].tolist() for part in columns), strict=True):
         if coefficient > 0:
@@ -125,7 +146,7 @@ def decide(
                 latest_exit=session_date(market, entry_day + rules.longest_holding - 1),
             )
             decided.append(order)
-    return decided, sales
+    return decided
 
 
 def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: int) -> list[Order]:
