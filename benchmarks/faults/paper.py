@@ -70,12 +70,17 @@ def account() -> Iterator[Path]:
         assert run_here(*flags(runs), "--run", "one", "--generations", "1").code == 0
         path = runs / "account"
         assert run_here("paper", "open", path.name, "--run", "one", "--runs-dir", str(runs)).code == 0
-        with Journal(path / JOURNAL) as journal:
-            opening, market = journal.opening, load_account(journal).market
-        (path / JOURNAL).unlink()
-        start = str(market.dates[market.splits.train.first].astype("datetime64[D]"))
-        Journal.create(path / JOURNAL, opening | {"start": start})
+        begin_early(path)
         yield path
+
+
+def begin_early(path: Path) -> None:
+    """Let an account without a session begin on the first training day."""
+    with Journal(path / JOURNAL) as journal:
+        opening, market = journal.opening, load_account(journal).market
+    (path / JOURNAL).unlink()
+    start = str(market.dates[market.splits.train.first].astype("datetime64[D]"))
+    Journal.create(path / JOURNAL, opening | {"start": start})
 
 
 class Steps:

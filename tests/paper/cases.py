@@ -12,7 +12,7 @@ from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from training.paper.account import Account
 from training.paper.certificate import TERMS
-from training.paper.decider import Champion
+from training.paper.decider import Champion, Decider
 from training.paper.journal import JOURNAL, Journal
 from training.paper.known import known_market
 from training.paper.sessions import Sessions
@@ -47,7 +47,7 @@ class Walk:
     """An account that is opened anew for every step, as a process each day would."""
 
     folder: Path
-    agent: DDPGAgent
+    agent: DDPGAgent | Decider
     rules: EnvironmentConfig = TINY_RULES
     market: Market = MARKET
     broker: Venue | None = None
@@ -80,7 +80,8 @@ class Walk:
         config = dataclasses.replace(Config(), env=self.rules)
         assert self.record is not None
         market, changes = known_market(self.market, self.record, journal)
-        whole = Account(self.folder, journal, config, Champion(self.agent), market, self.calendar, self.broker, changes)
+        decider = Champion(self.agent) if isinstance(self.agent, DDPGAgent) else self.agent
+        whole = Account(self.folder, journal, config, decider, market, self.calendar, self.broker, changes)
         return whole.on(day)
 
     def step(self, day: int, **options: Any) -> bool:

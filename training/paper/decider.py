@@ -175,9 +175,13 @@ def load_decider(folder: Path, opening: Mapping[str, Any]) -> Decider:
     try:
         digest = _digest(path.read_bytes())
     except OSError as error:
-        raise DataError(f"expected the {word_of(opening)} of the account in {path}, got: {error.strerror}") from None
-    if digest != (opening["champion"] if policy is None else policy["sha256"]):
-        raise DataError(f"expected the {word_of(opening)} that the account began with in {path}, got another file")
+        got = f"got: {error.strerror}"
+    else:
+        got = "" if digest == (opening["champion"] if policy is None else policy["sha256"]) else "got another file"
+    if got:
+        raise DataError(
+            f"expected the {word_of(opening)} that the account began with in {path}, {got}; restore it from a copy"
+        )
     return Champion(DDPGAgent.load(path)) if policy is None else OwnPolicy.load(path, policy)
 
 

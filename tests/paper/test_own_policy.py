@@ -1,0 +1,200 @@
+"""An account of a policy that is not a run's champion: as judged, from its opening to its page."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.faults.paper import begin_early, kill_at_writes
+from data.features.wide import WideBars
+from main import main
+from tests.paper.cases import MARKET, START, Walk
+from tests.small_market import TINY_RULES
+from tests.tiny_run import TINY, frame
+from training.api import judge, load_market
+from training.evaluation.baselines import RULE_NUMBERS, ScoreRule
+from training.paper.backtest import backtest
+from training.paper.decider import OwnPolicy
+from training.paper.journal import JOURNAL, Journal
+from utils.config.trader import EvaluationConfig
+from utils.runs.run_log import REPORT
+
+pytestmark = pytest.mark.usefixtures("restore_process")
+FRAME, OPENED = frame(320, 5), 300
+DATES = FRAME["date"].unique()
+SOURCE = """
+import numpy as np
+
+
+def reversal(bars):
+    return -np.log(bars.close).diff(5)
+
+
+def leaky(bars):
+    return np.log(bars.close).diff(5).shift(-5)
+
+
+def cash(bars):
+    return bars.close * 0 - 1
+
+
+class Actor:
+    def act(self, observation, info):
+        return 0
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a policy, settings and data."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    write(tmp_path, OPENED)
+    return tmp_path
+
+
+def write(home: Path, days: int) -> None:
+    FRAME[FRAME["date"] <= DATES[days - 1]].to_parquet(home / "prices.parquet")
+
+
+def paper(home: Path, *words: str) -> int:
+    return main(["paper", *words, "--runs-dir", str(home / "runs")])
+
+
+def open_it(home: Path, name: str, policy: str, *flags: str) -> int:
+    data, config = str(home / "prices.parquet"), str(home / "tiny.toml")
+    return paper(home, "open", name, "--policy", f"{home}/{policy}", "--data", data, "--config", config, *flags)
+
+
+def reversal(bars: WideBars) -> pd.DataFrame:
+    return -np.log(bars.close).diff(3)
+
+
+def weights(bars: WideBars) -> pd.DataFrame:
+    return 0.07 * (bars.close.rolling(4).mean() > bars.close)
+
+
+weights.returns = "weights"  # type: ignore[attr-defined]
+
+
+@settings(max_examples=6)
+@given(st.data())
+def test_an_account_equals_its_backtest(data: st.DataObject) -> None:
+    """Whatever the numbers of its rule: prices of cash, sizes by score; with gaps, stops, locks and exits."""
+    function = data.draw(st.sampled_from([reversal, weights]))
+    drawn: dict[str, Any] = {
+        "exits": data.draw(st.sampled_from(["daily", "target"])),
+        "max_new_positions_per_day": data.draw(st.integers(1, 3)),
+        "stop_percent": data.draw(st.sampled_from([0.0, 3.0])),
+        "drawdown_lock": data.draw(st.sampled_from([0.0, 6.0])),
+    }
+    rules = dataclasses.replace(TINY_RULES, **drawn)
+    numbers = {name: getattr(ScoreRule(np.zeros((1, 1))), name) for name in RULE_NUMBERS}
+    if function is reversal:
+        numbers |= {
+            "threshold": data.draw(st.sampled_from([0.0, 0.005])),
+            "cash_price": data.draw(st.sampled_from([0.0, 0.02])),
+            "full_score": data.draw(st.sampled_from([0.0, 0.05])),
+            "keep_above": data.draw(st.sampled_from([-np.inf, -0.01, 0.0])),
+        }
+    last = START + data.draw(st.integers(1, 30))
+    with tempfile.TemporaryDirectory() as folder:
+        walk = Walk(Path(folder), OwnPolicy("own", function, numbers, b""), rules, MARKET)
+        for day in range(START, last + 1):
+            assert walk.step(day)
+        with walk.journal() as journal:
+            account = walk.account(journal, last)
+            assert backtest(account).first_difference(account) == ""
+            assert last < START + 20 or any(account.book.fills(day) for day in range(START, last + 1))
+
+
+def test_a_replay_is_its_backtest_and_what_evaluate_says(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert open_it(home, "own", "mine.py:reversal", "--capital", "1000000") == 0
+    assert "bought above" in (shown := capsys.readouterr().out) and "policy reversal, of which it keeps" in shown
+    assert paper(home, "replay", "own") == 0
+    assert "equal bit for bit" in (shown := capsys.readouterr().out) and "the basket" in shown
+    with Journal(home / "runs" / "own" / "replay" / JOURNAL) as journal:
+        sessions = journal.of("session")
+    namespace: dict[str, Any] = {}
+    exec(SOURCE, namespace)
+    market = load_market(home / "prices.parquet", home / "tiny.toml")
+    quick = EvaluationConfig(rivals="none", random_pickers=5)
+    judged = judge(market, {"reversal": namespace["reversal"]}, is_continuous=True, judging=quick)
+    equity = judged.equity["reversal"]
+    assert [*sessions] == equity.index.strftime("%Y-%m-%d").tolist()
+    assert [row.body["whole"] for row in sessions.values()] == pytest.approx(equity.tolist(), rel=1e-12)
+    bought = [fill for row in sessions.values() for fill in row.body["fills"] if fill["side"] == "buy"]
+    assert len(bought) == len(judged.trades) > 10
+
+
+def test_it_goes_on_by_the_source_of_its_opening(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("own", "other"):
+        assert open_it(home, name, "mine.py:reversal") == paper(home, "step", name) == 0
+    (home / "mine.py").write_text(SOURCE.replace("-np.log", "np.log"))
+    assert open_it(home, "another", "mine.py:reversal") == 0
+    for days in range(OPENED + 1, OPENED + 8):
+        write(home, days)
+        if days == OPENED + 4:
+            (home / "mine.py").unlink()
+        assert paper(home, "step", "own") == paper(home, "step", "another") == 0
+    write(home, OPENED)
+    page = (home / "runs" / "own" / REPORT).read_text()
+    assert "equal bit for bit on 8 sessions" in page and "champion" not in page and "decided by" in page
+    intents = []
+    for name in ("own", "another"):
+        with Journal(home / "runs" / name / JOURNAL) as journal:
+            orders = [order for row in journal.of("intent").values() for order in row.body["orders"]]
+            intents.append([(order["side"], order["ticker"]) for order in orders])
+    assert len(intents[0]) > 3 and intents[0] != intents[1]
+    capsys.readouterr()
+    assert paper(home, "status", "own") == 0
+    assert "of the policy's account" in (shown := capsys.readouterr().out) and "agents" not in shown
+    copy = home / "runs" / "other" / OwnPolicy.file
+    copy.write_text(SOURCE.replace("diff(5)", "diff(6)"))
+    for got in ("got another file", "got: No such file"):
+        assert paper(home, "step", "other") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"expected the policy that the account began with in {copy}, {got}" in line
+        copy.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("mine.py:leaky", "it looks ahead"),
+        ("mine.py:cash", "above 0, which ask for a stock"),
+        ("mine.py:Actor", "expected a function of bars as --policy of a paper account"),
+        ("mine.py:reversed", "nearest is 'reversal'"),
+        ("mine.py", "name it as --policy"),
+        ("none.py", "--policy: expected an existing FILE.py"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], policy: str, said: str
+) -> None:
+    assert open_it(home, "own", policy) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and not (home / "runs" / "own").exists()
+
+
+@pytest.mark.parametrize("flags", [("--policy", "mine.py"), ("--config", "tiny.toml")])
+def test_data_and_settings_belong_to_a_policy(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(home)
+    assert paper(home, "open", "own", *flags) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected --policy with --data FILE" in line or "expected --config with --policy" in line
+
+
+def test_a_kill_at_any_write_loses_nothing(home: Path) -> None:
+    assert open_it(home, "own", "mine.py:reversal") == 0
+    begin_early(home / "runs" / "own")
+    row = kill_at_writes(home / "runs" / "own", 40)
+    assert row.is_ok, row.measured
