@@ -1,17 +1,15 @@
 """An account of a policy that is not a run's champion: as judged, from its opening to its page."""
 
 import dataclasses
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.faults.paper import begin_early, kill_at_writes
+from data.features.own import OwnFeature
 from data.features.wide import WideBars
 from main import main
 from tests.paper.cases import MARKET, START, Walk
@@ -19,6 +17,7 @@ from tests.small_market import TINY_RULES
 from tests.tiny_run import TINY, frame
 from training.api import judge, load_market
 from training.evaluation.baselines import RULE_NUMBERS, ScoreRule
+from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.decider import OwnPolicy
 from training.paper.journal import JOURNAL, Journal
@@ -83,35 +82,35 @@ def weights(bars: WideBars) -> pd.DataFrame:
 weights.returns = "weights"  # type: ignore[attr-defined]
 
 
-@settings(max_examples=6)
-@given(st.data())
-def test_an_account_equals_its_backtest(data: st.DataObject) -> None:
+@pytest.mark.parametrize(
+    ("function", "numbers", "changed"),
+    [
+        (reversal, {"cash_price": 0.1, "keep_above": 0.0}, {"max_new_positions_per_day": 2}),
+        (reversal, {"threshold": 0.005, "full_score": 0.05, "keep_above": -0.02}, {"stop_percent": 3.0}),
+        (reversal, {"keep_above": -np.inf}, {"exits": "target", "drawdown_lock": 6.0}),
+        (weights, {"keep_above": 0.01}, {"max_new_positions_per_day": 3}),
+    ],
+)
+def test_an_account_equals_its_backtest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: OwnFeature, numbers: Any, changed: dict[str, Any]
+) -> None:
     """Whatever the numbers of its rule: prices of cash, sizes by score; with gaps, stops, locks and exits."""
-    function = data.draw(st.sampled_from([reversal, weights]))
-    drawn: dict[str, Any] = {
-        "exits": data.draw(st.sampled_from(["daily", "target"])),
-        "max_new_positions_per_day": data.draw(st.integers(1, 3)),
-        "stop_percent": data.draw(st.sampled_from([0.0, 3.0])),
-        "drawdown_lock": data.draw(st.sampled_from([0.0, 6.0])),
-    }
-    rules = dataclasses.replace(TINY_RULES, **drawn)
-    numbers = {name: getattr(ScoreRule(np.zeros((1, 1))), name) for name in RULE_NUMBERS}
-    if function is reversal:
-        numbers |= {
-            "threshold": data.draw(st.sampled_from([0.0, 0.005])),
-            "cash_price": data.draw(st.sampled_from([0.0, 0.02])),
-            "full_score": data.draw(st.sampled_from([0.0, 0.05])),
-            "keep_above": data.draw(st.sampled_from([-np.inf, -0.01, 0.0])),
-        }
-    last = START + data.draw(st.integers(1, 30))
-    with tempfile.TemporaryDirectory() as folder:
-        walk = Walk(Path(folder), OwnPolicy("own", function, numbers, b""), rules, MARKET)
-        for day in range(START, last + 1):
-            assert walk.step(day)
-        with walk.journal() as journal:
-            account = walk.account(journal, last)
-            assert backtest(account).first_difference(account) == ""
-            assert last < START + 20 or any(account.book.fills(day) for day in range(START, last + 1))
+    rules = dataclasses.replace(TINY_RULES, max_days_without_bar=6, **changed)
+    monkeypatch.setattr(Account, "_check", lambda *_: None)  # random prices may move as a split would move them
+    days, numbers = range(START, START + 80), {**_numbers(ScoreRule(np.zeros((1, 1)))), **numbers}
+    walk = Walk(tmp_path, OwnPolicy("own", function, numbers, b""), rules, MARKET)
+    with walk.journal() as journal:
+        account = walk.account(journal, days[-1])
+        venue = account.new_venue()
+        for day in days:
+            account.on(day, embedded=venue).step()
+        account = account.on(days[-1])
+        assert backtest(account).first_difference(account) == ""
+        assert sum(len(account.book.fills(day)) for day in days) > 5
+
+
+def _numbers(rule: ScoreRule) -> dict[str, float]:
+    return {name: getattr(rule, name) for name in RULE_NUMBERS}
 
 
 def test_a_replay_is_its_backtest_and_what_evaluate_says(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
