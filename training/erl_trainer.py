@@ -4,6 +4,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -86,8 +87,6 @@ class ERLTrainer:
         self.updating = Updates(
             days.transitions, self.replay, learning.gradient_accumulation, gamma=learning.gamma, tau=learning.tau
         )
-        self.champion = self.build_champion()
-        """The elites of the last generation in one agent, which is deployed."""
         self.played: PopulationResults
         """Results of the last evaluation."""
         self.fitness_history: deque[float] = deque(maxlen=HISTORY)
@@ -177,6 +176,11 @@ class ERLTrainer:
             losses.append(torch.stack([taken[name] for name in LOSSES]))
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
+
+    @cached_property
+    def champion(self) -> DDPGAgent:
+        """The elites of the last generation in one agent, which is deployed; before the first one made when needed."""
+        return self.build_champion()
 
     def build_champion(self) -> DDPGAgent:
         """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.

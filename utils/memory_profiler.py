@@ -11,6 +11,7 @@ A run takes a snapshot after each phase and writes all of this to its log. By ha
 import logging
 import math
 import time
+import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -36,6 +37,7 @@ LEAK_MB = 5.0
 """Slower growth than this by visit is no leak."""
 FIGURE_TYPE, TYPE = "matplotlib.figure.Figure", "python objects of type "
 KINDS = ("lists", "dicts", "arrays", "tensors")
+SHOWN_LINES = 10
 SHOWN_SNAPSHOTS = 6
 """In the report of a generation: its own, and the last one before it."""
 MIN_OBJECTS = 10
@@ -68,6 +70,8 @@ class MemoryProfiler:
         self.baseline: Snapshot | None = None  # the first snapshot
         self.is_reporting = False
         """Every snapshot is shown."""
+        self._traced: tracemalloc.Snapshot | None = None
+        """Python's allocations at the first snapshot, if they are traced."""
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
@@ -105,6 +109,8 @@ class MemoryProfiler:
             if counts:
                 snapshot.measures.update(count_kinds())
         self._visits[label] += 1
+        if self.baseline is None and tracemalloc.is_tracing():
+            self._traced = tracemalloc.take_snapshot()
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
         (show or (logger.info if self.is_reporting else logger.debug))("\n".join([str(snapshot), *texts]))
@@ -219,8 +225,20 @@ class MemoryProfiler:
         return table(rows[-last:], (*sizes, *CLASSES.values(), *(KINDS if self.is_reporting else ())))
 
     def report(self) -> str:
-        """Return the trend of the last snapshots, and growth since the baseline."""
-        return f"memory trend\n{self.trend_table(SHOWN_SNAPSHOTS)}\n{self.growth_table()}"
+        """Return the trend of the last snapshots, and growth since the baseline, by line where that is traced."""
+        return f"memory trend\n{self.trend_table(SHOWN_SNAPSHOTS)}\n{self.growth_table()}{self._lines_table()}"
+
+    def _lines_table(self) -> str:
+        """Return the lines of code whose allocations have grown most since the baseline; empty unless traced."""
+        if self._traced is None or not tracemalloc.is_tracing():
+            return ""
+        grown = tracemalloc.take_snapshot().compare_to(self._traced, "lineno")
+        own = [one for one in grown if one.traceback[0].filename != tracemalloc.__file__][:SHOWN_LINES]
+        rows = [
+            {"mb": one.size / MB, "change": one.size_diff / MB, "objects": one.count_diff, "line": str(one.traceback)}
+            for one in own
+        ]
+        return f"\nallocations that grew since the baseline\n{table(rows, ('mb', 'change', 'objects', 'line'))}"
 
     def history(self) -> str:
         """Return a row for each kept snapshot, growth since the baseline, and leaks."""

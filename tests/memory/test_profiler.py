@@ -1,5 +1,6 @@
 """The memory profiler names each kind of leak, counts shared storage once and stays out of the way."""
 
+import tracemalloc
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -128,6 +129,19 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, res
     assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
     assert row_of("rss_mb", profiler.growth_table()) == ["100.00", "16.00", "-84.00", "-84.00", "2.00"]
     assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
+
+
+def test_traced_allocations_are_named_by_their_lines(profiler: MemoryProfiler) -> None:
+    tracemalloc.start()
+    try:
+        profiler.log_memory("baseline")
+        kept = [bytes(1000) for _ in range(5000)]
+        text = profiler.report()
+    finally:
+        tracemalloc.stop()
+    first = text.split("allocations that grew")[1].splitlines()[3]
+    assert len(kept) == 5000 and "test_profiler.py" in first and float(first.split()[1]) > 4.5
+    assert "allocations" not in profiler.report()
 
 
 def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import sys
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,7 +106,11 @@ def run_training(
             logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
             bequeath(inherited, trainer)
         is_file = config.census_every > 0 and not sys.stdout.isatty()
-        get_profiler().is_reporting = config.memory_report == "on" or (config.memory_report == "auto" and is_file)
+        if config.memory_report == "trace":
+            tracemalloc.start()
+        get_profiler().is_reporting = config.memory_report in ("on", "trace") or (
+            config.memory_report == "auto" and is_file
+        )
         get_profiler().log_memory("baseline", show_objects=config.census_every > 0, counts=True)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)

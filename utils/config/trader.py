@@ -268,9 +268,9 @@ class Config(RunSettings):
     """Generation after which the run ends."""
     census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
-    memory_report: Annotated[Literal["auto", "on", "off"], kinds.Mark.FREE] = "auto"
+    memory_report: Annotated[Literal["auto", "on", "off", "trace"], kinds.Mark.FREE] = "auto"
     """Counts of objects and tables of memory after every generation; `auto`: where the output is a file, unless
-    --census-every is 0."""
+    --census-every is 0; `trace`: also the lines of code that allocate (tracemalloc), several times slower."""
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
