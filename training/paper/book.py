@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.features.nine import CLOSE
 from data.market import Market
-from training.paper.certificate import WINDOW, Stake
+from training.paper.certificate import LEAST_LOSS, WINDOW, Stake
 from training.paper.journal import Journal
 from training.paper.venue import Fill, Order
 from training.signals.holdings import Holding
@@ -188,11 +188,18 @@ class Book:
         of_agents = (one for one in (*open_, *halted) if one.order.is_own)
         for position in of_agents:
             share = position.holding.shares * position.holding.last_price / equity
-            stock = self.stocks[position.holding.ticker]
-            stakes.append(Stake(stock, share, False, self._candidates(position.ordered)))
+            stock, column = self.stocks[position.holding.ticker], position.holding.column
+            loss = self._lost(column, day) - self._lost(column, day - 1)
+            stakes.append(Stake(stock, share, False, self._candidates(position.ordered), loss))
         for order in (one for one in self.orders(day - 1) if one.is_own and one.side == "buy"):
             stakes.append(Stake(self.stocks[order.ticker], order.value / equity, True, self._candidates(day - 1)))
         return stakes
+
+    def _lost(self, column: int, day: int) -> float:
+        """Return the share of its last price that a stock has lost by a session because its bars have ended."""
+        silent = int(np.isnan(self.market.data_array[day::-1, column, CLOSE]).cumprod().sum())
+        is_lost = silent > self._rules.max_days_without_bar
+        return max(LEAST_LOSS, self._rules.delisting_loss / 100) if is_lost else 0.0
 
     def _candidates(self, day: int) -> NDArray[np.bool_]:
         """Tell which stocks could be ordered at the close of a session."""

@@ -11,6 +11,10 @@ that is known the day before: that of the largest position as a whole, at least 
 are cut, which can only lower the mean; losses are not, and one of more than this ruins the largest bets. The bound thus
 holds for selections that never lose more than this in a session. The session in which a position is sold at its target
 counts to the close, so that sizes are known before each session and nothing of it decides them.
+
+A stock that has had no bar for as many sessions as the rules wait counts a loss in the next one, at least that of
+Shumway (1997, "The delisting bias in CRSP data", JF 52); it is taken back if the stock trades again within `WINDOW`
+sessions.
 """
 
 import math
@@ -35,6 +39,8 @@ LINE = 20.0
 """Capital that counts as shown: evidence at the level of 5%."""
 WINDOW = 63
 """Sessions of which the median dispersion of returns is the forecast of a session's."""
+LEAST_LOSS = 0.3
+"""Share of its last price that a stock without bars loses, unless the rules say more."""
 _FEWEST, _LONGEST = 20, 50 * 252
 """Sessions of results below which nothing is said of the future, and sessions ahead beyond which nothing is."""
 TERMS = {
@@ -45,6 +51,7 @@ TERMS = {
     "ruin": RUIN,
     "bets": list(BETS),
     "window": WINDOW,
+    "delisting": LEAST_LOSS,
     "line": LINE,
 }
 """What is fixed at the start."""
@@ -61,6 +68,8 @@ class Stake:
     """It is bought at the session's open."""
     candidates: NDArray[np.bool_]
     """(n,) stocks that could have been ordered instead, itself included."""
+    loss: float = 0.0
+    """Share of its last price that counts as lost in this session for want of bars; negative: taken back."""
 
 
 def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
@@ -78,7 +87,7 @@ def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
     result, squares = 0.0, 0.0
     for stake in stakes:
         returns = entered if stake.is_entry else overnight
-        result += stake.share * float(returns[stake.stock] - returns[stake.candidates].mean())
+        result += stake.share * float(returns[stake.stock] - stake.loss - returns[stake.candidates].mean())
         squares += stake.share**2
     spread = [float(np.nanstd(row)) for row in change[:-1] if np.isfinite(row).sum() > 1]
     deviation = (float(np.median(spread)) if spread else 0.0) * math.sqrt(squares)
