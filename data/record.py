@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
-from data.features.nine import PRICES, NormalizationStats, normalization_stats
+from data.features.nine import CLOSE, PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
 from data.readjustment import price_step
 from data.splits import Span, Splits
@@ -28,6 +28,8 @@ _BLOCK = 64
 _SEAL = "sha256"
 _FINGERPRINT_BARS = 252
 _FINGERPRINT_TICKERS = 8
+_QUARTER = 63
+"""Bars of which two stocks of one market do not rise on the same days."""
 
 
 @dataclass(frozen=True)
@@ -134,18 +136,23 @@ def pin_market(market: Market, record: MarketRecord, *, allow_changes: bool = Fa
 def data_fingerprint(market: Market) -> tuple[str, ...]:
     """Return a fingerprint of the data's contents; data count as the same if their fingerprints share an entry.
 
-    The entries are the smallest hashes over tickers of their first 252 bars with dates. Appended days, other splits and
-    other names change nothing, and data with a few tickers more or less still share entries. Data with another first
-    day, or readjusted prices, count as different.
+    The entries are the smallest hashes over tickers of their first 252 bars with dates, and over quarters of these of
+    the days on which they closed higher. Appended days, other splits and other names change nothing, prices that were
+    readjusted or rounded leave the days on which they rose, and data with a few tickers more or less still share
+    entries. Data with another first day count as different.
     """
     dates = market.dates.astype("datetime64[D]").astype("<i8")
-    hashes = []
+    whole, quarters = set[str](), set[str]()
     for column in range(len(market.tickers)):
         prices = market.data_array[:, column, list(PRICES)]
         days = np.flatnonzero(np.isfinite(prices).all(axis=1))[:_FINGERPRINT_BARS]
         if len(days):
-            hashes.append(_digest(dates[days].tobytes() + np.ascontiguousarray(prices[days], dtype="<f4").tobytes()))
-    return tuple(sorted(set(hashes))[:_FINGERPRINT_TICKERS])
+            whole.add(_digest(dates[days].tobytes() + np.ascontiguousarray(prices[days], dtype="<f4").tobytes()))
+        has_risen = np.diff(prices[days, CLOSE], prepend=np.inf) > 0
+        for first in range(0, len(days) - _QUARTER + 1, _QUARTER):
+            quarter = slice(first, first + _QUARTER)
+            quarters.add(_digest(dates[days[quarter]].tobytes() + has_risen[quarter].tobytes()))
+    return tuple(entry for entries in (whole, quarters) for entry in sorted(entries)[:_FINGERPRINT_TICKERS])
 
 
 def is_recorded_market(market: Market, record: MarketRecord) -> bool:
