@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,9 @@ _FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
     ".xlsx": pd.read_excel, ".xls": pd.read_excel,
 }  # fmt: skip
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-KINDS = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join(_PACKERS)}"
-SUFFIXES = (*_TEXTS, *_FRAMES, *(text + packer for text in _TEXTS for packer in _PACKERS))
+_ZIP = ".zip"
+KINDS = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join((*_PACKERS, _ZIP))}"
+SUFFIXES = (*_TEXTS, *_FRAMES, _ZIP, *(text + packer for text in _TEXTS for packer in (*_PACKERS, _ZIP)))
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000
 """Fields of text in memory at once, but for those of the columns that are used."""
@@ -81,7 +82,7 @@ def read_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
             table = _frame_table(path, read, choices, needed)
         else:
             table = _csv_table(path, choices, dropped, needed)
-    except (EOFError, OSError, pa.ArrowException) as error:
+    except (EOFError, OSError, BadZipFile, NotImplementedError, RuntimeError, pa.ArrowException) as error:
         raise UnusableFileError(f"no readable file ({first_line(error)})") from None
     if not len(table.cells[0]):
         raise UnusableFileError("no rows")
@@ -126,8 +127,14 @@ def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file, unpacked."""
+    """Open a file, unpacked. Raises `UnusableFileError` for an archive of several."""
     file = path.open("rb")
+    if path.suffix.lower() == _ZIP:
+        archive = ZipFile(file)
+        names = [one.filename for one in archive.infolist() if not one.is_dir()]
+        if len(names) != 1:
+            raise UnusableFileError(f"an archive of {len(names)} files; unpack it")
+        return archive.open(names[0])
     packer = _PACKERS.get(path.suffix.lower())
     return file if packer is None else pa.CompressedInputStream(file, packer)
 

@@ -3,8 +3,10 @@
 import bz2
 import gzip
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ import pytest
 
 from data.benchmark import read_benchmark
 from data.loader import StockDataLoader
+from data.raw.prepare import prepare
 from main import main
 from tests.data.test_loader import bars_frame
 from tests.data.test_prepare import bars, run
@@ -239,17 +242,38 @@ def test_all_that_can_be_read_in_a_folder_is_read_and_the_rest_is_named(
     (source / "link").symlink_to(linked)
     (source / "circle").symlink_to(source)
     Path(os.fsdecode(os.fsencode(source) + b"/\xc9.csv")).write_text(text)
+    for name, members in (("J.csv.zip", ["J.csv"]), ("K.zip", ["some name.csv"]), ("L.zip", ["1.csv", "2.csv"])):
+        with ZipFile(source / name, "w") as archive:
+            for member in members:
+                archive.writestr(member, text)
     for name in ("F.xlsx", "G.json", "H.zip", "I.csv.gz"):
         (source / name).write_bytes(b"PK junk")
     words = ["prepare", str(source), str(tmp_path / "bars.parquet")]
     assert main(words) == 2
     shown = capsys.readouterr().err
-    assert "at most 1.00% of the files to be left out, got 2 of 8 (F.xlsx: no readable excel" in shown
-    assert "I.csv.gz: no readable" in shown and not (tmp_path / "bars.parquet").exists()
-    assert main([*words, "--max-bad-row-share", "0.3"]) == 0
-    assert pd.read_parquet(tmp_path / "bars.parquet")["ticker"].unique().tolist() == [*"ABCDE", "\u00c9"]
+    assert "at most 1.00% of the files to be left out, got 4 of 12 (F.xlsx: no readable excel" in shown
+    assert "H.zip: no readable" in shown and "I.csv.gz: no readable" in shown
+    assert not (tmp_path / "bars.parquet").exists()
+    assert main([*words, "--max-bad-row-share", "0.4"]) == 0
+    assert pd.read_parquet(tmp_path / "bars.parquet")["ticker"].unique().tolist() == [*"ABCDEJK", "\u00c9"]
     page = (tmp_path / "bars.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("F.xlsx", "G.json", "H.zip", "I.csv.gz"))
+    assert "L.zip" in page and "an archive of 2 files; unpack it" in page
+
+
+def test_a_spreadsheet_is_read_where_its_reader_is_installed(tmp_path: Path) -> None:
+    """And named with the package that it takes where not."""
+    source, target = tmp_path / "A.xlsx", tmp_path / "bars.parquet"
+    if find_spec("openpyxl"):
+        frame = pd.DataFrame({"Date": days(12, "%Y-%m-%d"), "Open": 1.0, "High": 1.0, "Low": 1.0, "Close": 1.0})
+        frame.to_excel(source, index=False)
+        prepare(source, target)
+        assert pd.read_parquet(target)["close"].tolist() == [1.0] * 12
+        return
+    with ZipFile(source, "w") as archive:
+        archive.writestr("xl/workbook.xml", "")
+    with pytest.raises(DataError, match=r"A\.xlsx: no readable excel file \(.*openpyxl"):
+        prepare(source, target)
 
 
 @pytest.mark.parametrize(
