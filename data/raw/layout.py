@@ -16,7 +16,7 @@ VALUES = [*PRICES, "volume"]
 STANDARD = ["day", "ticker", *VALUES]
 """Columns of prepared rows; others are further ones."""
 EVENTS = ["split", "dividend"]
-NUMBERS = [*VALUES, "adjusted", "divisor", *EVENTS]
+NUMBERS = [*VALUES, "adjusted", "divisor", "factor", *EVENTS]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
 _LETTERS = {"t": "date", "o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}

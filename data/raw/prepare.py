@@ -25,6 +25,7 @@ from data.bars import (
     misread_weekdays,
     spacing,
 )
+from data.events import events_file, note_events
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_old_bars
 from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
@@ -118,11 +119,11 @@ def prepare(
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
-    codes = names.get_indexer(events["ticker"].map(spelled))
-    events = events.assign(ticker=codes)[codes >= 0].drop_duplicates(["ticker", "day"], keep="last")
-    if len(events):
-        rows, adjustments = adjust_for_events(rows, events)
-        summary.notes += adjustments
+    events = events.assign(ticker=events["ticker"].map(spelled))
+    codes = names.get_indexer(events["ticker"])
+    due = events.assign(ticker=codes)[(codes >= 0) & events["is_due"]].drop_duplicates(["ticker", "day"], keep="last")
+    rows, adjustments = adjust_for_events(rows, due) if len(due) else (rows, [])
+    summary.notes += adjustments
     if benchmark is not None and (benchmark not in names or len(names) == 1):
         raise DataError(
             f"expected --benchmark to be one of several tickers of the data, got {benchmark!r}"
@@ -147,6 +148,8 @@ def prepare(
     shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
     summary.notes += [f"further columns, with their coverage: {', '.join(shares)}"] * bool(further)
     _write(stocks, ["ticker", *VALUES, *further], target)
+    if len(events := events[events["ticker"].isin(names)]):
+        summary.notes.append(f"{note_events(target, events)} splits and dividends are in {events_file(target).name}")
     if benchmark is not None:
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
@@ -156,13 +159,13 @@ def prepare(
 def _read_files(
     source: Path, target: Path, summary: PrepareSummary, choices: Choices, known: Int32Array | None
 ) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the rows of each usable file, and the events of all that are still to be applied.
+    """Return the rows of each usable file, and the events of all, `is_due` where they are still to be applied.
 
     Files that settle their notation themselves are read first, and the others by what these show.
     """
     evidence, titles = Evidence(set), set[str]()
     open_files, done = dict[Path, Table](), dict[Path, tuple[pd.DataFrame, pd.DataFrame]]()
-    written = (target, benchmark_file(target), target.with_suffix(".html"))
+    written = (target, benchmark_file(target), events_file(target), target.with_suffix(".html"))
     files = found_files(source, written, summary.skipped)
     for path in progress(files, "read", "file"):
         with _skipping(path, source, summary):
@@ -218,16 +221,16 @@ def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[Non
 
 
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a file's usable rows, one a day of each ticker, and its events that are still to be applied."""
+    """Return a file's usable rows, one a day of each ticker, and its events, `is_due` if still to be applied."""
     rows = rows_of(table, choices, summary.dropped)
     if not table.layout.panel and "ticker" not in table.layout.fields:
         rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
-    events = rows.reindex(columns=["ticker", "day", *EVENTS])
+    events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
     if "adjusted" in rows:
-        rows, has_event = scale_to_adjusted(rows), has_event & False
+        rows = scale_to_adjusted(rows)
         summary.notes += [_SCALED] * (_SCALED not in summary.notes)
-    rows = one_bar_a_day(_usable(rows.drop(columns=EVENTS, errors="ignore"), summary.dropped), table, choices)
+    rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), summary.dropped), table, choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only

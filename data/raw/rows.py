@@ -89,9 +89,9 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     """Return a file's unchecked rows, in a notation that is settled; rows without any price are counted in `dropped`.
 
     Columns are `day` since 1970-01-01, `ticker` ("" where the file has none), prices (the close where there is no
-    other), volume (NaN where unknown), those of `adjusted`, `split` and `dividend` that the file has, and further ones.
-    In a panel, a ticker without a close has no row. Raises `UnclearFileError` where columns that were taken by their
-    places, or as closes of tickers, do not behave as such.
+    other), volume (NaN where unknown), those of `adjusted`, `split`, `dividend` and `pay` (a day) that the file has,
+    and further ones. In a panel, a ticker without a close has no row. Raises `UnclearFileError` where columns that were
+    taken by their places, or as closes of tickers, do not behave as such.
     """
     layout, frames = table.layout, []
     further = {} if choices.keep == ("none",) else further_columns(table, choices)
@@ -105,6 +105,9 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
             _require_volume(table.cells[group["volume"]], rows)
         if "divisor" in rows:
             rows["adjusted"] = rows["close"] / rows.pop("divisor")
+        if "factor" in rows:
+            latest = rows.sort_values("day", kind="stable").groupby("ticker")["factor"].last()
+            rows["adjusted"] = rows["close"] * rows.pop("factor") / rows["ticker"].map(latest)
         is_empty = rows[PRICES].isna().to_numpy().all(axis=1)
         for cell in (table.cells[place] for role, place in group.items() if role in PRICES and is_empty.any()):
             if isinstance(cell, str):
@@ -114,6 +117,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
         dropped[NO_PRICE] += 0 if layout.panel else int(is_empty.sum())
         frames.append(rows[~is_empty])
     rows = pd.concat(frames)
+    if "pay" in layout.fields:
+        rows["pay"] = resolve_days(table.text("pay"), table.orders[0])[rows.index]
     if layout.is_guess:
         _require_bars(rows)
     if layout.panel and layout.has_closes_only and "*" not in choices.roles:

@@ -1,9 +1,11 @@
 """Accounts of tiny agents on a tiny market, without a run."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from data.events import Event
 from data.market import Market
 from data.record import MarketRecord, record_market
 from models.ddpg_agent import DDPGAgent
@@ -54,6 +56,8 @@ class Walk:
     calendar: Sessions = Sessions("none")  # noqa: RUF009 - it is frozen
     record: MarketRecord | None = None
     """Of the market at the opening."""
+    named: Sequence[Event] = ()
+    """Splits and dividends that a vendor names."""
 
     def __post_init__(self) -> None:
         opening = {
@@ -79,7 +83,7 @@ class Walk:
         """The account after a session."""
         config = dataclasses.replace(Config(), env=self.rules)
         assert self.record is not None
-        market, changes = known_market(self.market, self.record, journal)
+        market, changes = known_market(self.market, self.record, journal, self.named)
         decider = Champion(self.agent) if isinstance(self.agent, DDPGAgent) else self.agent
         whole = Account(self.folder, journal, config, decider, market, self.calendar, self.broker, changes)
         return whole.on(day)

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from data.events import Event
 from data.features.nine import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
@@ -289,6 +290,36 @@ def test_a_split_and_a_dividend_at_a_broker_are_no_doubt(tmp_path: Path, ratio: 
         if order["type"] == "limit":
             assert float(order["limit_price"]) < 2 * prices(day, CLOSE)[ticker] * ratio
             assert float(order["qty"]) == account.held[ticker]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_dividend_is_paid_to_who_held_at_its_ex_date(tmp_path: Path, is_late: bool) -> None:
+    """On the pay date, to agents beside a basket, which would have it otherwise; once, and when it is known."""
+    walk, account = Walk(tmp_path, AGENT.betting(0.5)), FakeAlpaca(12_345.67)
+    stepped(walk, account, range(START, START + 3))
+    day, dates = START + 3, MARKET.dates.astype("M8[D]").astype(str)
+    ticker, shares = next(iter([row[2]["positions"] for row in walk.rows() if row[0] == "session"][-1].items()))
+    cash, pay, shown = 0.02 * prices(day - 1, CLOSE)[ticker], day + 2, day + (4 if is_late else 0)
+    array = MARKET.data_array.copy()
+    array[:day, MARKET.tickers.index(ticker), :4] *= np.float32(0.98)
+    after = dataclasses.replace(MARKET, data_array=array)
+    walk = dataclasses.replace(walk, named=[Event(ticker, dates[day], "dividend", cash, dates[pay])])
+    paid = dict[int, float]()
+    for today in range(day, day + 7):
+        account.cash += account.held.get(ticker, 0.0) * cash if today == pay else 0.0
+        walk = stepped(
+            dataclasses.replace(walk, market=after if today >= shown else MARKET), account, range(today, today + 1)
+        )
+        with walk.journal() as journal:
+            book = walk.account(journal, today).book
+            own = [fill for fill in book.fills(today) if not book.known_orders[fill.id].is_of_basket]
+            traded = sum(fill.value if fill.side == "sell" else -fill.value for fill in own)
+            paid[today] = book.session(today)["cash"] - book.session(today - 1)["cash"] - traded
+    assert {one: sum_ for one, sum_ in paid.items() if abs(sum_) > 1e-6} == {
+        max(pay, shown): pytest.approx(shares * cash)
+    }
+    assert [row[1] for row in walk.rows() if row[0] == "event"] == [f"{ticker} {dates[day]} dividend"]
+    assert not any(row[0] == "doubt" for row in walk.rows())
 
 
 def test_orders_beyond_a_page_are_read(tmp_path: Path) -> None:

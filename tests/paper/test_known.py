@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.faults import changing
+from data.events import Event
 from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from data.readjustment import price_step, readjustment
@@ -88,6 +89,42 @@ def test_an_adjusted_history_changes_nothing(tmp_path: Path, plain: Walk, ratio:
         account = walk.account(journal, LAST)
         assert "equal to the cent" in parity_sentence(account, backtest(account))
         assert units(journal)[ticker] == pytest.approx(ratio, rel=1e-6)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_events_that_a_vendor_names_are_told_apart(tmp_path: Path, plain: Walk, is_named: bool) -> None:
+    """Two in sessions that no step saw, a special dividend among them: each by its day and kind, and once."""
+    first, second, newest = START + 4, START + 5, START + 6
+    ticker, other = held_on(plain, first), next(one for one in MARKET.tickers if one != held_on(plain, first))
+    column, dates = MARKET.tickers.index(ticker), MARKET.dates.astype("M8[D]").astype(str)
+    close = float(MARKET.data_array[first - 1, column, CLOSE]) / (0.85 * 0.5)  # as it was quoted that day
+    named = [
+        Event(ticker, dates[first], "dividend", 0.15 * close, dates[first + 4]),
+        Event(ticker, dates[second], "split", 2.0, dates[second]),
+        Event(other, dates[second], "split", 3.0, dates[second]),  # the file does not show it yet
+        Event(ticker, dates[START - 3], "split", 4.0, dates[START - 3]),  # it was known at the opening
+    ]
+    before = scaled(MARKET, ticker, len(MARKET.dates), 1 / (0.85 * 0.5))
+    walk = Walk(tmp_path, AGENT, market=before, record=record_market(before, START), named=named if is_named else ())
+    for day in (*range(START, first), newest, newest, *range(newest + 1, LAST + 1)):
+        walk = dataclasses.replace(walk, market=before if day < first else MARKET)
+        walk.step(day)
+    events = [row for row in walk.rows() if row[0] == "event"]
+    kinds = [(row[2]["since"], row[2]["kind"], row[2]["ratio"]) for row in events]
+    if is_named:
+        found = [(dates[first], "dividend", 0.85), (dates[second], "split", 0.5)]
+        assert [row[1] for row in events] == [f"{ticker} {since} {kind}" for since, kind, _ in found]
+        assert events[0][2]["pay"] == dates[first + 4] and "a share, paid on" in events[0][2]["text"]
+    else:
+        found = [(dates[first], "split", 0.425)]
+    assert kinds == [(since, kind, pytest.approx(ratio, rel=1e-5)) for since, kind, ratio in found]
+    with walk.journal() as journal:
+        assert units(journal)[ticker] == pytest.approx(0.425, rel=1e-6)
+    # The account that missed two sessions, with nothing that disturbs it.
+    calm = Walk(tmp_path / "calm", AGENT)
+    for day in (*range(START, first), *range(newest, LAST + 1)):
+        calm.step(day)
+    np.testing.assert_allclose(equities(walk), equities(calm), rtol=0, atol=0.005)
 
 
 def test_shares_are_shown_in_todays_units(tmp_path: Path, plain: Walk) -> None:

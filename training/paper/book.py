@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from data.features.nine import CLOSE
 from data.market import Market
 from training.paper.certificate import LEAST_LOSS, WINDOW, Stake
 from training.paper.journal import Journal
+from training.paper.known import units
 from training.paper.venue import Fill, Order
 from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
@@ -146,14 +147,24 @@ class Book:
         agents, basket, cash = (before.body[name] for name in ("positions", "basket_positions", "cash"))
         agents, basket = dict(agents), dict(basket)
         for event in self.journal.of("event").values():  # a dividend is paid in cash
-            if event.number > before.number and event.body["kind"] == "dividend":
+            body, today, known = event.body, self.date(day), before.key if event.number < before.number else ""
+            if known < body["since"] <= today and body["kind"] == "dividend":
                 for part in (agents, basket):
-                    part.update({t: part[t] * event.body["ratio"] for t in {event.body["ticker"]} & part.keys()})
+                    part.update({t: part[t] * body["ratio"] for t in {body["ticker"]} & part.keys()})
+            if known < body.get("pay", "") <= today:
+                cash += self._entitled(body) * body["cash"]
         for fill in fills:
             part, sign = basket if ids[fill.id].is_of_basket else agents, 1 if fill.side == "buy" else -1
             part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
             cash -= sign * fill.value * (part is agents)
         return agents, basket, cash
+
+    def _entitled(self, dividend: Mapping[str, Any]) -> float:
+        """Return the agents' shares at the close before an ex-date, in the units of that day."""
+        sessions, ticker = self.journal.of("session"), dividend["ticker"]
+        last = next((date for date in reversed(sessions) if date < dividend["since"]), None)
+        shares = 0.0 if last is None else sessions[last].body["positions"].get(ticker, 0.0)
+        return float(shares * dividend["ratio"] / units(self.journal, dividend["since"])[ticker])
 
     def basket_holdings(self, day: int) -> list[Holding]:
         """Return what the basket holds at a broker at the close of a session, as bought on its first one."""

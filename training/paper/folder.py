@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data.events import read_events
 from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
 from training.paper.account import Account
@@ -120,8 +121,11 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
         )
     decider, config = load_decider(path, opening), from_dict(opening["settings"], Config)
     record, market = read_market_record(path), load_market(dataclasses.replace(config, investable=None))[0]
-    market = pin_market(under_known_names(market, names(journal)), record, allow_changes=True)
-    market, changes = known_market(market, record, journal)
+    renamed = names(journal)
+    market = pin_market(under_known_names(market, renamed), record, allow_changes=True)
+    known = {new: first for first, new in renamed.items()}
+    named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
+    market, changes = known_market(market, record, journal, named)
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
     sessions = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
     return Account(path, journal, config, decider, market, sessions, broker, changes)

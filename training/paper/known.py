@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data.events import Event, ratios_of
 from data.features.nine import CLOSE, PRICES, indicators
 from data.market import Market
 from data.readjustment import Readjustment, readjustment
@@ -80,12 +81,16 @@ def packed(market: Market, day: int) -> str:
     return base64.b64encode(_values(market)[day].astype("<f4").tobytes()).decode()
 
 
-def known_market(market: Market, record: MarketRecord, journal: Journal) -> tuple[Market, list[Change]]:
+def known_market(
+    market: Market, record: MarketRecord, journal: Journal, named: Sequence[Event] = ()
+) -> tuple[Market, list[Change]]:
     """Return data in the terms of an account, and what they bring that its journal lacks.
 
     Args:
         market: under the account's names, pinned to its record.
         record: of the market at the opening.
+        named: events that a vendor names, by date, under the account's names; where they explain by what prices were
+            multiplied these are the account's, each by its day and kind, and else what was measured is one event.
     """
     factors, asked, changes = units(journal), _accepted(journal), list[Change]()
     dates, past = market.dates.astype("datetime64[D]").astype(str).tolist(), _past(market, record, asked)
@@ -94,8 +99,8 @@ def known_market(market: Market, record: MarketRecord, journal: Journal) -> tupl
     days, prices = [place[row.key] for row in rows], slice(0, len(PRICES))
     arrays = [np.frombuffer(base64.b64decode(row.body["bars"]), "<f4") for row in rows]
     bars = np.array(arrays, dtype=np.float64).reshape(-1, *now.shape[1:])
-    for event in journal.of("event").values():
-        _rescale(bars[:, market.tickers.index(event.body["ticker"])], rows, event.body, event.number)
+    for row in journal.of("event").values():
+        _rescale(bars[:, market.tickers.index(row.body["ticker"])], rows, row.body, row.number)
     following = days[-1] + 1 if days else place.get(journal.opening["start"], len(dates) - 1) + 1
     next_session = dates[following] if following < len(dates) else str(market.dates[-1].astype("datetime64[D]") + 1)
     for column, ticker in enumerate(market.tickers):
@@ -111,23 +116,55 @@ def known_market(market: Market, record: MarketRecord, journal: Journal) -> tupl
         if not math.isclose(total, factor, rel_tol=2 * _SAME):
             as_before = [row for row in range(change.bars or len(kept), len(kept)) if np.isfinite(before[row]).any()]
             since, ratio = rows[kept[as_before[0]]].key if as_before else next_session, float(f"{total / factor:.9g}")
-            kind = "dividend" if 0.9 < ratio < 1 else "split"
-            text = f"{kind} of {ticker}: prices before {since} are those known times {ratio:g}"
-            body = {"ticker": ticker, "since": since, "ratio": ratio, "kind": kind, "text": text}
-            changes.append(Change("event", f"{ticker} {since} {ratio!r}", body))
-            _rescale(old, rows, body, journal.last.number + 1)
+            multiplied = kept[: change.bars or len(kept)]
+            after, until = (
+                rows[multiplied[-1]].key if multiplied else record.known_to,
+                since if as_before else dates[-1],
+            )
+            closes = before[np.isfinite(before[:, 1]), 1][: len(multiplied)]
+            close = float(closes[-1]) if len(closes) else math.nan
+            candidates = [one for one in named if one.ticker == ticker and after < one.date <= until]
+            for change_ in _events(ticker, since, ratio, _explaining(candidates, ratio, close)):
+                changes.append(change_)
+                _rescale(old, rows, change_.body, journal.last.number + 1)
             factors[ticker] = factor * ratio
         if is_past_other or change.revised.any():
             revised = [kept[row] for row in np.flatnonzero(change.revised)]
             texts = [f"close {old[row, 1]:g} on {rows[row].key}, now {now[days[row], column, 1]:g}" for row in revised]
             texts = [*texts[:2], *([f"{len(texts) - 2} more bars"] if len(texts) > 2 else [])]
             texts += [f"other bars up to {record.known_to}"] if is_past_other else []
-            body = {"ticker": ticker, "dates": [rows[row].key for row in revised]}
+            body: dict[str, Any] = {"ticker": ticker, "dates": [rows[row].key for row in revised]}
             body["history"] = history_of(market, ticker, record) if is_past_other else None
             body["text"] = f"the bars of {ticker} as the account knew them, got {', '.join(texts)}"
             key = hashlib.sha256(repr(sorted(body.items())).encode()).hexdigest()[:12]
             changes.append(Change("hold", f"revision {ticker} {key}", body))
     return _translated(market, factors, days, bars), changes
+
+
+def _explaining(candidates: Sequence[Event], ratio: float, close: float) -> list[tuple[Event, float]]:
+    """Return the first of a ticker's named events that explain a ratio, each with its own; empty where none do."""
+    for count in range(len(candidates), 0, -1):
+        if ratios := ratios_of(candidates[:count], ratio, close):
+            return list(zip(candidates[:count], ratios, strict=True))
+    return []
+
+
+def _events(ticker: str, since: str, ratio: float, named: Sequence[tuple[Event, float]]) -> list[Change]:
+    """Return the rows of a ticker's events: those that are named, and else the one that was measured."""
+    if not named:
+        kind = "dividend" if 0.9 < ratio < 1 else "split"
+        text = f"{kind} of {ticker}: prices before {since} are those known times {ratio:g}"
+        body = {"ticker": ticker, "since": since, "ratio": ratio, "kind": kind, "text": text}
+        return [Change("event", f"{ticker} {since} {ratio!r}", body)]
+    changes = list[Change]()
+    for event, part in named:
+        is_split = event.kind == "split"
+        said = f"by {event.size:g}" if is_split else f"of {event.size:g} a share, paid on {event.pay_date}"
+        text = f"{event.kind} of {ticker} {said}: prices before {event.date} are those known times {part:g}"
+        body = {"ticker": ticker, "since": event.date, "ratio": part, "kind": event.kind, "text": text}
+        body |= {} if is_split else {"cash": event.size, "pay": event.pay_date}
+        changes.append(Change("event", f"{ticker} {event.date} {event.kind}", body))
+    return changes
 
 
 def _accepted(journal: Journal) -> dict[str, list[dict[str, Any]]]:

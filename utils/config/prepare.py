@@ -9,7 +9,8 @@ from utils.config.settings import checked_dataclass, hint
 from utils.errors import ConfigError
 
 ROLES = [
-    "date", "time", "ticker", "open", "high", "low", "close", "adjusted", "volume", "split", "dividend", "ignore",
+    "date", "time", "ticker", "open", "high", "low", "close", "adjusted", "volume", "split", "dividend", "pay",
+    "ignore",
 ]  # fmt: skip
 
 

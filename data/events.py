@@ -1,0 +1,121 @@
+"""Splits and dividends that a vendor names, in a CSV file beside the data: `ticker, date, split, dividend, pay_date`.
+
+`prepare` writes it, and a person may add to it. Prices are adjusted; the file tells what adjusted them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+
+from utils.errors import DataError, first_line
+from utils.runs.durable import new_file
+
+_COLUMNS = ["ticker", "date", "split", "dividend", "pay_date"]
+_NEAR = 0.25
+"""Share by which a dividend may differ, relative to the last known close, from what prices show."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A split or a dividend."""
+
+    ticker: str
+    date: str
+    """First day without it, the ex-date."""
+    kind: str
+    """`split` or `dividend`."""
+    size: float
+    """New shares for one; cash for a share, after a split of that day."""
+    pay_date: str
+    """On which a dividend is paid; the ex-date where it is not known."""
+
+
+def events_file(data: Path) -> Path:
+    """Return the file of the events of a data file."""
+    return data.with_name(f"{data.stem}.events.csv")
+
+
+def read_events(data: Path | None) -> list[Event]:
+    """Return the events beside a data file by date, splits first; none where there is no such file.
+
+    Raises:
+        DataError: a row is no event.
+    """
+    if data is None or not (path := events_file(data)).is_file():
+        return []
+    events = list[Event]()
+    for line, row in enumerate(_read(path).itertuples(index=False), start=2):
+        try:
+            days = [date.fromisoformat(text) for text in (row.date, row.pay_date or row.date)]
+            sizes = {kind: float(getattr(row, kind)) for kind in ("split", "dividend") if getattr(row, kind)}
+            if not sizes or not all(0 < size < math.inf for size in sizes.values()) or days[1] < days[0]:
+                raise ValueError
+        except ValueError:
+            raise DataError(
+                f"expected ticker, ISO date, a split or a dividend above 0, and a pay date that is not before the date "
+                f"on line {line} of {path}, got {','.join(map(str, row))[:60]!r}; mend it"
+            ) from None
+        events += [Event(row.ticker, row.date, kind, size, str(days[1])) for kind, size in sizes.items()]
+    return sorted(events, key=lambda one: (one.date, one.kind != "split"))
+
+
+def note_events(data: Path, events: pd.DataFrame) -> int:
+    """Add events to those beside a data file, in one step; return how many are there.
+
+    Args:
+        events: `ticker` as text, `day` and `pay` as days since 1970-01-01 (0 and less: not known), `split` and
+            `dividend`. Of two for one ticker and date the later counts, with what only the earlier one tells.
+    """
+    path, days = events_file(data), {"date": events["day"], "pay_date": events["pay"].where(events["pay"] > 0)}
+    texts = {name: pd.to_datetime(one, unit="D").dt.strftime("%Y-%m-%d") for name, one in days.items()}
+    sizes = {"split": events["split"].where((events["split"] > 0) & (events["split"] != 1)).map("{:.10g}".format)}
+    sizes["dividend"] = events["dividend"].where(events["dividend"] > 0).map("{:.10g}".format)
+    new = events.assign(**texts, **{name: one.where(one != "nan") for name, one in sizes.items()})[_COLUMNS]
+    old = [_read(path).replace("", None)] if path.is_file() else []
+    both = pd.concat([*old, new]).groupby(["ticker", "date"], as_index=False, sort=True).last()
+    if len(new):
+        try:
+            with new_file(path) as file:
+                both[_COLUMNS].to_csv(file, index=False)
+        except OSError as error:
+            raise DataError(f"expected to write {path}, got '{error}'; free it, or name another target") from error
+    return len(both)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """Return all columns as text."""
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"expected a CSV file of splits and dividends, got {path} ({first_line(error)})") from None
+    if missing := [name for name in _COLUMNS[:-1] if name not in frame]:
+        raise DataError(f"expected {', '.join(_COLUMNS)} in {path}, got no {missing[0]}; mend the header")
+    return frame.reindex(columns=_COLUMNS, fill_value="")
+
+
+def ratios_of(events: Sequence[Event], ratio: float, close: float) -> list[float]:
+    """Return by what each of a ticker's events has multiplied earlier prices, so that all of them give a ratio.
+
+    Empty where they do not explain it.
+
+    Args:
+        close: last one before the events.
+    """
+    logarithms, dividends = list[float](), list[float]()
+    for event in events:
+        kept = 1 / event.size if event.kind == "split" else 1 - event.size / close
+        if not 0 < kept < math.inf:
+            return []
+        close *= kept
+        logarithms.append(math.log(kept))
+        dividends.append(abs(logarithms[-1]) if event.kind == "dividend" else 0.0)
+    # The close may be some sessions old; splits are exact, but for the decimals of prices.
+    rest, least = math.log(ratio) - sum(logarithms), 1e-3 if len(dividends) > sum(map(bool, dividends)) else 1e-6
+    if abs(rest) > _NEAR * sum(dividends) + least:
+        return []
+    parts = [one / sum(dividends) for one in dividends] if any(dividends) else [1 / len(events)] * len(events)
+    return [math.exp(one + part * rest) for one, part in zip(logarithms, parts, strict=True)]
