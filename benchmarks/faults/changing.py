@@ -16,10 +16,12 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.faults.harness import SMALL_RUN, Row, flags, folder, run_here
+from data.events import events_file
 from training.paper.journal import JOURNAL, Journal
 from utils.progress import progress
 
 LEARNED, SESSIONS, STOCKS = 300, 60, 6
+START = "2015-01-05"
 RATIOS = (0.995, 0.9875, 0.97, 0.999, 0.5, 0.25, 2 / 3, 0.8, 1.5, 10.0, 25.0)
 """Dividends, splits, reverse splits: what earlier prices are multiplied by."""
 
@@ -39,6 +41,8 @@ class World:
     """Days on which a step finds the file of the day before first."""
     missed: set[int] = field(default_factory=set)
     """Days on which nobody steps, in either account."""
+    is_named: bool = False
+    """The vendor names its dividends and splits."""
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> "World":
@@ -60,6 +64,7 @@ class World:
         name = str(rng.choice(names))
         world.renames = {first: (name, "NEW"), second: ("NEW", "NEWER")}
         world.late, world.missed = set(days(4)), set(days(2)) - {LEARNED + SESSIONS - 1}
+        world.is_named = bool(rng.random() < 0.5)
         return world
 
     def undisturbed(self, day: int) -> pd.DataFrame:
@@ -83,6 +88,21 @@ class World:
                 rows["ticker"] = rows["ticker"].replace(old, new)
         return rows
 
+    def named(self, day: int) -> pd.DataFrame:
+        """Return the events that the vendor names up to a day; dividends are paid a week after their ex-dates."""
+        rows, today = list[dict[str, object]](), pd.Timestamp(START) + day * pd.offsets.BDay()
+        for since, ticker, ratio in self.events if self.is_named else ():
+            if (ex := pd.Timestamp(START) + since * pd.offsets.BDay()) > today:
+                continue
+            own = self.bars[(self.bars["ticker"] == ticker) & (self.bars["day"] < since)]
+            later = [part for other, name, part in self.events if name == ticker and other >= since]
+            cash = (1 - ratio) * own["close"].iloc[-1] / np.prod(later)
+            sizes = {"dividend": cash, "split": ""} if 0.9 < ratio < 1 else {"dividend": "", "split": 1 / ratio}
+            pay = ex + pd.Timedelta(days=7) if 0.9 < ratio < 1 else pd.NaT
+            name = self.file(day).loc[own.index[-1], "ticker"]
+            rows.append({"ticker": name, "date": ex.date(), **sizes, "pay_date": "" if pay is pd.NaT else pay.date()})
+        return pd.DataFrame(rows, columns=["ticker", "date", "split", "dividend", "pay_date"])
+
 
 def random_bars(rng: np.random.Generator) -> pd.DataFrame:
     """Return daily bars of random walks with momentum, so that there is something to buy; all begin with the same."""
@@ -95,7 +115,7 @@ def random_bars(rng: np.random.Generator) -> pd.DataFrame:
     close = 50 * np.exp(np.cumsum(steps, axis=0))
     open_ = close * np.exp(0.003 * overnight)
     high, low = np.maximum(open_, close) * 1.004, np.minimum(open_, close) * 0.996
-    dates = np.busday_offset(np.datetime64("2015-01-05"), np.arange(days)).astype("datetime64[s]")
+    dates = np.busday_offset(np.datetime64(START), np.arange(days)).astype("datetime64[s]")
     rows = {"date": np.repeat(dates, STOCKS), "ticker": [f"T{stock}" for stock in range(STOCKS)] * days}
     prices = dict(
         zip(("open", "high", "low", "close"), (one.ravel() for one in (open_, high, low, close)), strict=True)
@@ -133,6 +153,8 @@ def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dic
     def step(day: int) -> None:
         nonlocal asked
         write(file(day), data)
+        if is_disturbed:
+            world.named(day).to_csv(events_file(data), index=False)
         for _ in range(4):
             if (code := paper("step", name)) == 0:
                 return
@@ -154,6 +176,10 @@ def walk(runs: Path, name: str, world: World, *, is_disturbed: bool) -> list[dic
             step(day)
     assert asked <= 2 * len(world.revisions) + len(world.renames)
     with Journal(runs / name / JOURNAL) as journal:
+        if is_disturbed and world.is_named:
+            ids = {(row.body["since"], row.body["kind"]) for row in journal.of("event").values()}
+            named = world.named(LEARNED + SESSIONS - 1).itertuples()
+            assert ids == {(str(row.date), "dividend" if row.dividend else "split") for row in named}
         bodies = [row.body for row in journal.of("session").values()]
     return [{"cash": one["cash"], "equity": one["equity"], "fills": len(one["fills"])} for one in bodies]
 
