@@ -46,6 +46,31 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
     return pd.concat(read, ignore_index=True).astype({"day": np.int32})
 
 
+def with_new_events(
+    old: pd.DataFrame, rows: pd.DataFrame, events: pd.DataFrame, first_days: pd.Series
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Return `rows` whose old bars are adjusted for what came after them, and which events are still to be applied.
+
+    The earlier file cannot have known an event between a ticker's last old bar and its first new one; where new files
+    repeat old bars these tell whether prices were multiplied.
+
+    Args:
+        events: `ticker` as text, `day`, `split`, `dividend`, `is_due`.
+        first_days: by ticker, of the new files.
+    """
+    days = (old.groupby("ticker")["day"].max(), first_days)
+    last, first = (events["ticker"].map(one).astype(np.float64) for one in days)  # NaN for a new ticker
+    is_new = (events["day"] > last) & (events["day"] <= first)
+    prices = rows[VALUES].to_numpy(copy=True)
+    for event in events[is_new].itertuples():
+        own = ((rows["ticker"] == event.ticker) & (rows["day"] < event.day)).to_numpy()
+        split = event.split if event.split > 0 else 1.0
+        close = prices[own, VALUES.index("close")][-1] / split
+        factor = (1.0 - (event.dividend if 0 < event.dividend < close else 0.0) / close) / split
+        prices[own] *= np.append(np.full(len(PRICES), factor), 1 / factor)
+    return rows.assign(**dict(zip(VALUES, prices.T, strict=True))), events["is_due"] & ~is_new
+
+
 def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[pd.DataFrame, list[str]]:
     """Return `rows`, of old bars and new ones, with the old ones as they were, and notes about those that are not.
 

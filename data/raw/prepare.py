@@ -27,7 +27,7 @@ from data.bars import (
 )
 from data.events import events_file, note_events
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted
-from data.raw.append import benchmark_file, read_prepared, with_old_bars
+from data.raw.append import benchmark_file, read_prepared, with_new_events, with_old_bars
 from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
 from data.raw.folder import NOT_READ, found_files, shown, ticker_of
 from data.raw.join import kept, with_joined
@@ -119,9 +119,10 @@ def prepare(
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
-    events = events.assign(ticker=events["ticker"].map(spelled))
-    codes = names.get_indexer(events["ticker"])
-    due = events.assign(ticker=codes)[(codes >= 0) & events["is_due"]].drop_duplicates(["ticker", "day"], keep="last")
+    events = events.assign(ticker=events["ticker"].map(spelled)).drop_duplicates(["ticker", "day"], keep="last")
+    first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
+    rows, due = (rows, events["is_due"]) if old is None else with_new_events(old, rows, events, first_days)
+    due = events.assign(ticker=names.get_indexer(events["ticker"]))[due & events["ticker"].isin(names)]
     rows, adjustments = adjust_for_events(rows, due) if len(due) else (rows, [])
     summary.notes += adjustments
     if benchmark is not None and (benchmark not in names or len(names) == 1):

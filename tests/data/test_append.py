@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.benchmark import read_benchmark
+from data.events import read_events
 from data.raw.prepare import prepare
 from main import main
+from tests.data.test_adjustment import market, oracle
 from tests.data.test_vendors import truth
 
 Frame = pd.DataFrame
@@ -164,3 +166,22 @@ def test_there_must_be_a_file_to_append_to(
         target.write_bytes(content)
     assert main(["prepare", str(source), str(target), "--append"]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_adjusted_close", [True, False])
+def test_events_of_appended_days_adjust_the_days_before(tmp_path: Path, has_adjusted_close: bool) -> None:
+    """A file a day that repeats no old bar: what it names tells by what earlier prices are multiplied, once."""
+    raw, target = market(1, days=40, dividends=5, splits=3), tmp_path / "bars.parquet"
+    known = 25
+    assert (raw["Stock Splits"][1:known] > 0).any() and (raw["Dividends"][known:] > 0).any()
+    for last in range(known, 41):
+        file = raw[:last] if last == known else raw[last - 1 : last]
+        if has_adjusted_close:
+            file = file.assign(**{"Adj Close": oracle(raw[:last])[-len(file) :]})
+        for _ in range(2):  # the same file again changes nothing
+            prepare(written(file, tmp_path / "A.csv"), target, append=last > known)
+            bars = pd.read_parquet(target)
+            np.testing.assert_allclose(bars["close"], oracle(raw[:last]), rtol=1e-6)
+    turnover = (raw["Close"] * raw["Volume"]).to_numpy()
+    np.testing.assert_allclose(bars["close"] * bars["volume"], turnover, rtol=1e-6)
+    assert len(read_events(target)) == (raw["Dividends"] > 0).sum() + (raw["Stock Splits"] > 0).sum()

@@ -207,7 +207,7 @@ def test_a_dividend_after_an_accepted_revision_is_no_question(tmp_path: Path, pl
 def test_one_world_leaves_an_account_as_an_undisturbed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty sessions; `python -m benchmarks.faults.changing` walks through many worlds of sixty."""
     monkeypatch.setattr(changing, "SESSIONS", 20)
-    found = changing.row(1, seed=7)
+    found = changing.row(1, seed=10)  # its vendor names its events
     assert found.is_ok, found
 
 
