@@ -189,8 +189,8 @@ class LearningConfig:
     """Discount factor from one decision to the next. 1 is well defined: capital has a price, so that positions end. 0:
     a position is worth its next session."""
     risk_aversion: kinds.NonNegativeFloat = 0.0
-    """Sizes and fitness weigh profit against half of this times the square of a trade's result, both in percent of the
-    initial capital. 0: profit alone."""
+    """Sizes of orders and fitness weigh profit against half of this times the square of a trade's result, both in
+    percent of the initial capital. 0: profit alone."""
     replay_capacity: Annotated[int, Field(ge=1, le=10**9)] = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: kinds.NonNegativeInt = 10_000
