@@ -8,6 +8,7 @@ Trained: a population learns briefly on it as on any other; its champion is judg
 holdout, on neither of which anything was chosen; baselines are fitted as in `markets`. Untrained, --cheap-runs: an
 agent whose forecasts have random weights, and fixed tilts (high beta, low price, high volatility), judged on the
 holdout; baselines are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
+Of champions also the share of the capital that follows them, and their points a year over equal weight, the basket.
 """
 
 import argparse
@@ -25,7 +26,15 @@ import torch
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
-from benchmarks.learning.study import Record, Study, add_study_flags, add_training_flags, each_seed
+from benchmarks.learning.study import (
+    Record,
+    Study,
+    add_study_flags,
+    add_training_flags,
+    each_seed,
+    mean_interval,
+    plus_minus,
+)
 from benchmarks.learning.unseen import fit_baselines, training_market
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
@@ -38,6 +47,7 @@ from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
 from training.evaluation.play import EvaluationSetup, play_agent
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
+from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.runs.seeding import named_generator
 from utils.spaces import TARGET_PERCENTS
 
@@ -143,16 +153,15 @@ def trained_run(config: Config, kind: str, budget: Budget) -> Record:
     market = NULL_MARKETS[kind](config)
     trained = fit(config, market, budget)
     baselines = {name: rule(market) for name, (rule, _) in fit_baselines(market, config).items()}
-    praise: dict[str, Praise] = {}
+    champion, praise, points = trained.trainer.champion, dict[str, Praise](), dict[str, float]()
     for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
         setup = setup_on(market, config, span)
         judge = Judge.on(setup, baselines, config.evaluation.random_pickers, config.seed)
-        champion = trained.trainer.champion
-        praise[name] = {
-            **judge.praise(_played(setup, champion), champion.share),
-            "has_evidence": champion.evidence.is_significant,
-        }
-    return {"praise": praise, **trained.record()}
+        played = _played(setup, champion)
+        praise[name] = {**judge.praise(played, champion.share), "has_evidence": champion.evidence.is_significant}
+        over_basket = champion.share * (played[0] - judge.equal_weight)
+        points[name] = TRADING_DAYS_PER_YEAR * float(over_basket.mean())
+    return {"praise": praise, "points_over_basket": points, "share_of_capital": champion.share, **trained.record()}
 
 
 def _played(setup: EvaluationSetup, agent: DDPGAgent) -> ProfitAndOrders:
@@ -205,3 +214,10 @@ def run(study: Study) -> None:
             jobs = each_seed(own, cheap, partial(untrained_run, kind=kind), **labels)
         if records := study.records(jobs):
             print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)
+            if name == "trained":
+                shares = [record["share_of_capital"] for record in records]
+                print(f"{'share of the capital':<46}{plus_minus(*mean_interval(shares))}", flush=True)
+                for span in (HOLDOUT, VALIDATION):
+                    points = [record["points_over_basket"][span] for record in records]
+                    words = f"{span}, points a year over the basket"
+                    print(f"{words:<46}{plus_minus(*mean_interval(points), '+.2f')}", flush=True)
