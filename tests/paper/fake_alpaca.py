@@ -11,13 +11,15 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class FakeAlpaca:
-    """An account whose orders are filled in full when `fill` is called."""
+    """An account whose orders are filled when `fill` is called."""
 
     def __init__(self, cash: float) -> None:
         self.cash, self.orders, self.held = cash, list[dict[str, Any]](), dict[str, float]()
         self.faults: list[str] = []
         """Of the next orders, one each: `lost before`, `lost`, `late`, `doubled`, `503`, a status with which it is
         rejected, or `fine`; `silent` answers nothing at all while it is there."""
+        self.most = dict[str, float]()
+        """Shares of a symbol up to which an order is executed, where it is not in full."""
         self.refused = dict[str, int]()
         """Status with which questions are answered, by the end of their path."""
         self.asked = 0
@@ -30,11 +32,12 @@ class FakeAlpaca:
             if (price := prices.get(order["symbol"])) is None:
                 order["status"] = "expired"
                 continue
-            shares = float(order["qty"]) * (1 if order["side"] == "buy" else -1)
+            filled = min(float(order["qty"]), self.most.get(order["symbol"], float("inf")))
+            shares = filled * (1 if order["side"] == "buy" else -1)
             self.held[order["symbol"]] = self.held.get(order["symbol"], 0.0) + shares
             self.held = {symbol: qty for symbol, qty in self.held.items() if qty}
             self.cash -= shares * price
-            order |= {"status": "filled", "filled_qty": order["qty"], "filled_avg_price": str(price)}
+            order |= {"status": "filled", "filled_qty": str(filled), "filled_avg_price": str(price)}
             order["filled_at"] = f"{date}T14:30:00Z"
 
     def post(self, body: dict[str, Any]) -> tuple[int, Any]:

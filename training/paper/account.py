@@ -199,9 +199,6 @@ class Account:
         prices = self._prices(ticker, day)
         return float(prices[np.isfinite(prices)][-1])
 
-    def _has_price(self, ticker: str, day: int) -> bool:
-        return bool(np.isfinite(self._prices(ticker, day)).any())
-
     def _name(self, ticker: str) -> str:
         """Return the name that a ticker has today."""
         return names(self.journal).get(ticker, ticker)
@@ -262,7 +259,7 @@ class Account:
         """Ask the broker, and tell the agents' part from the basket's.
 
         The basket holds what it bought, and the agents the other positions. The agents' cash is what their fills have
-        left; what else comes in, as dividends, is the basket's, if there is one.
+        left, and what a split leaves of a share; what else comes in, as dividends, is the basket's, if there is one.
         """
         book, (agents, others) = self.book, self._parts
         if day == book.start:
@@ -275,15 +272,19 @@ class Account:
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
         positions = {ticker: shares * factors.get(ticker, 1.0) for ticker, shares in positions.items()}
         due, basket, own_cash = book.expected(day, fills)
-        self._compare(day, positions, {one: due.get(one, 0.0) + basket.get(one, 0.0) for one in due | basket})
+        both = {one: due.get(one, 0.0) + basket.get(one, 0.0) for one in due | basket}
+        split = {event["ticker"] for event in book.noted(day) if event["kind"] == "split"} & both.keys()
+        paid = {one for one in split if abs(both[one] - positions.get(one, 0.0)) < factors.get(one, 1.0)}
+        self._compare(day, positions, both | {one: positions.get(one, 0.0) for one in paid})
         basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
         rest = {one: held - basket.get(one, 0.0) for one, held in positions.items()}
         rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
 
         def worth(shares: Mapping[str, float]) -> float:
-            known = [one for one in shares if one in self.market.tickers and self._has_price(one, day)]
+            known = [one for one in shares if one in self.market.tickers and np.isfinite(self._prices(one, day)).any()]
             return sum(shares[one] * self._last_price(one, day) for one in known)
 
+        own_cash += worth({one: due.get(one, 0.0) - rest.get(one, 0.0) for one in paid})
         unexposed = self.capital - agents - others
         own_cash = own_cash if others > 0 else cash - unexposed
         equity, whole = own_cash + worth(rest), cash + worth(positions)

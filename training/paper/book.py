@@ -141,6 +141,11 @@ class Book:
         days = map(self.day_of, self.journal.of("intent"))
         return {order.id: order for day in days for order in self.intended(day)}
 
+    def noted(self, day: int) -> list[dict[str, Any]]:
+        """Return the dividends and splits that were noted since the session before a day."""
+        before = self.journal.of("session")[self.date(day - 1)]
+        return [event.body for event in self.journal.of("event").values() if event.number > before.number]
+
     def expected(self, day: int, fills: Sequence[Fill]) -> tuple[dict[str, float], dict[str, float], float]:
         """Return what a session's fills make of the close before: shares of agents and basket, and the agents' cash."""
         before, ids = self.journal.of("session")[self.date(day - 1)], self.known_orders
@@ -148,7 +153,8 @@ class Book:
         agents, basket = dict(agents), dict(basket)
         for event in self.journal.of("event").values():  # a dividend is paid in cash
             body, today, known = event.body, self.date(day), before.key if event.number < before.number else ""
-            if known < body["since"] <= today and body["kind"] == "dividend":
+            is_late = not known and body["since"] < today  # of a split noted late the venue had new shares
+            if known < body["since"] <= today and (body["kind"] == "dividend" or is_late):
                 for part in (agents, basket):
                     part.update({t: part[t] * body["ratio"] for t in {body["ticker"]} & part.keys()})
             if known < body.get("pay", "") <= today:
