@@ -103,10 +103,8 @@ class Evidence:
         """Return in a few words whether there is an edge, and the share of the capital that follows it."""
         if share == 0:
             return f"{'NO EDGE AFTER COSTS' if self.is_significant else 'NO EDGE FOUND'}: holds the basket"
-        edge = "EDGE" if self.is_significant else "NO EDGE FOUND"
-        if self.strength == "weak":
-            edge = "WEAK EVIDENCE OF AN EDGE"
-        worth = f"IC {self.coefficient:.2f}"
+        edges = {"significant": "EDGE", "weak": "WEAK EVIDENCE OF AN EDGE"}
+        edge, worth = edges.get(self.strength, "NO EDGE FOUND"), f"IC {self.coefficient:.2f}"
         if self.timing < self.selection:
             worth = f"correlation in time {self.timing_coefficient:.2f}"
         return f"{edge}, {worth}: {share:.0%} of the capital follows it"

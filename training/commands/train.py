@@ -42,7 +42,6 @@ from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
 from utils.progress import progress
 from utils.runs.checkpoint import generation_name, list_checkpoints
-from utils.runs.console import FILE_ONLY
 from utils.runs.find import CONFIG, SUMMARY
 from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog
@@ -90,12 +89,11 @@ def run_training(
         config, run = session.settings, session.run
         if is_complete(run, config, explicit):
             return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
-        logger.info("%s", opening_line(config, session.device, session.run.path), extra=FILE_ONLY)
+        logger.info("%s", opening_line(config, session.device, session.run.path))
         keep_freed_memory()
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = remember_market(session.run.path, market, splits)
-        header = terminal_header(config, market, session.device, session.run.path)
-        logger.info("%s", market_lines(config, market), extra={"terminal": header})
+        logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
         warn_of_few_stocks(config, len(market.investable_columns))
         if config.evaluation.benchmark is not None:
             read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training

@@ -63,17 +63,13 @@ def market_lines(config: Config, market: Market) -> str:
     )
 
 
-def terminal_header(config: Config, market: Market, device: object, path: Path) -> str:
-    """Return what a person at a terminal reads first: the data, the days and the run."""
+def terminal_header(config: Config, market: Market) -> str:
+    """Return what a person at a terminal reads of the market: the data and the days."""
     data = f'built-in market "{config.synthetic.kind}" (SYNTHETIC)' if config.data is None else config.data.name
     spans = zip(("train", "validate"), (market.splits.train, market.splits.validation), strict=True)
     days = [f"{name} {str(market.dates[span.first])[:7]} to {str(market.dates[span.last])[:7]}" for name, span in spans]
-    where = "CPU" if str(device) == "cpu" else f"GPU ({device})"
-    return (
-        f"ERL trader - {data}, {len(market.investable_columns):,} stocks, {where}, seed {config.seed}\n"
-        f"{', '.join(days)}, {'holdout untouched' if market.splits.holdout.days else 'no holdout'}\n"
-        f"{path}: {config.generations} generations of {config.evolution.population_size} agents\n"
-    )
+    holdout = "holdout untouched" if market.splits.holdout.days else "no holdout"
+    return f"{data}, {len(market.investable_columns):,} stocks: {', '.join(days)}, {holdout}\n"
 
 
 def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
