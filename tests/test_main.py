@@ -195,4 +195,4 @@ def test_a_run_without_a_holdout_trains_to_the_end_and_says_so(tiny: Path, capsy
         assert run(tiny, "--resume", "all", "--generations", "3") == 0
     assert main(["signals", "--run", "all", "--runs-dir", runs]) == 0
     assert main(["evaluate", "--run", "all", "--runs-dir", runs, "--split", "holdout", "--spend-look"]) == 2
-    assert "expected a run with a holdout" in capsys.readouterr().err
+    assert "expected data with a holdout" in capsys.readouterr().err

@@ -51,10 +51,6 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
         judge_policies(arguments, device)
         return
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
-    if arguments.split == "holdout" and not run.market.splits.holdout.days:
-        raise ConfigError(
-            f"expected a run with a holdout, got {run.path.name}, which uses all days of its data; leave --split out"
-        )
     env = Portfolio.on(run.market, run.config.env, device)
     evaluation = evaluate(run, arguments.split, env, _judging(run.config, arguments), arguments)
     if evaluation.split == "holdout":

@@ -15,6 +15,7 @@ from training.evaluation.baselines import ScoreRule, benchmark_close, simple_rul
 from training.evaluation.play import EvaluationSetup
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from utils.config.trader import EvaluationConfig
+from utils.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ def stage_of(
         basket: what a champion holds with the capital that does not follow it.
         is_continuous: in one account that goes on over all of them.
         results: of all orders of the training days, see `Samples`, if they are at hand.
+
+    Raises:
+        ConfigError: there are no such days.
     """
+    if not days.days:
+        raise ConfigError("expected data with a holdout, got some all of which are used; leave --split out")
     played = env
     if is_continuous:
         whole = dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0)

@@ -1,7 +1,7 @@
 """Anybody's policies, judged as the champion is: same fills, costs and limits, baselines, tests and verdict."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,8 @@ from training.evaluation.baselines import BASKET, BENCHMARK, CHAMPION, EQUAL, EQ
 from training.evaluation.export import entered, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.measures import followed
-from training.evaluation.play import OwnAccount, account_of_agent, play_baselines, play_judged
-from training.evaluation.stage import stage_of
+from training.evaluation.play import OwnAccount, PlayedPolicies, account_of_agent, play_baselines, play_judged
+from training.evaluation.stage import Stage, stage_of
 from training.policies.accounts import account_of, has_code
 from training.run.arguments import run_defaults
 from training.run.market import load_market as market_of_settings
@@ -137,14 +137,12 @@ def judge(
         spend_look: allow the holdout, a look at which is recorded in the ledger of `runs_dir`.
 
     Raises:
-        ConfigError: a name is a baseline's, or a look at the holdout is not allowed.
-        DataError: a policy fails or looks ahead; or there are no such days.
+        ConfigError: a name is a baseline's, a look at the holdout is not allowed, or there are no such days.
+        DataError: a policy fails or looks ahead.
     """
     if split == "holdout":
         kinds.require_spent(spend_look)
     days, config = getattr(market.market.splits, split), market.config
-    if not days.days:
-        raise ConfigError("expected a holdout, got data all of which are used; leave --split out")
     judging = judging or config.evaluation
     env = Portfolio.on(market.market, config.env, market.device)
     basket = market.run.basket if market.run else None
@@ -152,29 +150,38 @@ def judge(
     if taken := {*policies} & {CHAMPION, RANDOM, BASKET, EQUAL, HOLD, EQUAL_RISK, BENCHMARK, *stage.rules}:
         raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
     accounts = {name: account_of(name, policy, stage) for name, policy in policies.items()}
-    baselines, beside = play_baselines(stage.setup, stage.rules), {one: own.curves for one, own in accounts.items()}
-    if market.run is not None:
-        account = account_of_agent(stage.setup, market.run.champion)
-        held = baselines[None].curves[BASKET]
-        beside[CHAMPION] = followed(account.curves, held, account.share, config.env.exposure)
     evaluations = {}
-    for name, account in accounts.items():
-        played = play_judged(
-            name,
-            account,
-            stage.rules,
-            baselines,
-            random_selections=judging.random_pickers,
-            generator=named_generator(config.seed, "evaluation"),
-            beside={other: curves for other, curves in beside.items() if other != name},
-        )
-        label, is_code = f"{name}-{_digest(account)}", has_code(policies[name])
+    for name, played in _played(market, stage, accounts, judging.random_pickers):
+        label, is_code = f"{name}-{_digest(accounts[name])}", has_code(policies[name])
         one = Evaluation(label, split, config, market.market, played, variants, command, has_code=is_code)
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = entered(one, Path(runs_dir))
         evaluations[name] = one
     return Judgement(evaluations)
+
+
+def _played(
+    market: TradedMarket, stage: Stage, accounts: Mapping[str, OwnAccount], random_selections: int
+) -> Iterator[tuple[str, PlayedPolicies]]:
+    """Yield each policy with all that is played beside it: the others, the run's champion, baselines."""
+    baselines, beside = play_baselines(stage.setup, stage.rules), {one: own.curves for one, own in accounts.items()}
+    if market.run is not None:
+        champion, held = account_of_agent(stage.setup, market.run.champion), baselines[None].curves[BASKET]
+        beside[CHAMPION] = followed(champion.curves, held, champion.share, market.config.env.exposure)
+    for name, account in accounts.items():
+        yield (
+            name,
+            play_judged(
+                name,
+                account,
+                stage.rules,
+                baselines,
+                random_selections=random_selections,
+                generator=named_generator(market.config.seed, "evaluation"),
+                beside={other: curves for other, curves in beside.items() if other != name},
+            ),
+        )
 
 
 def _digest(account: OwnAccount) -> str:
