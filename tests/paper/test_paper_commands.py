@@ -117,18 +117,29 @@ def test_what_cannot_be_right_is_held_until_it_is_accepted(
     assert kinds(home, "held")[len(known) :][:3] == ["hold", "go", "session"]
 
 
-def test_a_replay_is_its_backtest(home: Path, restore_process: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Walked on validation days, without a look at the holdout, and told in a few lines."""
-    assert paper(home, "open", "demo", "--run", "one") == 0
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_a_replay_is_its_backtest(
+    home: Path,
+    restore_process: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+) -> None:
+    """Walked on validation days, without a look at the holdout, and told in a few lines; a basket only if there is
+    one."""
+    name = f"demo{share:g}"
+    monkeypatch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: load(path).betting(share))
+    assert paper(home, "open", name, "--run", "one") == paper(home, "step", name) == 0
     capsys.readouterr()
-    assert paper(home, "replay", "demo") == 0
+    assert paper(home, "status", name) == 0
+    assert ("basket" in capsys.readouterr().out) == (share < 1)
+    assert paper(home, "replay", name) == 0
     shown = capsys.readouterr().out
-    first, last = read_market_record(home / "runs" / "demo").splits["validation"]
+    first, last = read_market_record(home / "runs" / name).splits["validation"]
     assert "equal bit for bit" in shown and "accepted" not in shown and len(shown.splitlines()) == 3
-    assert re.match(
-        rf"demo on \d+ sessions, {first} to {last}: [+-][\d.]+%, its basket [+-][\d.]+%; \d+ fills\n", shown
-    )
-    page = home / "runs" / "demo" / "replay" / REPORT
+    basket = ", its basket [+-][\\d.]+%" if share < 1 else ""
+    assert re.match(rf"{name} on \d+ sessions, {first} to {last}: [+-][\d.]+%{basket}; \d+ fills\n", shown)
+    page = home / "runs" / name / "replay" / REPORT
     assert page.is_file() and shown.endswith(f"written to {page}\n")
     assert not (home / "runs" / LEDGER).exists()
 

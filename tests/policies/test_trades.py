@@ -126,6 +126,7 @@ def test_sizes_are_clipped_sales_close_and_nothing_is_short(caplog: pytest.LogCa
 
 
 def test_the_largest_purchases_of_a_day_come_first(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     tickers = [MARKET.tickers[column] for column in MARKET.investable_columns]
     bars = np.isfinite(MARKET.close[31:33]).all(axis=0)
     stocks = np.flatnonzero(bars)[:3]
@@ -217,10 +218,12 @@ def days_of(tmp_path: Path) -> list[str]:
     return [str(day) for day in market.dates[first : first + 4].astype("datetime64[D]")]
 
 
-def test_a_file_of_trades_is_judged(tmp_path: Path) -> None:
+def test_a_file_of_trades_is_judged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     days = days_of(tmp_path)
     text = f"date,ticker,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,50000\n"
     assert evaluate(tmp_path, text) == 0
+    shown = capfd.readouterr()
+    assert "orders: 1 of 1 purchases" in shown.out and "orders: 1 of" not in shown.err
     folder = tmp_path / "runs" / "judged" / "evaluation-validation" / "orders"
     trades = pd.read_csv(folder / "trades.csv")
     assert trades[["ticker", "order_date", "entry_date", "exit_date"]].to_numpy().tolist() == [

@@ -19,7 +19,7 @@ from training.paper.arguments import (
 )
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
-from training.paper.decider import Champion, Decider, OwnPolicy, word_of
+from training.paper.decider import Champion, Decider, OwnPolicy, load_decider, word_of
 from training.paper.folder import load_account, open_account, opened
 from training.paper.journal import STOP, Journal
 from training.paper.known import names, units
@@ -101,7 +101,7 @@ def run_step(arguments: PaperStepArguments) -> None:
 
 
 def run_status(arguments: PaperArguments) -> None:
-    """Show the account's last session, orders, positions and certificate, by its journal alone."""
+    """Show the account's last session, orders, positions and certificate, without its data."""
     with opened(arguments.path, arguments.head, reads_only=True) as journal:
         _show(journal)
 
@@ -175,7 +175,7 @@ def _whole(command: str, account: Path) -> str:
 
 
 def _show(journal: Journal) -> None:
-    """Log where the account stands, by its journal alone."""
+    """Log where the account stands, without its data."""
     sessions, intents, certificate = journal.of("session"), journal.of("intent"), journal.opening["certificate"]
     if not sessions:
         logger.info("no session yet; for the first orders: %s", _whole("step", journal.path.parent))
@@ -188,11 +188,11 @@ def _show(journal: Journal) -> None:
     of_basket = [order for order in orders if order["is_of_basket"]]
     purchases = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
     bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in purchases)
-    whole, own, basket, cash = (f"{last.body[name]:,.2f}" for name in ("whole", "equity", "basket", "cash"))
-    parts, who = f"the agents' account {own}, of its basket {basket}; the agents' cash {cash}", word_of(journal.opening)
-    if who == "policy":
-        parts = f"the policy's account {own}; its cash {cash}"
-    logger.info("%s: equity %s; of %s", date, whole, parts)
+    share, who = load_decider(journal.path.parent, journal.opening).share, word_of(journal.opening)
+    whole, own = last.body["whole"], last.body["equity"]
+    parts = f"; of the {who}'s account {own:,.2f}" if share < 1 or whole != own else ""
+    parts += f", of its basket {last.body['basket']:,.2f}" if share < 1 else ""
+    logger.info("%s: equity %s%s; the %s's cash %s", date, f"{whole:,.2f}", parts, who, f"{last.body['cash']:,.2f}")
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     logger.info("positions: %s; purchases at the next open: %s", holdings or "none", bought or "none")
     if of_basket or last.body["basket_positions"]:

@@ -11,7 +11,6 @@ from data.record import MARKET, data_fingerprint
 from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
 from training.paper.backtest import backtest
-from training.paper.decider import word_of
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
 from utils.config.kinds import require_spent
@@ -63,11 +62,11 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         sessions = journal.of("session").values()
         filled = sum(len(row.body["fills"]) for row in sessions)
         begin, end = (row.body for row in (next(iter(sessions)), journal.of("session")[dates[days[-1]]]))
-        earned = {name: f"{end[name] / begin[name] - 1:+.2%}" for name in ("whole", "basket")}
-        whose = "its basket" if word_of(journal.opening) == "champion" else "the basket"
+        parts = {"": "whole", **({", its basket": "basket"} if account.decider.share < 1 else {})}
+        earned = "".join(f"{words} {end[name] / begin[name] - 1:+.2%}" for words, name in parts.items())
         return (
-            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned['whole']}, "
-            f"{whose} {earned['basket']}; {filled} fills\n{parity_sentence(today, played)}\n"
+            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}:{earned}; {filled} fills\n"
+            f"{parity_sentence(today, played)}\n"
             f"written to {write_report(today, played)}"
         )
 

@@ -59,7 +59,8 @@ class Trades:
 def account_of_trades(name: str, trades: Trades, setup: EvaluationSetup) -> OwnAccount:
     """Play an account that orders as trades say: the largest purchases first, and a sale closes its position.
 
-    Amounts are those of an account that begins with the rules' initial capital. A line tells how many were executed.
+    Amounts are those of an account that begins with the rules' initial capital. A line of the results tells how many
+    were executed, and a warning why others were not.
 
     Raises DataError: nothing is bought on these days.
     """
@@ -82,11 +83,14 @@ def account_of_trades(name: str, trades: Trades, setup: EvaluationSetup) -> OwnA
     own, size, count = account_by(setup, act), amounts[amounts > 0] / env.rules.stake, (asked > 0).sum(axis=1)
     filled, sold = len(own.trades), sum(trade["reason"] == "sold" for trade in own.trades)
     misfits = ((size < MIN_COEFFICIENT - _ROUNDING) | (size > MAX_COEFFICIENT + _ROUNDING)).sum()
-    logger.log(
-        logging.INFO if filled == count.sum() and not misfits else logging.WARNING,
+    logger.info(
         f"{name}: {filled:,} of {count.sum():,} purchases from {first} to {last} were filled, {sold:,} of "
-        f"{(asked < 0).sum():,} sales; of up to {count.max()} purchases a day env.max-new-positions-per-day takes "
-        f"{env.orders_per_day}, a position ends after {env.rules.longest_holding} sessions (env.max-holding-days), "
-        f"{misfits:,} sizes were clipped to 1 to 10 stakes of {env.rules.stake:,.0f} (env.stake-percent)",
+        f"{(asked < 0).sum():,} sales"
     )
+    if filled < count.sum() or misfits:
+        logger.warning(
+            f"{name}: of up to {count.max()} purchases a day env.max-new-positions-per-day takes {env.orders_per_day}, "
+            f"a position ends after {env.rules.longest_holding} sessions (env.max-holding-days), {misfits:,} sizes "
+            f"were clipped to 1 to 10 stakes of {env.rules.stake:,.0f} (env.stake-percent)"
+        )
     return own
