@@ -216,8 +216,8 @@ def run(study: Study) -> None:
             print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)
             if name == "trained":
                 shares = [record["share_of_capital"] for record in records]
-                print(f"{'share of the capital':<46}{plus_minus(*mean_interval(shares))}", flush=True)
+                print(f"{'share of the capital':<54}{plus_minus(*mean_interval(shares))}", flush=True)
                 for span in (HOLDOUT, VALIDATION):
                     points = [record["points_over_basket"][span] for record in records]
                     words = f"{span}, points a year over the basket"
-                    print(f"{words:<46}{plus_minus(*mean_interval(points), '+.2f')}", flush=True)
+                    print(f"{words:<54}{plus_minus(*mean_interval(points), '+.2f')}", flush=True)
