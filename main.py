@@ -7,6 +7,7 @@ from pathlib import Path
 
 try:
     from training.commands.table import COMMANDS, help_lists, refuse_early
+    from utils import VERSION
     from utils.config.cli import parse_command
     from utils.errors import StopRequested, as_program_error
     from utils.runs.console import setup_logging
@@ -15,7 +16,6 @@ except KeyboardInterrupt:  # while modules load
 
 logger = logging.getLogger("main")
 PROGRAM = Path(__file__)
-VERSION = "0.7.0"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

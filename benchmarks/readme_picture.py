@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from main import VERSION
 from main import main as program
+from utils import VERSION
 from utils.config.settings import to_dict
 from utils.config.trader import profile_config
 

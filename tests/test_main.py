@@ -61,7 +61,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert dataclasses.replace(repeated, run="one") == RunLog.open(folder.parent, "one").settings(Config)
     shown, log = capsys.readouterr().out, (folder / "run.log").read_text()
     for text in (
-        f"Run {folder}: 2 generations of 4 agents, quick profile, seed 0, on cpu\n",
+        f", run {folder}: 2 generations of 4 agents, quick profile, seed 0, on cpu\n",
         "Loaded: 300 days, 6 stocks, 9 features from the built-in market",
         "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 41 days",
         f"Replay      {summary['replay_size']} / 80, ready",
@@ -146,7 +146,7 @@ def test_settings_that_cannot_be_get_one_line_and_exit_code_2(
     assert run(tiny, *flags.split()) == 2
     told, refused = capsys.readouterr()
     shown = refused.strip().splitlines()
-    assert told.startswith("Run ") or not told
+    assert told.startswith("ERL trader ") or not told
     assert len(shown) == 1 and says in shown[0] and "expected" in shown[0]
 
 

@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from main import VERSION
+from utils import VERSION
 
 ROOT = Path(__file__).parent.parent
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from main import VERSION
 from tests.test_project import ROOT, lines
 from tests.tiny_run import TINY
+from utils import VERSION
 
 setuptools = pytest.importorskip("setuptools")
 if Version(setuptools.__version__) < Version("77"):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from utils import VERSION
+
 PROGRAM = Path(__file__).parents[2] / "main.py"
 WATCHED = (
     "Initializing persistent evaluation environment...",
@@ -50,6 +52,7 @@ def test_a_terminal_shows_a_table_and_the_answer(tiny: Path, columns: int) -> No
     log = (tiny.parent / "runs" / "one" / "run.log").read_text()
     for text in WATCHED:
         assert text in log and text not in shown, text
+    assert shown.lstrip().startswith(f"ERL trader {VERSION.rpartition('.')[0]}, run ")
     for text in ("SYNTHETIC", "profit per episode", "agents add", "RESULT  validation", "random picks", "closed form"):
         assert text in shown and (text == "closed form" or text not in log), text
     rows = [line.split() for line in shown.splitlines() if line[:5].strip() in ("1", "2")]

@@ -15,6 +15,7 @@ from models.ddpg import LOSSES
 from training.evaluation.answer import answer, untrained
 from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
+from utils import VERSION
 from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
@@ -31,7 +32,7 @@ _NAMED = 5
 def opening_line(config: Config, device: object, path: Path) -> str:
     """Return the first line of a run: what it trains, where, and where its results go."""
     return (
-        f"Run {path}: {config.generations} generations of {config.evolution.population_size} agents, "
+        f"ERL trader {VERSION.rpartition('.')[0]}, run {path}: {config.generations} generations of {config.evolution.population_size} agents, "
         f"{config.profile} profile, seed {config.seed}, on {device}"
     )
 
