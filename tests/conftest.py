@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from tests.tiny_run import TINY
 from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
-from utils.pictures import _figure, new_figure
+from utils.pictures import _figure, _page_figure, new_figure
 
 # A shared machine may be slow at any moment. Examples are the same in every process, so that what fails does so by
 # a change, and again; `--hypothesis-profile search` draws others.
@@ -55,15 +55,19 @@ def blank_pictures() -> Iterator[None]:
 
     Processes that tests start draw theirs.
     """
-    patch = partial(mock.patch.object, pictures)
-    with patch("new_figure", partial(new_figure, dpi=20)), patch("_figure", lambda *_: Figure((1, 1), 20)):
+
+    def blank(*_: object) -> Figure:
+        return Figure((1, 1), 20)
+
+    few = partial(new_figure, dpi=20)
+    with mock.patch.multiple(pictures, new_figure=few, _figure=blank, _page_figure=blank):
         yield
 
 
 @pytest.fixture(scope="module")
 def real_charts(blank_pictures: None) -> Iterator[None]:
     """Draw the charts of a module's tests."""
-    with mock.patch.object(pictures, "_figure", _figure):
+    with mock.patch.multiple(pictures, _figure=_figure, _page_figure=_page_figure):
         yield
 
 

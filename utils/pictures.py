@@ -3,11 +3,12 @@
 import base64
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -30,6 +31,12 @@ _CELL = (7.0, 4.4)
 """Inches of a chart with its legend, title and note, if the legend is no higher."""
 _TITLES = 0.6
 """Inches above a legend."""
+_BESIDE: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1), "labelspacing": 0.8}
+_PAGE_CELL, _PAGE_COLUMNS, _PAGE_TITLE, _PAGE_NOTE = (5.4, 2.7), 3, 54, 64
+"""Of a chart on a page: inches of its width and of its plot's height, columns of its legend, letters of a line of its
+title and of its note."""
+_ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (-0.14, 1), "ncols": _PAGE_COLUMNS, "fontsize": 9}
+_ABOVE |= {"handlelength": 1.3, "columnspacing": 1.0}
 _RC: Any = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "charts"}
 
 
@@ -39,12 +46,12 @@ def draw_charts(charts: Sequence[Chart], path: Path, note: str | None = None, ti
         save_figure(_figure(charts, title, note), path)
 
 
-def svg_address(charts: Sequence[Chart]) -> str:
-    """Return charts as the address of an SVG image that holds all of it; equal charts give equal ones."""
+def svg_address(chart: Chart) -> str:
+    """Return a chart as the address of an SVG image that holds all of it; equal charts give equal ones."""
     file = BytesIO()
     with rc_context(_RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser may have it
-        _figure(charts).savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        _page_figure(chart).savefig(file, format="svg", transparent=True, metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
@@ -63,7 +70,24 @@ def _figure(charts: Sequence[Chart], title: str | None = None, note: str | None 
     return figure
 
 
-def _draw(chart: Chart, axes: Axes) -> None:
+def _page_figure(chart: Chart) -> Figure:
+    """Return a chart that is no wider than its plot, with its legend above, so that a phone shows readable letters."""
+    entries = [
+        _wrapped(name).count("\n") + 1 + (name in chart.lines) for name in (*chart.bands, *chart.lines, *chart.points)
+    ]
+    rows = max(sum(0.15 * one + 0.07 for one in column) for column in np.array_split(entries, _PAGE_COLUMNS))
+    above, below = rows + 0.15, 0.5 + 0.16 * len(textwrap.wrap(chart.note, _PAGE_NOTE))
+    (width, plot), left, title = _PAGE_CELL, 0.7, textwrap.wrap(printable(chart.title), _PAGE_TITLE)
+    height = 0.2 + 0.22 * len(title) + above + plot + below
+    figure = new_figure(width, height)
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((left / width, below / height, 1 - (left + 0.2) / width, plot / height))
+    _draw(chart, axes, _ABOVE, _PAGE_NOTE)
+    axes.set_title("\n".join(title), loc="left", fontsize=12, color=INK, pad=72 * above, x=_ABOVE["bbox_to_anchor"][0])
+    return figure
+
+
+def _draw(chart: Chart, axes: Axes, legend: Mapping[str, Any] = _BESIDE, note_width: int = 95) -> None:
     axes.set_title(printable(chart.title), loc="left", fontsize=13, color=INK, pad=12)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
@@ -84,7 +108,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
         axes.plot(chart.x, chart.lines[label], **style)
     for number, (label, (x, y)) in enumerate(chart.points.items()):
         # Hollow ones do not hide those below them.
-        style = {"marker": _MARKERS[number], "color": f"C{len(chart.lines) + number}", "linestyle": ""}
+        style = {"marker": _MARKERS[number], "linestyle": ""}
+        style |= {"color": chart.colours.get(label, f"C{len(chart.lines) + number}")}
         style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if number else {}
         axes.plot(x, y, markersize=5, zorder=4, label=_wrapped(label), **style)
     if chart.has_zero:
@@ -93,9 +118,9 @@ def _draw(chart: Chart, axes: Axes) -> None:
     kind = chart.x.dtype.kind
     ticks = AutoDateLocator(minticks=3, maxticks=7) if kind == "M" else MaxNLocator("auto", integer=kind == "i")
     axes.xaxis.set_major_locator(ticks)
-    axes.set_xlabel(textwrap.fill(chart.note, 95), fontsize=9, style="italic", loc="left", color=INK)
+    axes.set_xlabel(textwrap.fill(chart.note, note_width), fontsize=9, style="italic", loc="left", color=INK)
     if chart.lines or chart.bands:
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelspacing=0.8)
+        axes.legend(frameon=False, **legend)
 
 
 def _legend_inches(chart: Chart) -> float:

@@ -111,9 +111,9 @@ def named(name: str) -> Evaluation:
     return dataclasses.replace(one, looks=[look], folds=[fold])
 
 
-def drawn(*charts: Chart) -> str:
-    """The SVG of charts."""
-    kind, _, data = svg_address(charts).partition(",")
+def drawn(chart: Chart) -> str:
+    """The SVG of a chart."""
+    kind, _, data = svg_address(chart).partition(",")
     assert kind == "data:image/svg+xml;base64"
     return base64.b64decode(data).decode()
 
@@ -278,13 +278,13 @@ def test_evidence_and_what_is_bet_are_told_in_one_line() -> None:
 
 
 def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) -> None:
-    """Bars lie within the page and keep proportions; blue or red only where the verdict tells apart."""
+    """Bars are the champion's leads; blue or red only where the verdict tells apart."""
     order = [a.get("class") or tag for tag, a in page.elements if tag == "table" or "bars" in (a.get("class") or "")]
     assert order[0] == "bars"
     found = rivals(evaluation)
     shown = charts.answer_bars(evaluation)
-    assert [bar.label for bar in shown] == [CHAMPION, *(one.label for one in found)]
-    for bar, one in zip(shown[1:], found, strict=True):
+    assert [bar.label for bar in shown] == [f"over {one.label}" for one in found]
+    for bar, one in zip(shown, found, strict=True):
         assert bar.kind == {1: "gain", 0: "none", -1: "loss"}[one.sign]
         assert one.word in bar.text and one.label in page.texts[0]
     signs = {RANDOM: evaluation.verdict.skills["selection"], EQUAL: evaluation.verdict.over_equal_weight.sign}

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tests.evaluation.page_case import case
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
 from utils import pictures
-from utils.charts import memory_chart
+from utils.charts import Chart, memory_chart
 from utils.tables import table
 
 pytestmark = pytest.mark.usefixtures("real_charts")
@@ -41,6 +41,23 @@ def test_a_picture_shows_the_whole_chart(tmp_path: Path, monkeypatch: pytest.Mon
     texts = "\n".join(text.get_text() for text in drawn[0].findobj(matplotlib.text.Text))
     for expected in (chart.title, "random selections, 5%", f"champion\n{end:+.1f} %", "2019-0", "synthetic market"):
         assert expected in texts
+
+
+def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> None:
+    long = Chart("word " * 20, np.arange(9), {"a long name " * 6: np.arange(9.0), "b": np.ones(9)}, note="word " * 40)
+    for chart in (long, *traded_stocks(case(windows=1)), equity_chart(case(windows=2)), fitness_chart(case().records)):
+        figure = pictures._page_figure(chart)
+        figure.set_dpi(150)
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        texts = {" ".join(text.get_text().split()): text for text in figure.findobj(matplotlib.text.Text)}
+        title, note = (texts[text.strip()].get_window_extent() for text in (chart.title, chart.note))
+        box = axes.get_legend()
+        assert box is not None
+        legend = box.get_window_extent()
+        for shown in (title, legend, note):
+            assert shown.x0 >= 0 and shown.x1 <= figure.bbox.x1 and shown.y0 >= 0 and shown.y1 <= figure.bbox.y1
+        assert axes.bbox.y1 <= legend.y0 + 1 and legend.y1 <= title.y0
 
 
 def test_trades_are_marked_where_they_were_made() -> None:

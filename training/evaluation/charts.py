@@ -31,6 +31,21 @@ _COMPARED = (baselines.EQUAL, LIGHTGBM)
 _ROLLING = 126
 """Sessions of a rolling measure."""
 _EXTREME_STOCKS = 5
+_DECIDING = 10
+"""Inputs that are shown."""
+_EXITS = {
+    "sold": "sold by its own decision",
+    "target_open": "sale target, at the open",
+    "target": "sale target",
+    "stop_open": "stop, at the open",
+    "stop": "stop",
+    "holding": "longest holding time",
+    "no_bar": "no more prices",
+    "episode_end": "end of the window",
+}
+"""Words for the reasons of exits."""
+_MARKS = {"close": "#8A8A8A", "bought": "#333333", "sold at a gain": "#0072B2", "sold at a loss": "#D55E00"}
+"""Colours of a stock's chart; gains and losses have those of the page."""
 _TRADED_STOCKS = 4
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
@@ -115,14 +130,19 @@ def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
 
 
 def answer_bars(evaluation: Evaluation) -> list[Bar]:
-    """Return the returns of champion and rivals, with its lead; blue where it is better, red where worse."""
-    earned = evaluation.policies[evaluation.judged]["return"].value
-    rows = [(evaluation.judged, earned, f"{number(earned, 1, is_signed=True)} %", 0)]
+    """Return the champion's leads over its rivals; blue where it is better, red where worse, neutral else."""
+    rows = []
     for one in rivals(evaluation):
         lead = f"{number(one.test.mean, 1, is_signed=True)} % a year: {one.word}"
-        text = f"{number(one.return_percent, 1, is_signed=True)} %; the lead over it is {lead}"
-        rows.append((one.label, one.return_percent, text, one.sign))
+        text = f"{lead} (it returned {number(one.return_percent, 1, is_signed=True)} %)"
+        rows.append((f"over {one.label}", one.test.mean, text, one.sign))
     return bars(rows)
+
+
+def input_bars(evaluation: Evaluation) -> list[Bar]:
+    """Return the inputs that decide most, by the rank correlation that is lost when their values are shuffled."""
+    worth = [*evaluation.importance.items()][:_DECIDING]
+    return bars([(name, lost, number(lost, 3, is_signed=True), 0) for name, lost in worth])
 
 
 def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
@@ -135,7 +155,7 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
     rows = []
     for key, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
         text = f"{number(value, 2, is_signed=True)} % of the capital in {count:,} trades"
-        rows.append((str(key), value, text, int(np.sign(value))))
+        rows.append((_EXITS.get(key, str(key)), value, text, int(np.sign(value))))
     return bars(rows)
 
 
@@ -169,7 +189,8 @@ def traded_stocks(evaluation: Evaluation) -> list[Chart]:
         }
         close = market.data_array[played, market.tickers.index(ticker), CLOSE].astype(np.float64)
         dates, note = market.dates[played].astype("datetime64[D]"), f"{len(of_ticker)} trades, gains after costs."
-        charts.append(Chart(str(ticker), dates, {"close": close}, "{:,.2f}", points, note=note, has_zero=False))
+        lines = {"close": close}
+        charts.append(Chart(str(ticker), dates, lines, "{:,.2f}", points, note=note, has_zero=False, colours=_MARKS))
     return charts
 
 
@@ -183,6 +204,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
             "validation result": column(records, "validation", "champion"),
         },
         bands={"population, lowest to highest": (column(records, "fitness", "min"), column(records, "fitness", "max"))},
+        colours={"population mean": COLOURS[baselines.RANDOM], "validation result": COLOURS[baselines.CHAMPION]},
         note="Of the population on training days, by forecasts out of fold, with penalties. The champion's validation "
         "result is from days that neither training nor selection has seen.",
     )

@@ -177,6 +177,7 @@ def render(evaluation: Evaluation) -> str:
         headline=headline(evaluation) if evaluation.config.data is not None else "",
         answer=charts.answer_bars(evaluation),
         untrained=untrained(evaluation),
+        inputs=charts.input_bars(evaluation),
         equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
         monthly=monthly_returns(evaluation.dates, evaluation.equity[evaluation.judged]),
         by_stock=charts.profit_bars(evaluation, "ticker"),
