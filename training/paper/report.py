@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.baselines import ALL_ORDERS, BASKET
+from training.evaluation.baselines import ALL_ORDERS, BASKET, CHAMPION, EQUAL
+from training.evaluation.charts import COLOURS
 from training.evaluation.page.document import document, write_document
 from training.paper.account import Account
 from training.paper.backtest import Backtest
@@ -16,6 +17,7 @@ from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 
 _SHOWN = 40
+_COLOURS = {**COLOURS, "account": COLOURS[CHAMPION], "backtest": "#333333", BASKET: COLOURS[EQUAL]}
 _NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
 
 
@@ -51,7 +53,9 @@ def _render(account: Account, played: Backtest) -> str:
     curves = {"account": equity, "backtest": expected, ALL_ORDERS: agents, BASKET: basket}
     parts = {"follows the agents": f"{account.decider.share:.0%}"}
     if who == "policy":  # all of the capital follows it
-        del curves[ALL_ORDERS], parts["follows the agents"]
+        del parts["follows the agents"]
+    if np.array_equal(agents, equity):  # all of the capital follows whoever decides
+        del curves[ALL_ORDERS], curves[BASKET]
     percent = {name: 100 * (curve / curve[0] - 1) for name, curve in curves.items() if curve[0] > 0}
     power = np.log10(np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3))
     return document(
@@ -72,7 +76,7 @@ def _render(account: Account, played: Backtest) -> str:
         parity=parity_sentence(account, played),
         words=finding(results, dates, opening["certificate"], who),
         who=who,
-        equity=Chart("Profit of account and backtest, percent of the first capital", x, percent),
+        equity=Chart("Profit of account and backtest, % of the first capital", x, percent, colours=_COLOURS),
         certificate=Chart(
             f"Capital of a bet on the {who}, powers of ten",
             x,
@@ -111,5 +115,4 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
 
 
 def _cells(one: object, *names: str) -> dict[str, Any]:
-    values = {name.replace("_", " "): getattr(one, name) for name in names}
-    return {name: number(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+    return {name.replace("_", " "): getattr(one, name) for name in names}
