@@ -209,15 +209,17 @@ class DDPGAgent:
                 total += self.networks.targets.score(member, fold, seen) / (members * folds)
         return total
 
-    def contributions(self, market: Market, day: int, columns: Sequence[int]) -> list[dict[str, float]]:
-        """Return for stocks, by their columns of the market, what moves the forecast on a day, percent, the largest
-        first: the gain less that with an input's values at their means of the training days, by names of inputs."""
-        rows = self.inputs.rows_of(market, slice(day, day + 1)).to(self.device)
-        seen, named = self.inputs.for_networks(rows.x(rows.days)), self.inputs.named_places()
-        row_of = {int(market.investable_columns[stock]): row for row, stock in enumerate(rows.stock.tolist())}
-        reasons = list[dict[str, float]]()
-        for column in columns:
-            without = seen[row_of[column]].repeat(1 + len(named), 1)
+    def contributions(self, market: Market, asked: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
+        """Return for days and columns of the market what moves the forecast, percent, the largest first: the gain less
+        that with an input's values at their means of the training days, by names of inputs."""
+        reasons, named, days = list[dict[str, float]](), self.inputs.named_places(), [day for day, _ in asked]
+        rows = self.inputs.rows_of(market, slice(min(days), max(days) + 1)).to(self.device) if asked else None
+        stock_of = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
+        for day, column in asked:
+            assert rows is not None
+            today = slice(day, day + 1)
+            row = rows.stock[rows.rows(today)].tolist().index(stock_of[column])
+            without = self.inputs.for_networks(rows.x(today)[[row]]).repeat(1 + len(named), 1)
             for row, places in enumerate(named.values(), start=1):
                 without[row, places] = 0.0
             gain = self.mean_outputs(without)[0]

@@ -309,6 +309,16 @@ def test_profits_by_stock_and_by_exit_sum_to_the_trades(evaluation: Evaluation) 
     assert counted == [len(trades)] * 2
 
 
+def test_what_decided_a_trade_stands_beside_its_result() -> None:
+    one = small(decided={2: "leaders +0.41, <b> -0.10", 0: "rsi +0.05"})
+    rows = [text for _, text in Page(html_report.render(one)).all("tr")]
+    first, second = (next(text for text in rows if text.endswith(end)) for end in ("<b> -0.10", "rsi +0.05"))
+    assert rows.index(first) + 1 == rows.index(second)
+    trade = one.trades.iloc[2]
+    result = chart_axes.number(100 * (trade["profit"] - trade["costs"]) / 1e6, 2, is_signed=True)
+    assert first.startswith(f"{trade['ticker']}{trade['order_date']}{trade['exit_date']}{result}")
+
+
 def test_a_policy_has_one_colour_in_all_charts(evaluation: Evaluation) -> None:
     drawn = [charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)]
     assert len(drawn) == 4 and len({*charts.COLOURS.values()}) == len(charts.COLOURS)

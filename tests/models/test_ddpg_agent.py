@@ -116,7 +116,7 @@ def test_what_moves_a_forecast_is_what_its_networks_see(market: Market) -> None:
     agent.networks.mask()
     gain = agent.forecasts(market, days=slice(day, day + 1)).gain[0, day]
     stocks = gain.isfinite().nonzero()[:, 0].tolist()
-    found = agent.contributions(market, day, [int(market.investable_columns[stock]) for stock in stocks])
+    found = agent.contributions(market, [(day, int(market.investable_columns[stock])) for stock in stocks])
     unknown = float(agent.mean_outputs(torch.zeros(1, len(mask[0])))[0, 0])
     for stock, moved in zip(stocks, found, strict=True):
         assert {name for name, percent in moved.items() if percent != 0} <= {"volatility", "gap"}

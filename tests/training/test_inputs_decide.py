@@ -13,7 +13,7 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.tiny import tiny_trainer
 from tests.training.test_stickers import EVOLUTION, LEARNING, RULES
-from training.features.importance import importance
+from training.features.importance import decided, importance
 from training.features.sheet import feature_sheet
 from training.forecasts.skill import Array, trade_results
 from training.forecasts.training_days import TrainingDays
@@ -58,6 +58,22 @@ def test_agents_rank_by_what_is_planted_and_by_little_else(kind: str) -> None:
     others = [lost for name, lost in worth.items() if name not in PLANTED[kind]]
     assert next(iter(worth)) in PLANTED[kind]
     assert told > 0.04 and max(others) < told / 2
+
+
+def test_the_largest_trades_are_told_by_what_is_planted() -> None:
+    """Where the column that tells the drift is the most extreme; two of twelve trades are too small to be named."""
+    seen = market("column")
+    days = slice(seen.splits.validation.first, seen.splits.validation.last)
+    told = np.abs(seen.columns["sentiment"][days][:, seen.investable_columns])
+    extreme = [np.unravel_index(place, told.shape) for place in np.argsort(-told, axis=None)[:12]]
+    trades = [
+        {"stock": int(stock), "order_day": days.start + int(day), "profit": (-1) ** rank * float(rank), "costs": 0.0}
+        for rank, (day, stock) in enumerate(extreme)
+    ]
+    found = decided(agent("column"), seen, trades)
+    assert [*found] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
+    assert all(text.startswith("sentiment ") and text.count(", ") == 2 for text in found.values()), found
+    assert decided(agent("column"), seen, []) == {}
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

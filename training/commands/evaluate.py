@@ -16,7 +16,7 @@ from training.evaluation.export import entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import PlayedPolicies, play_all
 from training.evaluation.stage import stage_of
-from training.features.importance import importance
+from training.features.importance import decided, importance
 from training.policies.judgement import TradedMarket, judge, load_market
 from training.policies.planted import planted_shares
 from training.policies.read import read_policy, read_rows, read_scores
@@ -128,6 +128,7 @@ def evaluate(
         evidence=[run.champion.evidence],
         shares=[run.champion.share],
         importance=importance(run.champion, run.market, int(played.days.min()), played.results),
+        decided=decided(run.champion, run.market, played.trades),
         extends=run.extends,
     )
 

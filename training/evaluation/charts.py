@@ -33,7 +33,7 @@ _ROLLING = 126
 _EXTREME_STOCKS = 5
 _DECIDING = 10
 """Inputs that are shown."""
-_EXITS = {
+EXITS = {
     "sold": "sold by its own decision",
     "target_open": "sale target, at the open",
     "target": "sale target",
@@ -155,7 +155,7 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
     rows = []
     for key, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
         text = f"{number(value, 2, is_signed=True)} % of the capital in {count:,} trades"
-        rows.append((_EXITS.get(key, str(key)), value, text, int(np.sign(value))))
+        rows.append((EXITS.get(key, str(key)), value, text, int(np.sign(value))))
     return bars(rows)
 
 

@@ -181,6 +181,7 @@ def render(evaluation: Evaluation) -> str:
         equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
         monthly=monthly_returns(evaluation.dates, evaluation.equity[evaluation.judged]),
         by_stock=charts.profit_bars(evaluation, "ticker"),
+        decided=_decided(evaluation),
         by_reason=charts.profit_bars(evaluation, "reason"),
         months=_MONTHS,
         traded=charts.traded_stocks(evaluation),
@@ -188,6 +189,16 @@ def render(evaluation: Evaluation) -> str:
         settings=shown_settings(evaluation.config),
         training=None if evaluation.folds else _training_command(evaluation.config),
     )
+
+
+def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return the champion's largest trades, their results in percent of the capital, and what decided them."""
+    capital, rows = evaluation.played.curves[evaluation.judged].capital, list[dict[str, Any]]()
+    for place, moved_by in evaluation.decided.items():
+        trade = evaluation.trades.iloc[place]
+        net, reason = 100 * (trade["profit"] - trade["costs"]) / capital, trade["reason"]
+        rows.append({**trade, "net": net, "reason": charts.EXITS.get(reason, "still held"), "moved_by": moved_by})
+    return rows
 
 
 def _training_command(config: Config) -> str:

@@ -141,6 +141,8 @@ class Evaluation:
     """In each champion."""
     importance: Mapping[str, float] = field(default_factory=dict)
     """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
+    decided: Mapping[int, str] = field(default_factory=dict)
+    """Of the champion's largest trades, by their rows of `trades`: the inputs that moved their forecasts most."""
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
 

@@ -1,4 +1,7 @@
-"""Which inputs decide: what a champion's ranking loses when the values of one are shuffled."""
+"""Which inputs decide: what a champion's ranking loses when the values of one are shuffled; what moved an order."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +13,8 @@ from training.forecasts.skill import Array, information_coefficients
 
 _DAYS = 100
 """Most days that are looked at, evenly spaced."""
+_REASONS, _TRADES = 3, 10
+"""Inputs that are named with an order, and trades that are explained."""
 
 
 @torch.no_grad()
@@ -40,3 +45,17 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> 
         shuffled[:, places] = seen[draws.permutation(len(seen))][:, places]
         losses[name] = whole - ranking(shuffled)
     return dict(sorted(losses.items(), key=lambda one: -one[1]))
+
+
+def moved_by(agent: DDPGAgent, market: Market, places: Sequence[tuple[int, int]]) -> list[str]:
+    """Return for days and columns of the market the inputs that moved the forecast most, and by how much, percent."""
+    reasons = ([*one.items()][:_REASONS] for one in agent.contributions(market, places))
+    return [", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in reasons]
+
+
+def decided(agent: DDPGAgent, market: Market, trades: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the places of the trades that gained or lost most, the largest first, and what moved their forecasts."""
+    net = np.array([trade["profit"] - trade["costs"] for trade in trades])
+    largest, columns = np.argsort(-np.abs(net), kind="stable")[:_TRADES].tolist(), market.investable_columns.tolist()
+    ordered = [(trades[place]["order_day"], columns[trades[place]["stock"]]) for place in largest]
+    return dict(zip(largest, moved_by(agent, market, ordered), strict=True))

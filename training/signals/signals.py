@@ -16,14 +16,12 @@ from environment.ledger import Bars
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
+from training.features.importance import moved_by
 from training.signals.basket import BasketOrders, basket_orders
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, POSITION_FEATURES
-
-_REASONS = 3
-"""Inputs that are named with an order."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +147,6 @@ def ordered(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Mark
     return decided
 
 
-def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: int) -> list[Order]:
-    """Return the orders with the inputs that moved their forecasts most."""
-    columns = [market.tickers.index(order.ticker) for order in orders]
-    moved = [[*reasons.items()][:_REASONS] for reasons in agent.contributions(market, day, columns)] if orders else []
-    texts = (", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in moved)
-    return [replace(order, moved_by=text) for order, text in zip(orders, texts, strict=True)]
-
-
 def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
     """Return the rest of the initial capital after buying these positions.
 
@@ -207,7 +197,8 @@ def make_signals(
     own_rules = replace(rules, initial_capital=max(1.0, own_equity))
     orders, sales = decide(agent, market, day, own_rules, own_cash, positions)
     if share > 0:
-        orders = _explained(orders, agent, market, day)
+        texts = moved_by(agent, market, [(day, market.tickers.index(order.ticker)) for order in orders])
+        orders = [replace(order, moved_by=text) for order, text in zip(orders, texts, strict=True)]
     bought = basket_orders(basket, market, day, rules, 0.0 if is_locked else for_basket, kept) if share < 1 else None
     return Signals(
         date=str(dates[day]),
