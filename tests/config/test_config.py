@@ -314,7 +314,7 @@ def test_the_last_of_a_repeated_flag_counts_and_resume_takes_a_name_or_none() ->
 
 def test_these_settings_may_differ_in_a_resumed_run_and_no_others() -> None:
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints"}
-    free |= {"threads", "verbose", "census_every", "memory_limit_mb", "memory_report"}
+    free |= {"threads", "verbose", "census_every", "log_to", "memory_limit_mb", "memory_report"}
     free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
     assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.field.metadata} == free
     base = Config()

@@ -16,7 +16,7 @@ import torch
 from utils.cloud.restore import fetch_newer, require_unused
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
-from utils.config.settings import RunSettings, settings_hash, settings_to_resume, to_dict
+from utils.config.settings import RunSettings, flatten, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, MemoryLimitReached
 from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
@@ -31,6 +31,7 @@ from utils.runs.run_log import CHECKPOINTS, EVENTS, SETTINGS, RunLog
 from utils.runs.seeding import seed_everything
 from utils.runs.state_tree import misfit
 from utils.runs.stopping import SafePoint
+from utils.runs.tracker import TRACKED, Tracker, require_client
 
 logger = logging.getLogger(__name__)
 GENERATION = "generation"
@@ -132,7 +133,7 @@ class Session(Generic[Settings]):
     def _upload(self, *patterns: str) -> None:
         """Upload files of the run, with its metrics, log and TensorBoard events so far."""
         if self._sync is not None:
-            patterns = (METRICS, LOG, f"{EVENTS}/*", *patterns)
+            patterns = (METRICS, LOG, TRACKED, f"{EVENTS}/*", *patterns)
             self._sync.submit(*(path for pattern in patterns for path in self.run.path.glob(pattern)))
 
     def _upload_checkpoint(self, path: Path) -> None:
@@ -168,6 +169,7 @@ def open_session(
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
+    require_client(settings.log_to)
     is_new, is_reached = settings.resume is None, store is not None and store.check()
     run, settings = open_run(settings, explicit, store, is_reached=is_reached)
     with contextlib.ExitStack() as stack:
@@ -185,6 +187,8 @@ def open_session(
         device = choose_device(settings.device)
         choose_threads(settings.threads)
         restart_profiler()
+        require_client(settings.log_to)
+        run.tracker = Tracker(settings.log_to, run.path, flatten(to_dict(settings)))
         seed_everything(settings.seed)
         session = Session(run, settings, device, safe_point, settings_hash(settings), files, sync)
         try:

@@ -105,6 +105,8 @@ class RunSettings:
     memory_limit_mb: Annotated[kinds.NonNegativeFloat, Mark.FREE] = 0.0
     """Resident memory (MiB) at which the run stops itself; 0: 90% of what machine and cgroup allow."""
     threads: kinds.Threads = 1
+    log_to: Annotated[Literal["none", "wandb", "mlflow"], Mark.FREE] = "none"
+    """Client that is told settings, metrics, page and champion too (requirements-track.txt)."""
     verbose: Annotated[bool, Mark.FREE] = False
     """Show every message of the run's log on the console."""
 

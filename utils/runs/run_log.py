@@ -19,6 +19,7 @@ from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import new_file
 from utils.runs.find import CONFIG, METRICS, SUMMARY, newest_run
+from utils.runs.tracker import Tracker
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -39,6 +40,8 @@ class RunLog:
         self.path = path
         self._purge_step: int | None = None
         self._events: SummaryWriter | None = None
+        self.tracker: Tracker | None = None
+        """Listens where TensorBoard's writer does."""
 
     @classmethod
     def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
@@ -116,13 +119,19 @@ class RunLog:
         return is_early and not list_checkpoints(self.path / CHECKPOINTS)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a generation's record to metrics.jsonl and its numbers to TensorBoard; non-finite floats become null."""
+        """Add a generation's record to metrics.jsonl and its numbers to TensorBoard and the tracker; non-finite floats
+        become null."""
         plain = _plain(record)
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line(plain))
             file.flush()
             os.fsync(file.fileno())  # as durable as the checkpoint that follows
-        self._write_events(plain)
+        numbers = {
+            name: value for name, value in flatten(plain, separator="/").items() if isinstance(value, int | float)
+        }
+        self._write_events(numbers, record["generation"])
+        if self.tracker is not None:
+            self.tracker.log(numbers, record["generation"])
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records of metrics.jsonl, without a torn last line. Raises ConfigError if another is damaged."""
@@ -154,19 +163,20 @@ class RunLog:
         write_json(self.path / SUMMARY, summary)
 
     def close(self) -> None:
-        """Flush and close the TensorBoard events."""
+        """Flush and close the TensorBoard events, and end the run at the tracker."""
         if self._events is not None:
             self._events.close()
+        if self.tracker is not None:
+            self.tracker.close()
 
-    def _write_events(self, record: Mapping[str, Any]) -> None:
+    def _write_events(self, numbers: Mapping[str, float], generation: int) -> None:
         if self._events is None:
             # Imported late: it takes seconds, and commands that only read a run do not need it.
             from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(self.path / EVENTS), purge_step=self._purge_step)
-        for name, value in flatten(record, separator="/").items():
-            if isinstance(value, int | float):
-                self._events.add_scalar(name, value, record["generation"])
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, generation)
         self._events.flush()
 
 

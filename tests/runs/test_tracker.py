@@ -1,0 +1,121 @@
+"""Runs at Weights & Biases and MLflow: by the real clients offline where they are installed, else by one that fails."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from main import main
+from utils.runs import tracker
+from utils.runs.run_log import METRICS
+from utils.runs.tracker import TRACKED
+
+PROGRAM = Path(__file__).parents[2] / "main.py"
+REASON = "{} is not installed (requirements-track.txt)"
+
+
+def train(tiny: Path, *words: str) -> int:
+    return main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--rivals", "none", *words])
+
+
+def lasting(folder: Path) -> list[dict[str, Any]]:
+    """Records without what equal runs may differ in."""
+    records = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [{name: value for name, value in one.items() if name not in ("seconds", "memory")} for one in records]
+
+
+class Failing:
+    """A client whose calls raise from a call on."""
+
+    identity = "x"
+
+    def __init__(self, good: int) -> None:
+        self.good = good
+
+    def __call__(self, *_: object) -> "Failing":
+        self.log({}, 0)
+        return self
+
+    def log(self, numbers: object, generation: int) -> None:
+        self.good -= 1
+        if self.good < 0:
+            raise OSError("no\nconnection")
+
+    def keep(self, files: object) -> None:
+        self.log({}, 0)
+
+    close = keep
+
+
+@pytest.mark.usefixtures("restore_process")
+def test_a_client_that_fails_warns_once_and_alters_nothing(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracker, "find_spec", lambda _: SimpleNamespace())
+    assert train(tiny, "--run", "alone") == 0
+    assert "goes on without" not in "".join(capsys.readouterr())
+    for good in range(4):  # at the beginning, in both generations, at the end
+        monkeypatch.setitem(tracker._CLIENTS, "wandb", Failing(good))  # type: ignore[arg-type]
+        assert train(tiny, "--run", f"good-{good}", "--log-to", "wandb") == 0
+        assert "".join(capsys.readouterr()).count("wandb failed (OSError: no); the run goes on without it") == 1
+        runs = tiny.parent / "runs"
+        assert lasting(runs / f"good-{good}") == lasting(runs / "alone")
+        assert (runs / f"good-{good}" / "report.html").is_file()
+
+
+def test_an_absent_client_is_one_line(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracker, "find_spec", lambda _: None)
+    assert train(tiny, "--run", "one", "--log-to", "mlflow") == 2
+    assert "pip install -r requirements-track.txt" in capsys.readouterr().err
+    assert not (tiny.parent / "runs" / "one").exists()
+
+
+def offline(tiny: Path, *words: str, **environment: str) -> None:
+    """Run the program in a process and folder of its own: clients keep global state."""
+    runs = ["--runs-dir", str(tiny.parent / "runs"), "--rivals", "none"]
+    quiet = {"WANDB_MODE": "offline", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    command = [sys.executable, str(PROGRAM), *words, *runs]
+    env = {**os.environ, **quiet, **environment}
+    done = subprocess.run(command, cwd=tiny.parent, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "goes on without" not in done.stdout + done.stderr, done.stderr
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason=REASON.format("mlflow"))
+def test_mlflow_has_the_run_and_goes_on_with_it(tiny: Path) -> None:
+    from mlflow import MlflowClient
+
+    place = f"sqlite:///{tiny.parent}/mlflow.db"
+    began = ["--config", str(tiny), "--run", "one", "--log-to", "mlflow"]
+    offline(tiny, *began, MLFLOW_TRACKING_URI=place)
+    offline(tiny, "--resume", "one", "--generations", "3", MLFLOW_TRACKING_URI=place)
+    client, folder = MlflowClient(place), tiny.parent / "runs" / "one"
+    (run,) = client.search_runs([client.get_experiment_by_name("erl-trader").experiment_id])
+    assert run.info.run_id == json.loads((folder / TRACKED).read_text())["mlflow"] and run.info.status == "FINISHED"
+    shown = client.get_metric_history(run.info.run_id, "fitness/mean")
+    assert [(one.step, one.value) for one in shown] == [
+        (record["generation"], record["fitness"]["mean"]) for record in lasting(folder)
+    ]
+    assert run.data.params["evolution.population_size"] == "4"
+    kept = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert kept == {"report.html", "summary.json", "champion.safetensors"}
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason=REASON.format("wandb"))
+def test_wandb_has_the_run_and_goes_on_with_it(tiny: Path) -> None:
+    began = ["--config", str(tiny), "--run", "one", "--log-to", "wandb"]
+    offline(tiny, *began)
+    offline(tiny, "--resume", "one", "--generations", "3")
+    folder = tiny.parent / "runs" / "one"
+    identity, parts = json.loads((folder / TRACKED).read_text())["wandb"], [*folder.glob("wandb/offline-run-*")]
+    assert len(parts) == 2 and all(part.name.endswith(identity) for part in parts)
+    written = b"".join(file.read_bytes() for part in parts for file in part.glob("*.wandb"))
+    for text in (b"fitness/mean", b"evolution.population_size", b"champion.safetensors", b"report.html"):
+        assert text in written, text

@@ -1,0 +1,129 @@
+"""A run at Weights & Biases or MLflow, by their own clients: its settings, metrics, page and champion.
+
+A tracker listens only: where it fails, a warning says so once, and the training goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from utils.errors import ConfigError, first_line
+
+logger = logging.getLogger(__name__)
+TRACKED = "tracked.json"
+"""The identity of the run at each client, so that a resumed run goes on there."""
+_PROJECT, _BATCH = "erl-trader", 100
+
+
+class _Wandb:
+    def __init__(self, path: Path, identity: str | None, settings: Mapping[str, Any]) -> None:
+        self._wandb, self.identity = import_module("wandb"), identity or uuid.uuid4().hex
+        quiet = self._wandb.Settings(silent=True, console="off")
+        place = {"project": _PROJECT, "name": path.name, "id": self.identity, "dir": str(path), "resume": "allow"}
+        self._run = self._wandb.init(**place, config=dict(settings), settings=quiet)
+
+    def log(self, numbers: Mapping[str, float], generation: int) -> None:
+        self._run.log(dict(numbers), step=generation)
+
+    def keep(self, files: Sequence[Path]) -> None:
+        artifact = self._wandb.Artifact(f"results-{self.identity}", type="results")
+        for file in files:
+            artifact.add_file(str(file))
+        self._run.log_artifact(artifact)
+
+    def close(self, is_complete: bool) -> None:
+        self._run.finish(exit_code=0 if is_complete else 1)
+
+
+class _MLflow:
+    def __init__(self, path: Path, identity: str | None, settings: Mapping[str, Any]) -> None:
+        self._entities = import_module("mlflow.entities")
+        self._client = import_module("mlflow").MlflowClient()
+        if identity is not None:
+            self.identity = identity
+            self._client.update_run(identity, status="RUNNING")
+            return
+        found = self._client.get_experiment_by_name(_PROJECT)
+        experiment = self._client.create_experiment(_PROJECT) if found is None else found.experiment_id
+        self.identity = self._client.create_run(experiment, run_name=path.name).info.run_id
+        params = [self._entities.Param(name, str(value)) for name, value in settings.items()]
+        for first in range(0, len(params), _BATCH):
+            self._client.log_batch(self.identity, params=params[first : first + _BATCH])
+
+    def log(self, numbers: Mapping[str, float], generation: int) -> None:
+        now = int(1000 * time.time())
+        metrics = [self._entities.Metric(name, float(value), now, generation) for name, value in numbers.items()]
+        self._client.log_batch(self.identity, metrics=metrics)
+
+    def keep(self, files: Sequence[Path]) -> None:
+        for file in files:
+            self._client.log_artifact(self.identity, str(file))
+
+    def close(self, is_complete: bool) -> None:
+        self._client.set_terminated(self.identity, "FINISHED" if is_complete else "KILLED")
+
+
+_CLIENTS: dict[str, type[_Wandb] | type[_MLflow]] = {"wandb": _Wandb, "mlflow": _MLflow}
+
+
+def require_client(client: str) -> None:
+    """Raise ConfigError where the client is not installed."""
+    if client in _CLIENTS and find_spec(client) is None:
+        raise ConfigError(
+            f"expected the client of --log-to {client}, got none; install it by: pip install -r requirements-track.txt"
+        )
+
+
+class Tracker:
+    """Tells a client of a run, as long as that works."""
+
+    def __init__(self, client: str, path: Path, settings: Mapping[str, Any]) -> None:
+        """Begin the run at the client, or go on with that of `path`; nothing for "none"."""
+        self._client, self._path, self._is_complete = client, path, False
+        self._run: _Wandb | _MLflow | None = None
+        if client in _CLIENTS:
+            self._try(lambda: self._begin(settings))
+
+    def log(self, numbers: Mapping[str, float], generation: int) -> None:
+        """Log the numbers of a generation."""
+        if (run := self._run) is not None:
+            self._try(lambda: run.log(numbers, generation))
+
+    def keep(self, names: Sequence[str], save: Callable[[Path], None]) -> None:
+        """Keep files of a complete run and its champion, which a function saves."""
+        self._is_complete = True
+        if (run := self._run) is None:
+            return
+        with TemporaryDirectory() as folder:
+            champion = Path(folder) / "champion.safetensors"
+            self._try(lambda: save(champion))
+            self._try(lambda: run.keep([*(self._path / name for name in names), champion]))
+
+    def close(self) -> None:
+        """End the run at the client, as a complete one if its files were kept."""
+        if (run := self._run) is not None:
+            self._try(lambda: run.close(self._is_complete))
+
+    def _begin(self, settings: Mapping[str, Any]) -> None:
+        file = self._path / TRACKED
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        run = _CLIENTS[self._client](self._path, known.get(self._client), settings)
+        file.write_text(json.dumps(known | {self._client: run.identity}) + "\n", encoding="utf-8")
+        self._run = run
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # whatever a client raises
+            self._run = None
+            told = f"{type(error).__name__}: {first_line(error)}"
+            logger.warning("--log-to %s failed (%s); the run goes on without it", self._client, told)
