@@ -1,7 +1,10 @@
 """The scripts in examples/ run, are short, and show what they say."""
 
+import json
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,6 +30,18 @@ def test_all_are_here_and_short() -> None:
     scripts = sorted(EXAMPLES.glob("*.py"))
     assert [path.name for path in scripts] == sorted(SHOWN)
     assert all(len(path.read_text(encoding="utf-8").splitlines()) <= 60 for path in scripts)
+
+
+def test_the_notebook_runs_and_has_no_outputs(tmp_path: Path) -> None:
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    script = "\n".join("".join(cell["source"]) for cell in code)
+    env = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "MPLBACKEND": "Agg"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"([Ss]kill|random) in (.*\n)*for \d{4}-\d\d-\d\d: \d+ orders; \d+% of the capital", done.stdout)
+    assert (tmp_path / "runs" / "notebook" / "report.html").is_file()
 
 
 @pytest.mark.usefixtures("restore_process")

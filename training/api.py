@@ -18,6 +18,7 @@ from training.policies.judgement import Judgement, TradedMarket, judge, load_mar
 from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
+from training.signals.signals import Signals, make_signals
 from utils.config.trader import Config
 
 API_VERSION = 1
@@ -36,6 +37,7 @@ __all__ = [
     "make_environment",
     "open_run",
     "prepare",
+    "signals",
     "train",
 ]
 
@@ -47,6 +49,12 @@ def train(config: Config) -> Run:
     """
     run_training(config, frozenset())
     return open_run(config.runs_dir, config.run or config.resume)
+
+
+def signals(run: Run) -> Signals:
+    """Return a run's orders for the next session, decided at the last close, in an account with cash only."""
+    last, rules = len(run.market.dates) - 1, run.config.env
+    return make_signals(run.champion, run.basket, run.market, last, rules, rules.initial_capital, ())
 
 
 class RandomWindows(gym.Wrapper[Observation, Any, Observation, Any]):
