@@ -54,7 +54,9 @@ def backtest(account: Account) -> Backtest:
     setup = EvaluationSetup(padded, Portfolio.on(padded, rules, goes_on=True), torch.tensor([book.start]))
     curves, trades = account.decider.play(setup, market)
     filled, days = fills_of(account.name, market, 0, trades), range(book.start, book.last + 1)
-    return Backtest(curves.equity[0, 0, : len(days)], [filled.get(day, []) for day in days], account.held_basket())
+    return Backtest(
+        curves.equity[0, 0, : len(days)], [filled.get(day, []) for day in days], account.held_basket()[: len(days)]
+    )
 
 
 def _is_same(one: Fill, other: Fill, rounding: float) -> bool:

@@ -17,7 +17,7 @@ from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
 
 _SHOWN = 40
-_COLOURS = {**COLOURS, "account": COLOURS[CHAMPION], "backtest": "#333333", BASKET: COLOURS[EQUAL]}
+_COLOURS = {"account": COLOURS[CHAMPION], "backtest": "#333333", **COLOURS, BASKET: COLOURS[EQUAL]}
 _NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
 
 
