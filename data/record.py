@@ -151,6 +151,8 @@ def data_fingerprint(market: Market) -> tuple[str, ...]:
         has_risen = np.diff(prices[days, CLOSE], prepend=np.inf) > 0
         for first in range(0, len(days) - _QUARTER + 1, _QUARTER):
             quarter = slice(first, first + _QUARTER)
+            if not has_risen[quarter].any():  # flat prices of any market are the same
+                continue
             quarters.add(_digest(dates[days[quarter]].tobytes() + has_risen[quarter].tobytes()))
     return tuple(entry for entries in (whole, quarters) for entry in sorted(entries)[:_FINGERPRINT_TICKERS])
 
