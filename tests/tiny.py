@@ -3,7 +3,7 @@
 Their markets are made without the loader, see `small_market` for those that come through it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from data.features.nine import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalizati
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
-from environment.trading_env import TradingEnvironment
+from environment.trading_env import Observation, TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
 from models.inputs import INPUTS, InputRows, TradeInputs
@@ -35,12 +35,7 @@ INVESTABLE = (0, 2, 3, 5)
 SURE = Evidence(selection=0.0, timing=0.0)
 """What an agent is worth that bets all of its capital."""
 TINY_LEARNING = LearningConfig(
-    replay_capacity=500,
-    training_starts=10,
-    gradient_steps=2,
-    gradient_accumulation=2,
-    batch_size=8,
-    hidden=4,
+    replay_capacity=500, training_starts=10, gradient_steps=2, gradient_accumulation=2, batch_size=8, hidden=4
 )
 TINY_EVOLUTION = EvolutionConfig(population_size=4)
 TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2, evidence="report")
@@ -77,14 +72,8 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def tiny_rules(**changes: Any) -> EnvironmentConfig:
-    settings = {
-        "trading_days": 6,
-        "settlement_days": 2,
-        "max_holding_days": 3,
-        "max_days_without_bar": 2,
-        "stake_percent": 4.0,
-    }
-    return EnvironmentConfig(**(settings | changes))
+    days = {"trading_days": 6, "settlement_days": 2, "max_holding_days": 3, "max_days_without_bar": 2}
+    return EnvironmentConfig(**{**days, "stake_percent": 4.0, **changes})
 
 
 def world_of(
@@ -99,18 +88,10 @@ def world_of(
     data[..., [OPEN, HIGH, LOW, CLOSE]] = panel
     chosen = np.arange(columns) if investable is None else np.asarray(investable)
     span = Span(FIRST_DAY, days - 1)
-    market = Market(
-        data,
-        np.datetime64("2020-01-01") + np.arange(days),
-        [f"S{column}" for column in range(columns)],
-        chosen.astype(np.int64),
-        Splits(span, span, span),
-        normalization_stats(data, days - 1),
-        8.0,
-        volume,
-    )
-    env = Portfolio.on(market, rules or tiny_rules())
-    return World(market, env)
+    dates, tickers = np.datetime64("2020-01-01") + np.arange(days), [f"S{column}" for column in range(columns)]
+    known = chosen.astype(np.int64), Splits(span, span, span), normalization_stats(data, days - 1), 8.0, volume
+    market = Market(data, dates, tickers, *known)
+    return World(market, Portfolio.on(market, rules or tiny_rules()))
 
 
 def random_world(seed: int = 0, days: int = 40, rules: EnvironmentConfig | None = None) -> World:
@@ -167,6 +148,19 @@ def tiny_agent(
     return DDPGAgent(inputs, networks, rates, targets, rules, SURE)
 
 
+def acted(
+    agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: Any
+) -> Iterator[tuple[Any, Observation, dict[str, Any]]]:
+    """An episode by observations: action, observation and info of each step, first those of the reset and None."""
+    forecasts, action, is_over = agent.forecasts(market), None, False
+    observation, info = env.reset(**window)
+    yield action, observation, info
+    while not is_over:
+        action = agent.act(observation, forecasts, info["day_index"])
+        observation, _, is_over, _, info = env.step(action)
+        yield action, observation, info
+
+
 @torch.no_grad()
 def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
     """Add noise to all parameters and targets, so that none is zero but for masked inputs."""
@@ -184,15 +178,10 @@ def random_batch(
     """Transitions of a few stocks, a quarter of which are terminated."""
     draws, shape = seeded(seed), (folds, days, stocks)
     invested, following = torch.rand(2, folds, days, generator=draws)
-    return Batch(
-        x=torch.randn(*shape, inputs - 1, generator=draws),
-        next_x=torch.randn(*shape, inputs - 1, generator=draws),
-        reward=torch.randn(*shape, targets, generator=draws),
-        sessions=torch.randint(1, 4, shape, generator=draws).float(),
-        terminated=torch.rand(shape, generator=draws) < 0.25,
-        invested=invested,
-        next_invested=following,
-    )
+    x, next_x, reward = (torch.randn(*shape, n, generator=draws) for n in (inputs - 1, inputs - 1, targets))
+    sessions = torch.randint(1, 4, shape, generator=draws).float()
+    terminated = torch.rand(shape, generator=draws) < 0.25
+    return Batch(x, next_x, reward, sessions, terminated, invested, following)
 
 
 def learnable_market(seed: int = 0) -> Market:

@@ -1,21 +1,19 @@
 """Nothing known on a day depends on a later one, bit for bit, from the bars to the orders of an agent."""
 
 import dataclasses
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features.nine import observed_features, stationary_inputs
 from data.market import Market, build_market
-from environment.trading_env import Observation
 from models.ddpg_agent import DDPGAgent
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
-from tests.tiny import tiny_agent
+from tests.tiny import acted, tiny_agent
 from utils.config.trader import Fill
 
 DAYS, COLUMNS, INVESTABLE = 160, 5, [0, 2, 4]
@@ -44,27 +42,11 @@ def market_of(panel: FloatArray) -> Market:
     return market
 
 
-@dataclass(frozen=True)
-class Episode:
-    """Observations, actions and equity of one agent; the first observation is of the first day."""
-
-    observations: list[Observation]
-    actions: list[npt.NDArray[np.float32]]
-    equity: list[float]
-
-
-def play(market: Market, agent: DDPGAgent, start: int, fill: Fill = "next_open") -> Episode:
-    forecasts = agent.forecasts(market)
+def play(market: Market, agent: DDPGAgent, start: int, fill: Fill = "next_open") -> tuple[list[Any], ...]:
+    """Actions, observations and equity of one agent; the first ones are of the first day, without an action."""
     env = environment_of(market, start, rules=dataclasses.replace(TINY_RULES, fill=fill))
-    observation, info = env.reset()
-    episode, is_done = Episode([observation], [], [info["equity"]]), False
-    while not is_done:
-        action = agent.act(observation, forecasts, info["day_index"])
-        observation, _, is_done, _, info = env.step(action)
-        episode.observations.append(observation)
-        episode.actions.append(action)
-        episode.equity.append(info["equity"])
-    return episode
+    actions, observations, infos = map(list, zip(*acted(agent, env, market), strict=True))
+    return actions[1:], observations, [info["equity"] for info in infos]
 
 
 @given(day=st.integers(0, DAYS - 2), seed=st.integers(0, 1000))
@@ -99,13 +81,13 @@ def test_observations_and_actions_up_to_a_day_ignore_what_follows(day: int, fill
     known = day - start + 1
     market = market_of(panel)
     agent = tiny_agent(market, seed=4)
-    expected = play(market, agent, start, fill)
-    assert len({tuple(action.argmax(0)) for action in expected.actions}) > 1
+    actions, observations, equity = play(market, agent, start, fill)
+    assert len({tuple(action.argmax(0)) for action in actions}) > 1
     for seed in (0, 1):
         found = play(market_of(with_another_future(panel, day, seed)), agent, start, fill)
-        for seen, as_seen in zip(found.observations[:known], expected.observations[:known], strict=True):
+        for seen, as_seen in zip(found[1][:known], observations[:known], strict=True):
             for name, value in as_seen.items():
                 np.testing.assert_array_equal(seen[name], value, err_msg=name)
-        np.testing.assert_array_equal(found.actions[:known], expected.actions[:known])
-        assert found.equity[:known] == expected.equity[:known]
-        assert found.equity != expected.equity, "what follows does differ"
+        np.testing.assert_array_equal(found[0][:known], actions[:known])
+        assert found[2][:known] == equity[:known]
+        assert found[2] != equity, "what follows does differ"

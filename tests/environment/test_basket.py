@@ -87,14 +87,8 @@ def held(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConfig,
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.integers(0, 10_000),
-    st.integers(1, 25),
-    st.integers(1, 5),
-    st.integers(0, 4),
-    st.sampled_from([0.0, 7.0, 200.0]),
-    st.sampled_from([0.0, 0.3, 0.9]),
-    st.sampled_from([0.0, 30.0, 100.0]),
-    st.sampled_from([3, 8, 252]),
+    *(st.integers(*limits) for limits in ((0, 10_000), (1, 25), (1, 5), (0, 4))),
+    *map(st.sampled_from, ([0.0, 7.0, 200.0], [0.0, 0.3, 0.9], [0.0, 30.0, 100.0], [3, 8, 252])),
 )
 def test_it_is_its_plain_arithmetic(
     seed: int, sessions: int, stocks: int, start: int, cost: float, missing: float, loss: float, every: int
@@ -113,24 +107,13 @@ def test_it_is_its_plain_arithmetic(
     assert sold.equity[0, -1].item() == pytest.approx(equity[-1] - account.rate * account.worth, rel=1e-9, abs=1e-6)
 
 
-def test_a_basket_of_one_stock_is_an_account_that_buys_it_with_everything() -> None:
-    """The trading rules' own account, which buys one stock at the next open and keeps it to the end."""
-    rules = tiny_rules(stake_percent=100.0, max_holding_days=20, trading_days=12, settlement_days=0)
-    world = world_of(trending_panel([0.001], 40, noise=0.01), rules=rules)
-    account = Portfolio.on(world.market, rules)
-    account.reset(torch.tensor([FIRST_DAY]))
-    buy = torch.tensor([[[10.0, 50.0]]])
-    for _ in range(rules.episode_steps):
-        account.step(buy)
-    found = Basket.of(world.market, "", 0).hold(rules, torch.tensor([FIRST_DAY]), rules.episode_steps)
-    torch.testing.assert_close(found.equity[0], account.equity_curve[: account.steps + 1, 0], rtol=1e-12, atol=0.0)
-
-
-def test_a_stock_that_ends_is_closed_as_in_an_account() -> None:
-    """On the same day at the same price, with a delisting loss."""
-    rules = tiny_rules(stake_percent=100.0, max_holding_days=20, trading_days=12, delisting_loss=30.0)
-    panel = trending_panel([0.0], 40)
-    panel[FIRST_DAY + 4 :] = np.nan
+@pytest.mark.parametrize("is_delisted", [False, True])
+def test_a_basket_of_one_stock_is_an_account_that_buys_it_with_everything(is_delisted: bool) -> None:
+    """The trading rules' own account, which buys one stock at the next open and keeps it until one of them ends."""
+    changes = {"max_holding_days": 20, "trading_days": 12, "settlement_days": 0, "delisting_loss": 30.0}
+    rules, panel = tiny_rules(stake_percent=100.0, **changes), trending_panel([0.001], 40, noise=0.01)
+    if is_delisted:
+        panel[FIRST_DAY + 4 :] = np.nan
     world = world_of(panel, rules=rules)
     account = Portfolio.on(world.market, rules)
     account.reset(torch.tensor([FIRST_DAY]))
@@ -151,15 +134,6 @@ def test_nothing_depends_on_the_order_of_stocks_or_on_other_accounts(seed: int) 
     torch.testing.assert_close(found.equity, other.equity, rtol=1e-12, atol=0.0)
     for lane, start in enumerate(starts.tolist()):
         assert torch.equal(held(panel, start, 20, rules).equity[0], found.equity[lane])
-
-
-def test_what_follows_does_not_reach_back() -> None:
-    """The account of some sessions is the beginning of that of more, bit for bit."""
-    panel, rules = random_panel(np.random.default_rng(3), 60, 6), tiny_rules()
-    with mock.patch.object(module, "REBALANCING_SESSIONS", 7):
-        long = held(panel, 5, 40, rules, is_sold=False)
-        for sessions in (1, 7, 8, 23):
-            assert torch.equal(held(panel, 5, sessions, rules, is_sold=False).equity[0], long.equity[0, : sessions + 1])
 
 
 def test_what_has_grown_within_the_band_is_kept() -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.environment.oracle import Bar, Order, Result, Volumes, last_close, simulate
-from tests.market_cases import (
-    MarketCase,
-    market_cases,
-    random_orders,
-    random_panel,
-    to_bars,
-    to_volumes,
-)
+from tests.market_cases import MarketCase, market_cases, random_orders, random_panel, to_bars
 from utils.config.trader import EnvironmentConfig
 
 Day = float | Bar | None
@@ -51,115 +43,141 @@ def exits(result: Result) -> list[tuple[int, float, str]]:
     return [(trade.exit_day, trade.exit_price, trade.reason) for trade in result.trades]
 
 
-def stocks_bought(result: Result) -> list[int]:
-    return [trade.stock for trade in result.trades]
-
-
-# Fills and equity
-
-
-def test_order_fills_at_the_next_open_and_is_marked_at_that_close() -> None:
-    result = play([7, (8, 9, 7, 9), 9], orders={0: {0: (1, 50)}})
-    (trade,) = result.trades
+Stocks = tuple[list[Day], ...]
+Orders = dict[int, dict[int, Order]]
+ONE, TWO, FREE = {"max_holding_days": 1}, {"max_holding_days": 2}, {"inaction_penalty": 0.25}
+CLOSE, MANY = {"fill": "same_close"}, {"max_new_positions_per_day": 3}
+FIRST, EVERY = {0: {0: (1, 50)}}, {step: {0: (1, 50)} for step in range(6)}
+FLAT: list[Day] = [8, 8, 8]
+CASES: dict[str, tuple[Stocks, Orders, dict[str, Any], dict[str, Any]]] = {
     # 100 buys 12.5 shares at 8; at the close of 9 they are worth 112.5.
-    assert (trade.order_day, trade.entry_day, trade.entry_price, trade.shares) == (0, 1, 8, 12.5)
-    assert (trade.value, trade.target_price, trade.profit, trade.costs) == (100, 12, 12.5, 0)
-    assert result.cash == [1000, 900, 1012.5]
-    assert result.equity == [1000, 1012.5, 1012.5]
-    assert result.rewards == [1.25, 0]
-    assert result.fitness == 1.25
-
-
-def test_same_close_fills_at_the_close_of_the_decision() -> None:
-    result = play([(7, 20, 7, 8), 10, 10], orders={0: {0: (1, 50)}}, fill="same_close", cost_bps=100.0)
-    (trade,) = result.trades
+    "filled at the next open, marked at that close": (
+        *(([7, (8, 9, 7, 9), 9],), FIRST, {}),
+        {"order_day": [0], "entry_day": [1], "entry_price": [8], "shares": [12.5], "value": [100], "target_price": [12]}
+        | {"profit": [12.5], "costs": [0], "cash": [1000, 900, 1012.5], "equity": [1000, 1012.5, 1012.5]}
+        | {"rewards": [1.25, 0], "fitness": 1.25},
+    ),
     # The high of 20 came before the fill. Cost of 1 on entry, 1.25 on proceeds of 125; both fall after equity[0].
-    assert (trade.entry_day, trade.entry_price, trade.exit_day, trade.reason) == (0, 8, 2, "episode_end")
-    assert result.equity == pytest.approx([1000, 1024, 1022.75])
-    assert result.cash == pytest.approx([1000, 899, 1022.75])
-    assert trade.profit == 25
-    assert trade.costs == pytest.approx(2.25)
-
-
-def test_same_close_counts_the_day_of_the_decision_as_the_first_held() -> None:
-    orders = {0: {0: (1, 50)}}
-    assert exits(play([8, 9, 10, 11], orders=orders, fill="same_close", max_holding_days=2)) == [(1, 9, "holding")]
-    assert exits(play([8, 9, 10, 11], orders=orders, fill="same_close", max_holding_days=1)) == [(1, 9, "holding")]
-    assert exits(play([8, 9, 12, 11], orders=orders, fill="same_close")) == [(2, 12, "target_open")]
-
-
-def test_same_close_without_a_later_bar_leaves_at_the_close_of_the_entry() -> None:
-    result = play([(7, 9, 7, 8), None, None, 9], orders={0: {0: (1, 50)}}, fill="same_close", max_days_without_bar=2)
-    assert exits(result) == [(2, 8, "no_bar")]
-    assert result.equity == [1000, 1000, 1000, 1000]
-
-
-# Candidates
-
-
-@pytest.mark.parametrize(("coefficient", "value"), [(0.999, None), (1.0, 100), (2.5, 250), (10, 1000), (12, 1000)])
-def test_coefficient_sizes_the_order_from_1_to_10(coefficient: float, value: float | None) -> None:
-    trades = play([8, 8, 8], orders={0: {0: (coefficient, 50)}}).trades
-    assert [trade.value for trade in trades] == ([] if value is None else [value])
-
-
-@pytest.mark.parametrize(("percent", "price"), [(-5, 11), (0, 11), (25, 12.5), (50, 15), (80, 15)])
-def test_target_is_clipped_to_10_and_50_percent_of_the_fill_price(percent: float, price: float) -> None:
-    (trade,) = play([7, 10, 10], orders={0: {0: (1, percent)}}).trades
-    assert trade.target_price == pytest.approx(price)
-
-
-def test_largest_coefficients_win_and_ties_go_to_the_lower_stock() -> None:
-    orders = {0: {3: (2, 50), 0: (1.5, 50), 2: (2, 50), 1: (3, 50)}}
-    flat: list[Day] = [8, 8, 8]
-    assert stocks_bought(play(flat, flat, flat, flat, orders=orders)) == [1]
-    assert stocks_bought(play(flat, flat, flat, flat, orders=orders, max_new_positions_per_day=3)) == [1, 2, 3]
-
-
-def test_stock_without_a_bar_at_the_decision_is_no_candidate() -> None:
-    assert stocks_bought(play([None, 8, 8], [8, 8, 8], orders={0: {0: (2, 50), 1: (1, 50)}})) == [1]
-
-
-def test_open_position_blocks_its_stock_even_if_it_exits_the_next_day() -> None:
-    every_day = {step: {0: (1, 50)} for step in range(6)}
-    result = play([8] * 7, orders=every_day, max_holding_days=2)
+    "filled at the close of the decision": (
+        *(([(7, 20, 7, 8), 10, 10],), FIRST, {**CLOSE, "cost_bps": 100.0}),
+        {"entry_day": [0], "entry_price": [8], "exit_day": [2], "profit": [25], "costs": [2.25]}
+        | {"equity": [1000, 1024, 1022.75], "cash": [1000, 899, 1022.75]},
+    ),
+    "whose day is the first held": (([8, 9, 10, 11],), FIRST, CLOSE | TWO, {"exit_day": [1], "exit_price": [9]}),
+    "and examined from the next on": (([8, 9, 10, 11],), FIRST, CLOSE | ONE, {"exit_day": [1], "exit_price": [9]}),
+    "an open at the target": (([8, 9, 12, 11],), FIRST, CLOSE, {"exit_price": [12], "reason": ["target_open"]}),
+    "no later bar: the close of the entry": (
+        *(([(7, 9, 7, 8), None, None, 9],), FIRST, {**CLOSE, "max_days_without_bar": 2}),
+        {"exit_day": [2], "exit_price": [8], "reason": ["no_bar"], "equity": [1000] * 4},
+    ),
+    **{
+        f"a coefficient of {size}": ((FLAT,), {0: {0: (size, 50)}}, {}, {"value": value})
+        for size, value in ((0.999, []), (1.0, [100]), (2.5, [250]), (10, [1000]), (12, [1000]))
+    },
+    **{
+        f"a target of {percent}": (([7, 10, 10],), {0: {0: (1, percent)}}, {}, {"target_price": [price]})
+        for percent, price in ((-5, 11), (0, 11), (25, 12.5), (50, 15), (80, 15))
+    },
+    **{
+        f"the largest {count}, ties to the lower stock": (
+            *((FLAT,) * 4, {0: {3: (2, 50), 0: (1.5, 50), 2: (2, 50), 1: (3, 50)}}),
+            *({"max_new_positions_per_day": count}, {"stock": bought}),
+        )
+        for count, bought in ((1, [1]), (3, [1, 2, 3]))
+    },
+    "no candidate without a bar": (([None, 8, 8], FLAT), {0: {0: (2, 50), 1: (1, 50)}}, {}, {"stock": [1]}),
     # Bought on 1, sold at the close of 2. The decision of day 1 is blocked, that of day 2 buys again on 3.
-    assert [(trade.order_day, trade.entry_day, trade.exit_day) for trade in result.trades] == [
-        (0, 1, 2),
-        (2, 3, 4),
-        (4, 5, 6),
-    ]
-
-
-def test_orders_stop_at_the_end_of_trading() -> None:
-    every_day = {step: {0: (1, 50)} for step in range(5)}
-    result = play([8] * 6, orders=every_day, max_holding_days=1, trading_end=2)
-    assert [trade.order_day for trade in result.trades] == [0, 1]
-
-
-# Cash
-
-
-def test_orders_share_the_cash_in_rank_order_with_their_costs() -> None:
-    orders = {0: {0: (7, 50), 1: (6, 50), 2: (5, 50)}}
-    result = play([8, 8], [8, 8], [8, 8], orders=orders, cost_bps=60.0, slippage_bps=40.0, max_new_positions_per_day=3)
+    "a position blocks its stock": (
+        *(([8] * 7,), EVERY, TWO),
+        {"order_day": [0, 2, 4], "entry_day": [1, 3, 5], "exit_day": [2, 4, 6]},
+    ),
+    "the end of trading": (([8] * 6,), EVERY, {**ONE, "trading_end": 2}, {"order_day": [0, 1]}),
     # 700 and its cost of 7 leave 293, which pay 290.099 and 1 percent of it; the third finds nothing.
-    assert [trade.value for trade in result.trades] == pytest.approx([700, 293 / 1.01])
-    assert [(trade.stock, trade.rank) for trade in result.trades] == [(0, 0), (1, 1)]
-
-
-def test_order_below_a_millionth_of_the_capital_is_dropped() -> None:
+    "cash by rank": (
+        *(([8, 8],) * 3, {0: {0: (7, 50), 1: (6, 50), 2: (5, 50)}}, {**MANY, "cost_bps": 60.0, "slippage_bps": 40.0}),
+        {"value": [700, 293 / 1.01], "stock": [0, 1], "rank": [0, 1]},
+    ),
     # The first order leaves 0.0012 or 0.0008 of the 1000 to the second.
-    kept = play([8, 8], [8, 8], orders={0: {0: (9.999988, 50), 1: (2, 50)}}, max_new_positions_per_day=2)
-    assert [trade.value for trade in kept.trades] == pytest.approx([999.9988, 0.0012])
-    dropped = play([8, 8], [8, 8], orders={0: {0: (9.999992, 50), 1: (2, 50)}}, max_new_positions_per_day=2)
-    assert stocks_bought(dropped) == [0]
+    "a millionth is kept": (([8, 8],) * 2, {0: {0: (9.999988, 50), 1: (2, 50)}}, MANY, {"value": [999.9988, 0.0012]}),
+    "less is dropped": (([8, 8],) * 2, {0: {0: (9.999992, 50), 1: (2, 50)}}, MANY, {"stock": [0]}),
+    "a lapsed order spends nothing and is not replaced": (
+        *(([8, None], [8, 8], [8, 8]), {0: {0: (10, 50), 1: (9, 50), 2: (8, 50)}}, {"max_new_positions_per_day": 2}),
+        {"stock": [1], "value": [900], "rank": [1]},
+    ),
+    "what the volume cuts off stays cash": (
+        *(([8, 8],) * 2, {0: {0: (10, 50), 1: (9.5, 50)}}),
+        *({**MANY, "volumes": [[1.0, 1e9]] * 2, "volume_cap": 50.0}, {"value": [4, 950]}),
+    ),
+    # All cash is in stock 0 on day 1, so that decision is dropped; 2000 come in on day 2 at the open of 16.
+    "proceeds are spent at the close of the exit": (
+        *(([8, 8, 16, 16], [8] * 4), {0: {0: (10, 50)}, 1: {1: (10, 50)}, 2: {1: (5, 50)}}, {}),
+        {"stock": [0, 1], "order_day": [0, 2], "value": [1000, 500], "cash": [1000, 0, 2000, 2000]},
+    ),
+    # 0.5 percent of 400 and of 500.
+    "costs of both legs": (
+        *(([8, 8, 10],), {0: {0: (4, 50)}}, {"cost_bps": 30.0, "slippage_bps": 20.0}),
+        {"profit": [100], "costs": [4.5], "total_costs": 4.5, "equity": [1000, 998, 1095.5]},
+    ),
+    "the low of the entry day came before": (
+        *(([(8, 8, 1, 8), 9, 9],), FIRST, {**CLOSE, "stop_percent": 25.0}, {"exit_day": [2], "exit_price": [9]}),
+    ),
+    "an open below the stop": (
+        *(([8, (5, 9, 5, 9), 9],), FIRST, {**CLOSE, "stop_percent": 25.0}),
+        {"exit_day": [1], "exit_price": [5], "reason": ["stop_open"]},
+    ),
+    "without a bar at the last close": (
+        *(([5, (8, 11, 8, 10), None, None, 6],), {0: {0: (8, 50)}}, {}),
+        {"equity": [1000, 1200, 1200, 1200, 800], "cash": [1000, 200, 200, 200, 800]},
+    ),
+    # Sold at 10 on day 1; nothing could be bought that day, for its 1250 come in with the close of day 2.
+    "a sale at the close settles with the next": (
+        *(([8, 10, 12, 8, 8], [8] * 5),),
+        {0: {0: (10, 50)}, 1: {0: (0, 50), 1: (10, 50)}, 2: {1: (10, 50)}, 3: {1: (1, 50)}},
+        {**CLOSE, "exits": "daily"},
+        {"exit_day": [1, 4], "exit_price": [10, 8], "reason": ["sold", "episode_end"], "order_day": [0, 2]}
+        | {"cash": [1000, 0, 1250, 250, 1250], "equity": [1000, 1250, 1250, 1250, 1250]},
+    ),
+    # Day 1 idle, bought on 2, sold at the close of 3, days 4 and 5 idle.
+    "idle days are penalised": (
+        *(([8] * 6,), {1: {0: (1, 50)}}, TWO | FREE, {"rewards": [-0.25, 0, 0, -0.25, -0.25], "fitness": -0.75}),
+    ),
+    "and counted": (
+        *(([8] * 6,), {1: {0: (1, 50)}}, TWO | FREE),
+        {"days_with_positions": 2, "days_without_positions": 3, "inaction_penalties": 0.75},
+    ),
+    "a position of one day is active": ((FLAT,), FIRST, ONE | FREE, {"rewards": [0, -0.25]}),
+    "carried into the next day": (([8] * 4,), {1: {0: (1, 50)}}, CLOSE | ONE | FREE, {"rewards": [-0.25, 0, -0.25]}),
+    # On day 2 the first loses 50 of 200 and the second wins 12.5 of 100: -37.5 in money, 25 more for the loss.
+    "losses weigh more": (
+        *(([8, 8, 6, 6], [8, 8, 9, 9]), {0: {0: (2, 50), 1: (1, 50)}}, {**TWO, **MANY, "loss_multiplier": 1.5}),
+        {"rewards": [0, -3.75 - 2.5, 0], "wins": 1, "losses": 1, "loss_penalties": 2.5},
+    ),
+    # A price that stands still loses the costs of both legs, 2, and 1 more.
+    "after costs": (
+        *(([8] * 4,), FIRST, {**TWO, "loss_multiplier": 1.5, "cost_bps": 100.0}),
+        {"rewards": [-0.1, -0.1 - 0.1, 0], "wins": 0, "losses": 1},
+    ),
+    "no gain is a loss": ((FLAT,), FIRST, {}, {"wins": 0, "losses": 1}),
+    # 100 becomes 101; 1 percent of both legs is 2.01.
+    "nor one below its costs": (
+        *(([8, 8, 8.08],), FIRST, {"cost_bps": 100.0, "loss_multiplier": 2.0}),
+        {"wins": 0, "losses": 1, "loss_penalties": 0.101},
+    ),
+    **{
+        f"the penalty for no trade: {penalty}": ((prices,), orders, {"zero_trades_penalty": 2.0}, {"fitness": penalty})
+        for prices, orders, penalty in ((FLAT, {}, -2.0), ([8, None, 8], FIRST, -2), (FLAT, FIRST, 0))
+    },
+}
 
 
-def test_lapsed_order_spends_nothing_and_is_not_replaced() -> None:
-    orders = {0: {0: (10, 50), 1: (9, 50), 2: (8, 50)}}
-    result = play([8, None], [8, 8], [8, 8], orders=orders, max_new_positions_per_day=2)
-    assert [(trade.stock, trade.value, trade.rank) for trade in result.trades] == [(1, 900, 1)]
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_by_hand(case: str) -> None:
+    """Of the result, and of all of its trades in their order."""
+    stocks, orders, rules, expected = CASES[case]
+    result = play(*stocks, orders=orders, **rules)
+    for name, value in expected.items():
+        found = getattr(result, name, None) if hasattr(result, name) else [getattr(t, name) for t in result.trades]
+        assert found == (value if name == "reason" else pytest.approx(value)), name
 
 
 @pytest.mark.parametrize(
@@ -174,38 +192,10 @@ def test_lapsed_order_spends_nothing_and_is_not_replaced() -> None:
 )
 def test_order_is_cut_to_a_share_of_the_shares_traded(fill: str, shares: float | None, value: float | None) -> None:
     volumes = [[shares if fill == "same_close" else 1.0], [1.0 if fill == "same_close" else shares], [1.0]]
-    result = play([5, (8, 11, 8, 10), 10], orders={0: {0: (1, 50)}}, volumes=volumes, volume_cap=10.0, fill=fill)
+    result = play([5, (8, 11, 8, 10), 10], orders=FIRST, volumes=volumes, volume_cap=10.0, fill=fill)
     assert [trade.value for trade in result.trades] == ([] if value is None else [value])
     # All of it is sold, although a single share is traded that day.
     assert result.cash[-1] == result.equity[-1]
-
-
-def test_what_the_volume_cuts_off_stays_cash_for_the_next_order() -> None:
-    orders = {0: {0: (10, 50), 1: (9.5, 50)}}
-    volumes = [[1.0, 1e9]] * 2
-    result = play([8, 8], [8, 8], orders=orders, volumes=volumes, volume_cap=50.0, max_new_positions_per_day=2)
-    assert [trade.value for trade in result.trades] == [4, 950]
-
-
-def test_proceeds_can_be_spent_by_the_decision_at_the_close_of_the_exit() -> None:
-    orders = {0: {0: (10, 50)}, 1: {1: (10, 50)}, 2: {1: (5, 50)}}
-    result = play([8, 8, 16, 16], [8, 8, 8, 8], orders=orders)
-    # All cash is in stock 0 on day 1, so that decision is dropped; 2000 come in on day 2 at the open of 16.
-    assert [(trade.stock, trade.order_day, trade.value) for trade in result.trades] == [(0, 0, 1000), (1, 2, 500)]
-    assert result.cash == [1000, 0, 2000, 2000]
-
-
-def test_costs_are_taken_from_the_value_of_both_legs() -> None:
-    result = play([8, 8, 10], orders={0: {0: (4, 50)}}, cost_bps=30.0, slippage_bps=20.0)
-    (trade,) = result.trades
-    # 0.5 percent of 400 and of 500.
-    assert trade.profit == 100
-    assert trade.costs == pytest.approx(4.5)
-    assert result.equity == pytest.approx([1000, 998, 1095.5])
-    assert result.total_costs == pytest.approx(4.5)
-
-
-# Exits; an order at step 0 is filled at 8 on day 1 and has its target at 12
 
 
 STOP = {"stop_percent": 25.0}  # at 6
@@ -261,22 +251,6 @@ def test_exits(rules: dict[str, Any], later: list[Day], expected: tuple[int, flo
     assert result.equity[-1] == pytest.approx(900 + 12.5 * expected[1])
 
 
-def test_same_close_spares_a_position_the_low_of_its_entry_day() -> None:
-    orders = {0: {0: (1, 50)}}
-    play_close = {"fill": "same_close", "stop_percent": 25.0}
-    assert exits(play([(8, 8, 1, 8), 9, 9], orders=orders, **play_close)) == [(2, 9, "episode_end")]
-    assert exits(play([8, (5, 9, 5, 9), 9], orders=orders, **play_close)) == [(1, 5, "stop_open")]
-
-
-def test_position_without_a_bar_is_marked_at_its_last_close() -> None:
-    result = play([5, (8, 11, 8, 10), None, None, 6], orders={0: {0: (8, 50)}})
-    assert result.equity == [1000, 1200, 1200, 1200, 800]
-    assert result.cash == [1000, 200, 200, 200, 800]
-
-
-# Daily exits
-
-
 @pytest.mark.parametrize(
     ("later", "orders", "expected"),
     [
@@ -300,72 +274,6 @@ def test_daily_decisions_sell_keep_and_move_the_target(
     assert result.equity[-1] == pytest.approx(900 + 12.5 * expected[1])
 
 
-def test_sale_at_the_close_of_its_decision_settles_with_the_next_close() -> None:
-    orders = {0: {0: (10, 50)}, 1: {0: (0, 50), 1: (10, 50)}, 2: {1: (10, 50)}, 3: {1: (1, 50)}}
-    result = play([8, 10, 12, 8, 8], [8, 8, 8, 8, 8], orders=orders, exits="daily", fill="same_close")
-    # Sold at 10 on day 1; nothing could be bought that day, for its 1250 come in with the close of day 2.
-    assert exits(result) == [(1, 10, "sold"), (4, 8, "episode_end")]
-    assert [trade.order_day for trade in result.trades] == [0, 2]
-    assert result.cash == [1000, 0, 1250, 250, 1250]
-    assert result.equity == [1000, 1250, 1250, 1250, 1250]
-
-
-# Rewards and counts
-
-
-def test_inaction_penalty_spares_days_on_which_a_position_opened_closed_or_stayed() -> None:
-    orders = {1: {0: (1, 50)}}
-    result = play([8] * 6, orders=orders, max_holding_days=2, inaction_penalty=0.25)
-    # Day 1 idle, bought on 2, sold at the close of 3, days 4 and 5 idle.
-    assert result.rewards == [-0.25, 0, 0, -0.25, -0.25]
-    assert (result.days_with_positions, result.days_without_positions) == (2, 3)
-    assert (result.inaction_penalties, result.fitness) == (0.75, -0.75)
-
-
-def test_day_of_a_position_that_opens_and_closes_at_once_is_active() -> None:
-    result = play([8, 8, 8], orders={0: {0: (1, 50)}}, max_holding_days=1, inaction_penalty=0.25)
-    assert result.rewards == [0, -0.25]
-
-
-def test_same_close_position_is_carried_into_the_next_day() -> None:
-    orders = {1: {0: (1, 50)}}
-    result = play([8, 8, 8, 8], orders=orders, fill="same_close", max_holding_days=1, inaction_penalty=0.25)
-    assert result.rewards == [-0.25, 0, -0.25]
-
-
-def test_loss_multiplier_weighs_realised_losses_after_costs() -> None:
-    orders = {0: {0: (2, 50), 1: (1, 50)}}
-    rules: dict[str, Any] = {"max_holding_days": 2, "max_new_positions_per_day": 2, "loss_multiplier": 1.5}
-    result = play([8, 8, 6, 6], [8, 8, 9, 9], orders=orders, **rules)
-    # On day 2 the first loses 50 of 200 and the second wins 12.5 of 100: -37.5 in money, 25 more for the loss.
-    assert result.rewards == pytest.approx([0, -3.75 - 2.5, 0])
-    assert (result.wins, result.losses) == (1, 1)
-    assert result.loss_penalties == pytest.approx(2.5)
-    flat = play([8, 8, 8, 8], orders={0: {0: (1, 50)}}, cost_bps=100.0, **rules)
-    # A price that stands still loses the costs of both legs, 2, and 1 more.
-    assert flat.rewards == pytest.approx([-0.1, -0.1 - 0.1, 0])
-    assert (flat.wins, flat.losses) == (0, 1)
-
-
-def test_trade_that_does_not_earn_more_than_its_costs_is_a_loss() -> None:
-    even = play([8, 8, 8], orders={0: {0: (1, 50)}})
-    assert (even.wins, even.losses) == (0, 1)
-    # 100 becomes 101; 1 percent of both legs is 2.01.
-    small = play([8, 8, 8.08], orders={0: {0: (1, 50)}}, cost_bps=100.0, loss_multiplier=2.0)
-    assert (small.wins, small.losses) == (0, 1)
-    assert small.loss_penalties == pytest.approx(0.101)
-
-
-def test_episode_without_a_trade_pays_the_zero_trades_penalty_once() -> None:
-    assert play([8, 8, 8], orders={}, zero_trades_penalty=2.0).fitness == -2
-    # A lapsed order is no trade.
-    assert play([8, None, 8], orders={0: {0: (1, 50)}}, zero_trades_penalty=2.0).fitness == -2
-    assert play([8, 8, 8], orders={0: {0: (1, 50)}}, zero_trades_penalty=2.0).fitness == 0
-
-
-# Identities on random markets
-
-
 @settings(max_examples=40, deadline=None)
 @given(market_cases())
 def test_money_is_conserved(case: MarketCase) -> None:
@@ -383,36 +291,6 @@ def test_money_is_conserved(case: MarketCase) -> None:
     assert result.cash[-1] == result.equity[-1]
 
 
-@settings(max_examples=40, deadline=None)
-@given(market_cases())
-def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
-    trades, rules, bars, volumes = case.expected.trades, case.rules, to_bars(case.data), to_volumes(case.volume)
-    places = [(trade.order_day, trade.rank) for trade in trades]
-    assert places == sorted(set(places))
-    for trade in trades:
-        assert case.start <= trade.order_day < case.trading_end
-        assert 0 <= trade.rank < rules.max_new_positions_per_day
-        assert trade.order_day <= trade.entry_day <= trade.exit_day <= case.end
-        assert bars[trade.order_day][trade.stock] and bars[trade.entry_day][trade.stock]
-        assert 1e-6 <= trade.value / rules.initial_capital <= rules.stake_percent / 10 * (1 + 1e-9)
-        if rules.volume_cap > 0 and (traded := volumes[trade.entry_day][trade.stock]) is not None:
-            assert trade.shares <= rules.volume_cap / 100 * traded * (1 + 1e-9)
-        exit_bar = bars[trade.exit_day][trade.stock]
-        if trade.reason in ("no_bar", "episode_end"):
-            left = 1 - rules.delisting_loss / 100 if trade.reason == "no_bar" else 1
-            assert trade.exit_price == pytest.approx(left * last_close(bars, trade.stock, trade.exit_day))
-            assert trade.reason == "episode_end" or exit_bar is None
-        else:
-            assert exit_bar is not None
-            assert exit_bar[2] <= trade.exit_price <= exit_bar[1]
-        assert (trade.exit_price >= trade.target_price) or trade.reason not in ("target", "target_open")
-        stop = trade.entry_price * (1 - rules.stop_percent / 100)
-        assert (trade.exit_price <= stop) or trade.reason not in ("stop", "stop_open")
-    for stock in sorted({trade.stock for trade in trades}):
-        spans = [(trade.order_day, trade.exit_day) for trade in trades if trade.stock == stock]
-        assert all(after[0] >= before[1] for before, after in pairwise(spans))
-
-
 @settings(max_examples=60, deadline=None)
 @given(market_cases(), st.data())
 def test_the_past_does_not_depend_on_the_future(case: MarketCase, draw: st.DataObject) -> None:
@@ -426,20 +304,6 @@ def test_the_past_does_not_depend_on_the_future(case: MarketCase, draw: st.DataO
     assert before.rewards[:steps] == pytest.approx(after.rewards[:steps], abs=1e-9)
     closed = [[trade for trade in result.trades if trade.exit_day <= day] for result in (before, after)]
     assert closed[0] == closed[1]
-
-
-@settings(max_examples=40, deadline=None)
-@given(market_cases(), st.integers(-3, 3))
-def test_profits_do_not_depend_on_the_unit_of_a_price(case: MarketCase, power: int) -> None:
-    data = case.data.copy()
-    data[:, 0] *= np.float32(2.0) ** power  # exact in binary
-    volume = None if case.volume is None else case.volume.copy()
-    if volume is not None:  # a split: as much money is traded as before
-        volume[:, 0] /= np.float32(2.0) ** power
-    assert replace(case, data=data, volume=volume).expected.equity == case.expected.equity
-
-
-# The generator
 
 
 def test_random_markets_hold_every_kind_of_exit_and_trouble() -> None:

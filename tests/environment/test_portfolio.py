@@ -1,4 +1,4 @@
-"""The batched accounts against the oracle, trade by trade, and the identities of the books."""
+"""The batched accounts against the oracle, trade by trade, and orders by plain arithmetic."""
 
 import dataclasses
 from typing import Any
@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from environment.ledger import Bars
+from environment.orders import cut_to_cash
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from tests.environment.oracle import Result
-from tests.market_cases import (
-    MarketCase,
-    market_cases,
-    random_orders,
-)
+from tests.market_cases import MarketCase, market_cases, random_orders
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
+from utils.spaces import rank_stocks
 
 FLOATS = ("entry_price", "shares", "value", "target_price", "exit_price", "profit", "costs")
 DISCRETE = ("stock", "order_day", "entry_day", "exit_day", "reason")
@@ -53,14 +52,9 @@ def assert_same(portfolio: Portfolio, lane: int, cash: list[Any], expected: Resu
     assert portfolio.equity_curve[: steps + 1, lane].tolist() == pytest.approx(expected.equity, **close)
     assert portfolio.rewards[:steps, lane].tolist() == pytest.approx(expected.rewards, rel=1e-9, abs=1e-7)
     summary = portfolio.summary()
-    for name, value in {
-        "trades": len(expected.trades),
-        "wins": expected.wins,
-        "losses": expected.losses,
-        "days_with_positions": expected.days_with_positions,
-        "days_without_positions": expected.days_without_positions,
-    }.items():
-        assert int(getattr(summary, name)[lane]) == value, name
+    assert int(summary.trades[lane]) == len(expected.trades)
+    for name in ("wins", "losses", "days_with_positions", "days_without_positions"):
+        assert int(getattr(summary, name)[lane]) == getattr(expected, name), name
     assert float(summary.fitness[lane]) == pytest.approx(expected.fitness, rel=1e-9, abs=1e-7)
     assert float(summary.costs[lane]) == pytest.approx(expected.total_costs, **close)
 
@@ -68,7 +62,6 @@ def assert_same(portfolio: Portfolio, lane: int, cash: list[Any], expected: Resu
 @settings(max_examples=80, deadline=None)
 @given(market_cases())
 def test_agrees_with_the_oracle(case: MarketCase) -> None:
-    """Every rule, on one lane and on a second lane that trades differently in the same tensors."""
     steps = case.end - case.start
     other = random_orders(np.random.default_rng(steps), steps, case.data.shape[1], busy=0.5)
     portfolio = Portfolio(bars_of(case.data, case.volume), case.rules)
@@ -76,19 +69,6 @@ def test_agrees_with_the_oracle(case: MarketCase) -> None:
     cash = play(portfolio, lanes, [case.start] * 2, steps, case.trading_end - case.start)
     assert_same(portfolio, 0, cash, case.expected)
     assert_same(portfolio, 1, cash, dataclasses.replace(case, orders=other).expected)
-
-
-def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
-    """Bought on day 1 at 100, sold at its target of 110 on day 3, without costs: 10 % of one stake, on step 0."""
-    prices = torch.tensor([[100.0], [100.0], [100.0], [111.0], [111.0], [111.0]])
-    portfolio = Portfolio(Bars.from_prices(prices, prices, prices), EnvironmentConfig(cost_bps=0, slippage_bps=0))
-    order = torch.tensor([[[1.0, 10.0]]])
-    portfolio.reset(torch.tensor([0]), steps=5, trading_steps=1)
-    for _ in range(5):
-        portfolio.step(order)
-    # The open of day 3 is beyond the target and fills there: 11 % of a stake of 1 %.
-    assert portfolio.entry_credited_rewards()[:, 0].tolist() == pytest.approx([0.11, 0, 0, 0, 0])
-    assert portfolio.rewards[:5, 0].tolist() == pytest.approx([0, 0, 0.11, 0, 0])
 
 
 def test_an_account_that_has_fallen_too_far_orders_nothing_more() -> None:
@@ -119,3 +99,26 @@ def test_what_an_account_cannot_trade_is_refused() -> None:
         Portfolio(bars, EnvironmentConfig(stop_percent=5.0))
     with pytest.raises(ValueError, match=r"windows within days 0\.\.29"):
         Portfolio(bars, EnvironmentConfig()).reset(torch.tensor([5]), steps=25, trading_steps=20)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 90), st.integers(1, 4), st.integers(0, 1000))
+def test_ties_go_to_the_lower_stock_however_many_are_ordered(stocks: int, count: int, seed: int) -> None:
+    score = torch.randint(4, (3, stocks), generator=torch.Generator().manual_seed(seed)).float()
+    found, chosen = rank_stocks(score, count)
+    for row, best, order in zip(score.tolist(), found.tolist(), chosen.tolist(), strict=True):
+        assert order == sorted(range(stocks), key=lambda stock: (-row[stock], stock))[:count]
+        assert best == [row[stock] for stock in order]
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 20), st.sampled_from((0.0, 0.5)))
+def test_later_orders_get_the_cash_that_is_left(wanted: list[float], cash: float, least: float) -> None:
+    left = torch.tensor([cash, 1e9], dtype=torch.float64)
+    found = cut_to_cash(torch.tensor([wanted, wanted], dtype=torch.float64).T, left, least)
+    expected, rest = [], cash
+    for payment in wanted:
+        paid = min(payment, rest)
+        expected.append(paid if paid >= least else 0.0)
+        rest -= expected[-1]
+    assert found[:, 0].tolist() == expected and float(left[0]) == rest
+    assert found[:, 1].tolist() == [payment if payment >= least else 0.0 for payment in wanted]

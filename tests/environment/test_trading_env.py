@@ -17,15 +17,7 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from tests.environment.oracle import Bars, Result, Trade, last_close
-from tests.market_cases import (
-    FloatArray,
-    MarketCase,
-    market_cases,
-    random_orders,
-    random_panel,
-    random_volume,
-    to_bars,
-)
+from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, random_volume, to_bars
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
 from utils.config.trader import DataConfig, EnvironmentConfig
 
@@ -71,43 +63,13 @@ def environment_of_case(case: MarketCase) -> TradingEnvironment:
     if case.volume is not None:
         assume((np.isfinite(case.volume) & (case.volume >= 0) & has_bar).any())
     loader = loader_of(case.data, config=DataConfig(), volume=case.volume)
-    return TradingEnvironment(
-        loader.data_array,
-        loader.dates,
-        loader.compute_normalization_stats(0),
-        case.start,
-        case.end,
-        case.trading_end,
-        rules=case.rules,
-        volume=loader.volume,
-    )
+    market, window = (loader.data_array, loader.dates), (case.start, case.end, case.trading_end)
+    stats = loader.compute_normalization_stats(0)
+    return TradingEnvironment(*market, stats, *window, rules=case.rules, volume=loader.volume)
 
 
 def test_passes_the_gymnasium_checker(narrow: Market) -> None:
     check_env(environment_of(narrow))
-
-
-def test_lanes_are_the_single_environment_bit_for_bit(market: Market) -> None:
-    starts, rng = np.array([20, 33, 20, 41]), np.random.default_rng(3)
-    single, batched, window = environment_of(market), environment_of(market), windows_from(starts, TINY_RULES)
-    actions = rng.uniform((0.0, 10.0), (10.0, 50.0), (TINY_RULES.episode_steps, 4, 5, 2)).astype(np.float32)
-    played = [batched.reset(**window), *(batched.step(action) for action in actions)]
-    for lane in range(len(starts)):
-        own = {name: int(days[lane]) for name, days in window.items()}
-        for found, expected in zip(
-            played, [single.reset(**own), *(single.step(action[lane]) for action in actions)], strict=True
-        ):
-            for name, value in expected[0].items():
-                np.testing.assert_array_equal(found[0][name][lane], value)
-            for value, alone in zip(found[1:-1], expected[1:-1], strict=True):
-                assert value[lane] == alone and value.shape == (len(starts),)
-            for name, value in expected[-1].items():
-                one = found[-1][name] if name == "can_order" else found[-1][name][lane]
-                np.testing.assert_array_equal(one, value)
-        assert batched.get_trades(lane) == single.get_trades()
-    assert batched.current_idx.tolist() == window["end_idx"].tolist() and not batched.episode_rewards
-    totals, alone = batched.get_episode_summary(), single.get_episode_summary()
-    assert {name: value[-1] for name, value in totals.items()} == alone
 
 
 def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[FloatArray, FloatArray]:
@@ -208,20 +170,10 @@ def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
 def test_lanes_by_orders_are_those_by_actions(seed: int, fill: Any, orders: int) -> None:
-    """Bit for bit, day by day, without observations and with them."""
-    rules = EnvironmentConfig(
-        exits="target",
-        trading_days=12,
-        settlement_days=4,
-        fill=fill,
-        max_new_positions_per_day=orders,
-        stake_percent=8.0,
-        max_holding_days=5,
-        inaction_penalty=0.1,
-        loss_multiplier=1.5,
-        delisting_loss=30.0,
-        volume_cap=10.0,
-    )
+    days = {"trading_days": 12, "settlement_days": 4, "max_holding_days": 5}
+    sizes = {"max_new_positions_per_day": orders, "stake_percent": 8.0, "volume_cap": 10.0}
+    penalties = {"inaction_penalty": 0.1, "loss_multiplier": 1.5, "delisting_loss": 30.0}
+    rules = EnvironmentConfig(exits="target", fill=fill, **days, **sizes, **penalties)
     rng = np.random.default_rng(seed)
     panel = random_panel(rng, 160, 4)
     market = market_of(panel, rules=rules, volume=random_volume(rng, panel, 40 * rules.stake))
@@ -263,18 +215,7 @@ def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: M
         assert reward == expected_reward
 
 
-def test_the_default_episode_has_145_steps() -> None:
-    market = market_of(random_panel(np.random.default_rng(2), 655, 3))
-    env = TradingEnvironment(market.data_array, market.dates, market.stats, 504, 649, 629)
-    observations, _, infos = play(env, np.full((145, 3, 2), 10.0, np.float32))
-    assert (infos[0]["day_index"], infos[-1]["day_index"]) == (504, 649)
-    assert infos[-1]["date"] == str(market.dates[649])
-    assert observations[0]["market"].shape == (3, NUM_FEATURES)
-    assert [info["can_order"] for info in infos] == [True] * 125 + [False] * 21
-
-
 def test_one_object_serves_ten_windows(market: Market) -> None:
-    """Each reset shows what a freshly built environment shows, whatever was played before."""
     env, rng = environment_of(market), np.random.default_rng(5)
     inputs = observed_features(market.data_array, market.stats, market.input_clip)
     for start in rng.integers(16, 120, 10).tolist():
@@ -295,15 +236,10 @@ def test_one_object_serves_ten_windows(market: Market) -> None:
 @pytest.mark.parametrize(
     "window",
     [
-        {"start_idx": -1},
-        {"start_idx": 45},
+        *({"start_idx": start} for start in (-1, 45, 40.5, np.zeros(0, np.int64))),
+        *({"end_idx": end} for end in (44, 160, "50")),
         {"trading_end_idx": 51},
-        {"end_idx": 44},
-        {"end_idx": 160},
-        {"start_idx": 40.5},
-        {"end_idx": "50"},
         {"start_idx": np.array([40, 41]), "end_idx": np.array([50, 50])},
-        {"start_idx": np.zeros(0, np.int64)},
     ],
     ids=str,
 )
@@ -349,16 +285,8 @@ def test_what_is_no_market_is_refused(market: Market, changes: dict[str, Any], e
 
 def test_histories_that_lead_to_one_observation_have_one_future() -> None:
     """While prices stand still, one account trades without gain or cost and another does nothing; then both buy."""
-    rules = EnvironmentConfig(
-        exits="target",
-        trading_days=15,
-        settlement_days=5,
-        cost_bps=0,
-        slippage_bps=0,
-        max_holding_days=4,
-        initial_capital=2.0**20,
-        stake_percent=3.125,
-    )
+    days, free = {"trading_days": 15, "settlement_days": 5, "max_holding_days": 4}, {"cost_bps": 0, "slippage_bps": 0}
+    rules = EnvironmentConfig(exits="target", initial_capital=2.0**20, stake_percent=3.125, **days, **free)
     rng = np.random.default_rng(4)
     panel = random_panel(rng, 160, 3)
     panel[:28] = 64.0

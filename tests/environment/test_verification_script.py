@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from tests.market_cases import random_panel
 from tests.small_market import panel_frame
@@ -73,14 +72,3 @@ def test_the_users_script_runs_without_a_file(tmp_path: Path) -> None:
 def test_what_the_users_notes_look_for_is_there() -> None:
     done = run_in(ROOT, "/bin/bash", str(SCRIPTS / "greps.sh"))
     assert done.returncode == 0, done.stdout
-
-
-def test_constants_are_defaults_of_settings() -> None:
-    config = Config()
-    assert Config.CONTEXT_WINDOW_DAYS == config.split.context_window_days == 504
-    assert (Config.TRADING_PERIOD_DAYS, Config.SETTLEMENT_PERIOD_DAYS) == (125, 20)
-    assert config.env.episode_steps == Config.TRADING_PERIOD_DAYS + Config.SETTLEMENT_PERIOD_DAYS
-    assert config.learning.gradient_steps == Config.GRADIENT_STEPS_PER_GENERATION
-    assert config.learning.gradient_accumulation == Config.GRADIENT_ACCUMULATION_STEPS
-    with pytest.raises(ValidationError):
-        Config(CONTEXT_WINDOW_DAYS=1)  # type: ignore[call-arg]
