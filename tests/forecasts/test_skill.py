@@ -32,7 +32,6 @@ Array = npt.NDArray[np.float64]
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 9))
 def test_coefficients_are_those_of_scipy_day_by_day(seed: int, days: int, stocks: int) -> None:
-    """With ties, missing scores and results, days with too few stocks and days of equal scores."""
     rng = np.random.default_rng(seed)
     scores, results = rng.integers(0, 3, (days, stocks)).astype(float), rng.standard_normal((days, stocks))
     scores[rng.random(scores.shape) < 0.2] = np.nan

@@ -79,8 +79,7 @@ def test_nothing_after_the_training_days_is_read() -> None:
     changed[MARKET.splits.train.last + 1 :] *= 3.0
     other = TrainingDays.of(replace(MARKET, data_array=changed), TradingEnvironment.on(MARKET, rules).account)
     again = TrainingDays.of(
-        replace(MARKET, data_array=changed),
-        TradingEnvironment.on(replace(MARKET, data_array=changed), rules).account,
+        replace(MARKET, data_array=changed), TradingEnvironment.on(replace(MARKET, data_array=changed), rules).account
     )
     for one in (other, again):
         for name in ("reward", "following", "sessions", "terminated"):
@@ -97,15 +96,3 @@ def test_a_batch_holds_stocks_of_the_replayed_days_outside_each_fold() -> None:
     assert drawn.shape == (*chosen.shape, MARKET.investable_columns.size)
     day = torch.searchsorted(rows.first_rows, drawn.contiguous(), right=True) - 1 + rows.days.start
     assert torch.equal(day, chosen[..., None].expand_as(day))
-
-
-def test_the_closed_form_finds_a_drift_that_inputs_tell() -> None:
-    """Rewards are a stock's last move: gains rise with it, and those of other folds alike."""
-    days, _ = days_of()
-    rows = days.samples.x
-    x = days.inputs.for_networks(torch.cat([rows.x(some) for some in rows.blocks()]))
-    planted = replace(days, transitions=replace(days.transitions, reward=0.5 * x[:, :1].clone()))
-    weights = planted.closed_form()
-    assert weights.shape == (days.folds, 1 + x.shape[1], 1, 2)
-    for own in weights[:, 1:, 0, 0]:
-        assert float(torch.corrcoef(torch.stack((x @ own, x[:, 0])))[0, 1]) > 0.6

@@ -85,31 +85,3 @@ def test_agents_learn_alone_what_they_learn_together() -> None:
         ddpg.update(alone, RATE[[agent]], PLACE[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
         for name, part in alone.tensors.items():
             torch.testing.assert_close(part[0], together.tensors[name][agent], rtol=1e-3, atol=1e-4, msg=name)
-
-
-def test_a_step_moves_critic_actor_and_targets_and_tells_finite_losses() -> None:
-    networks = networks_of()
-    before = {name: part.detach().clone() for name, part in networks.tensors.items()}
-    losses = updated(networks)
-    assert set(losses) == set(ddpg.LOSSES) and all(bool(loss.isfinite().all()) for loss in losses.values())
-    for owner in ("critic", "actor"):
-        online, target = networks.tensors[owner].detach(), networks.tensors[f"{owner}_target"]
-        assert not torch.equal(online, before[owner])
-        # The first step of a target is whole, see AdamW.averaging.
-        torch.testing.assert_close(target, online)
-        assert networks.tensors[f"{owner}_counts"][:, 0].tolist() == [1.0] * AGENTS
-
-
-def test_micro_batches_add_up_to_the_batch() -> None:
-    """In losses and in the critic's gradient; the actor's temperatures are measured by the values of a part."""
-    whole, parts = networks_of(), networks_of()
-    one, two = updated(whole), updated(parts, accumulate=4)
-    for name in ("gain", "time"):
-        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-4)
-    first = parts.tensors["critic_first"], whole.tensors["critic_first"]
-    torch.testing.assert_close(*first, rtol=1e-4, atol=1e-5)
-    assert float(first[1].abs().max()) > 1e-3 and bool(two["actor"].isfinite().all())
-
-
-def test_a_score_is_a_gain_less_the_price_of_its_time() -> None:
-    assert float(score_of(torch.tensor(3.0), torch.tensor(10.0), torch.tensor(0.2))) == pytest.approx(1.0)

@@ -17,7 +17,7 @@ from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, environment_of, small_market
-from tests.tiny import tiny_agent, tiny_rules
+from tests.tiny import acted, tiny_agent, tiny_rules
 from training.rollout import play_agent_on
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -32,16 +32,9 @@ def market() -> Market:
 
 def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: Any) -> tuple[Actions, list[float]]:
     """Actions and the equity at every close of one episode."""
-    forecasts = agent.forecasts(market)
-    observation, info = env.reset(**window)
-    actions, equity, is_done = [], [info["equity"]], False
-    while not is_done:
-        action = agent.act(observation, forecasts, info["day_index"])
-        assert env.action_space.contains(action)
-        actions.append(action)
-        observation, _, is_done, _, info = env.step(action)
-        equity.append(info["equity"])
-    return actions, equity
+    actions, _, infos = zip(*acted(agent, env, market, **window), strict=True)
+    assert all(env.action_space.contains(action) for action in actions[1:])
+    return list(actions[1:]), [info["equity"] for info in infos]
 
 
 def approximately(trade: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +56,6 @@ def approximately(trade: Mapping[str, Any]) -> dict[str, Any]:
     ids=["one order", "three orders", "all stocks"],
 )
 def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, exits: Any) -> None:
-    """The same trades on the same windows, decided on observations by stock there and on slots here."""
     rules = replace(rules, exits=exits)
     env, starts = environment_of(market, rules=rules), [20, 47, 90]
     trades = 0
@@ -82,20 +74,7 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ex
     assert trades > 10
 
 
-@pytest.mark.parametrize("day", [40, 99])
-def test_what_it_thinks_on_a_day_ignores_what_follows(market: Market, day: int) -> None:
-    agent = tiny_agent(market)
-    changed = market.data_array.copy()
-    changed[day + 1 :] *= np.random.default_rng(0).uniform(0.5, 2.0, changed[day + 1 :].shape).astype(np.float32)
-    other = Market(**(vars(market) | {"data_array": changed}))
-    one, two = agent.forecasts(market), agent.forecasts(other)
-    for name in ("gain", "time"):
-        assert torch.equal(getattr(one, name)[:, : day + 1], getattr(two, name)[:, : day + 1]), name
-    assert not torch.equal(one.gain, two.gain)
-
-
 def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
-    """Two members of two folds each: the mean of what their target actors make of the inputs."""
     agent, has_bar = tiny_agent(market, members=2), np.isfinite(market.close)
     found, x = agent.forecasts(market), torch.from_numpy(agent.inputs.of(market))
     seen = agent.inputs.for_networks(x).flatten(0, 1)

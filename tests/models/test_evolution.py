@@ -29,13 +29,9 @@ seeds = st.integers(0, 2**32)
 def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, EvolutionConfig, int]:
     """Genes, fitness with ties and agents without one, settings and a seed."""
     size, seed = draw(st.integers(2, 40)), draw(seeds)
-    config = EvolutionConfig(
-        population_size=size,
-        elite_fraction=draw(st.floats(0, 1)),
-        tournament_size=draw(st.integers(1, 5)),
-        mutation_share=draw(st.just(0.0) | st.floats(0, 1)),
-        mutation_strength=draw(st.floats(0, 1)),
-    )
+    mutation = {"mutation_share": draw(st.just(0.0) | st.floats(0, 1)), "mutation_strength": draw(st.floats(0, 1))}
+    chosen = {"elite_fraction": draw(st.floats(0, 1)), "tournament_size": draw(st.integers(1, 5))}
+    config = EvolutionConfig(population_size=size, **chosen, **mutation)
     kinds = st.one_of(st.floats(-10, 10), st.integers(-2, 2).map(float), st.sampled_from((torch.nan, -torch.inf)))
     fitness = draw(st.lists(kinds, min_size=size, max_size=size))
     return random_genes(size, seeded(seed)), torch.tensor(fitness, dtype=torch.float64), config, seed

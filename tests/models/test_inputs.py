@@ -91,7 +91,6 @@ def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np
 
 @pytest.mark.parametrize("column", range(5))
 def test_a_price_level_says_nothing(column: int) -> None:
-    """A ticker in other units, after a split say, may be bought or not."""
     market, factor = market_of(2), np.ones((1, 5))
     factor[0, column] = 10.0
     other = with_closes(market, factor)

@@ -150,7 +150,6 @@ def test_a_step_is_that_of_adamw_of_torch(seed: int, steps: int, size: float) ->
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_agent_without_a_finite_gradient_is_left_as_it_is(bad: float) -> None:
-    """The others step as if it were not there, and it steps later as if the gradient had not been."""
     generator = seeded(2)
     start, gradients = random_part(3, generator), [random_part(3, generator) for _ in range(4)]
     broken = [step.clone() for step in gradients]
@@ -197,7 +196,6 @@ def told(networks: Networks, x: Tensor) -> list[Tensor]:
 
 
 def test_inputs_that_are_not_looked_at_never_matter() -> None:
-    """At first and after updates, which would else begin to use them."""
     generator, networks = seeded(4), random_networks()
     for agent in range(AGENTS):
         alone = networks.rows(slice(agent, agent + 1))

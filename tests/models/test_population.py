@@ -101,7 +101,6 @@ def test_a_clone_shares_nothing() -> None:
 
 
 def test_children_take_the_networks_of_their_parent_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
-    """With targets and moments; what belongs to inputs that a child looks at no more is left out."""
     population = population_of(evolution=EvolutionConfig(population_size=6, mutation_strength=0.0), size=6)
     parents = [0, 1, 1, 5, 0, 5]
     before, feature_groups = tensors_of(population), population.feature_groups.clone()
@@ -144,7 +143,6 @@ def test_childrens_actors_mutate_in_proportion() -> None:
 
 
 def test_an_evaluation_chooses_elites() -> None:
-    """The fittest come first; whoever has no finite fitness comes last. Survivors are examined once."""
     population = population_of(5, evolution=EvolutionConfig(population_size=5, elite_fraction=0.4))
     population.evaluated(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double())
     assert population.elites == [2, 3] and population.examined == population.trials == 5

@@ -37,7 +37,6 @@ def lived(count: int, seed: int = 0) -> dict[str, Tensor]:
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 9), st.lists(st.integers(0, 25), max_size=12))
 def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
-    """Adds of any size, none and more than fit among them, leave what a deque of that length holds."""
     ring = TensorRing(capacity, RING_FIELDS)
     places = {name: store.data_ptr() for name, store in ring.data.items()}
     queue: deque[int] = deque(maxlen=capacity)
@@ -57,7 +56,6 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**16))
 def test_transitions_come_back_as_they_were_added(capacity: int, count: int, seed: int) -> None:
-    """The last ones, in any order and as often as they are asked for."""
     replay, added = ReplayBuffer(capacity), lived(count, seed)
     replay.add(added)
     assert replay.size == min(capacity, count)
@@ -92,8 +90,7 @@ def test_parts_of_a_batch_are_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "shown"),
-    [(9_999, "Buffer not ready: 9999 / 10000"), (60_000, "Replay buffer 50000 / 50000, ready")],
+    ("size", "shown"), [(9_999, "Buffer not ready: 9999 / 10000"), (60_000, "Replay buffer 50000 / 50000, ready")]
 )
 def test_it_says_whether_networks_can_learn_from_it(size: int, shown: str) -> None:
     """No part of a transition grows with the market: what it holds is all that the buffer allocates."""

@@ -53,16 +53,9 @@ def forecast_of(found: Responses, close: np.ndarray, stocks: np.ndarray) -> np.n
 def responses(columns: int, **answers: np.ndarray) -> Responses:
     """Answers made by hand, for columns whose returns have mean 0 and deviation 1%."""
     bins = len(EVENT_EDGES) + 1
-    empty = {
-        "event": np.zeros((SESSIONS, bins)),
-        "event_t": np.zeros((SESSIONS, bins)),
-        "leader_terms": np.zeros((0, 3), dtype=np.int64),
-        "leader_loadings": np.zeros(0),
-        "state_terms": np.zeros((0, 3), dtype=np.int64),
-        "state_loadings": np.zeros(0),
-        "pair_terms": np.zeros((0, 3), dtype=np.int64),
-        "pair_loadings": np.zeros(0),
-    }
+    empty = {name: np.zeros((SESSIONS, bins)) for name in ("event", "event_t")}
+    for kind in ("leader", "state", "pair"):
+        empty |= {f"{kind}_terms": np.zeros((0, 3), dtype=np.int64), f"{kind}_loadings": np.zeros(0)}
     scales = {"mean": np.zeros(columns), "scale": np.full(columns, 0.01), "market_scale": np.full(1, 0.7)}
     return Responses(**(scales | empty | answers))
 

@@ -110,7 +110,6 @@ def test_an_agent_keeps_its_risk_and_sees_it_in_any_form_of_inputs(
 
 
 def test_fitness_is_less_the_squared_results_of_trades(trainer: ERLTrainer) -> None:
-    """The penalty grows in proportion to the aversion; profit stays what it is."""
     found, windows = [], trainer.draw_windows()
     for aversion in (0.0, 0.5, 2.0):
         trainer.rollouts.risk_aversion = aversion
