@@ -110,7 +110,6 @@ def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
 
 
 def test_a_sweep_that_is_killed_ends_as_one_that_was_not(folder: Path) -> None:
-    """In its second round; no process is left."""
     environment = os.environ | {PAUSE: "0.05", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.sweep.fast_sweep", *words(folder, "killed", "--jobs", "2")]
     log = folder / "runs" / "killed" / STARTS
