@@ -20,7 +20,7 @@ import torch
 from hypothesis import settings
 from matplotlib.figure import Figure
 
-from tests.tiny_run import TINY
+from tests.tiny_run import TINY, unjudged
 from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
 from utils.pictures import _figure, _page_figure, new_figure
@@ -90,20 +90,19 @@ def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def restore_handlers() -> Iterator[None]:
-    """Leave no handler that writes to a run of a module's tests, whose folder is gone, to the next module's."""
-    handlers = logging.getLogger().handlers[:]
-    yield
-    logging.getLogger().handlers[:] = handlers
-
-
-@pytest.fixture
-def restore_process(small_heap: None) -> Iterator[None]:
-    """Undo what a run sets for its process: threads and log handlers."""
+def restore_process() -> Iterator[None]:
+    """Undo what runs of a module's tests set for the process: threads, and log handlers, whose folders are gone."""
     threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]
     yield
     torch.set_num_threads(threads)
     logging.getLogger().handlers[:] = handlers
+
+
+@pytest.fixture(scope="module")
+def judge_nothing() -> Iterator[None]:
+    """Let runs end without their judgement, which takes most of the time of a tiny one."""
+    with unjudged():
+        yield
 
 
 @pytest.fixture(scope="module")

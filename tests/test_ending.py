@@ -4,26 +4,20 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from main import main
-from tests.tiny_run import TINY, frame, records, run, unjudged
+from tests.tiny_run import TINY, frame, records, run
 from training.erl_trainer import ERLTrainer
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard
 from utils.runs.ending import locked
 
-pytestmark = pytest.mark.usefixtures("restore_process")
-
-
-@pytest.fixture(autouse=True)
-def judge_nothing() -> Iterator[None]:
-    with unjudged():
-        yield
+pytestmark = pytest.mark.usefixtures("small_heap", "judge_nothing")
 
 
 def no_data(folder: Path) -> list[str]:
@@ -106,7 +100,6 @@ def test_a_typo_does_not_hide_the_run_that_was_killed(
 
 
 def test_a_run_that_got_somewhere_is_never_removed(tmp_path: Path) -> None:
-    """And neither is one that was there before, or that another process took meanwhile."""
     for name, file, is_new in (("begun", "fold-1/metrics.jsonl", True), ("old", "config.json", False)):
         path = tmp_path / name / file
         path.parent.mkdir(parents=True)
@@ -160,9 +153,12 @@ def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(
         ("memory", 2, "generation 1 of 2 is saved", []),
         ("SIGTERM", 3, "generation 2 of 3 is saved", ["--generations", "3"]),
     ):
+        handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
         with monkeypatch.context() as patch:
             code = stopped(how, generation, patch)
             assert main([*words, *further]) == code
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+        assert not (runs / "it's" / "lock").exists()
         found, words = continuation(capsys.readouterr().err)
         assert found == saved and sorted(words) == sorted([*resumed, *further])
     assert main(words) == 0

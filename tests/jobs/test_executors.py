@@ -90,7 +90,6 @@ def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: P
 def test_a_job_whose_process_is_killed_is_run_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
 ) -> None:
-    """Once; a second loss fails it."""
     monkeypatch.setattr(pool, "MOST_LOSSES", 1)
     mortal = Job("mortal", partial(work.die_until, tmp_path / "mortal", times))
     with open_one() as executor:
@@ -131,11 +130,7 @@ def test_a_signal_stops_jobs_at_safe_points(
         folder.mkdir()
     jobs = [Job(folder.name, partial(work.count_until_stopped, folder)) for folder in folders]
     running = 1 if number == signal.SIGINT else 2
-    with (
-        signalled(number, tmp_path, running),
-        pytest.raises(StopRequested) as caught,
-        open_one() as executor,
-    ):
+    with signalled(number, tmp_path, running), pytest.raises(StopRequested) as caught, open_one() as executor:
         list(executor.run(jobs))
     assert caught.value.exit_code == 128 + number
     for folder in folders[:running]:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,14 +19,10 @@ from training.run.study_folder import fetch_fold
 from utils.errors import ConfigError
 from utils.runs import run_lock
 
+pytestmark = pytest.mark.usefixtures("judge_nothing")
+
 ROOT = Path(__file__).parents[2]
 FOLDS = ("--folds", "2", "--test-windows", "2", "--validation-days", "30")
-
-
-@pytest.fixture(autouse=True)
-def judge_nothing() -> Iterator[None]:
-    with unjudged():
-        yield
 
 
 def words(folder: Path, *flags: str) -> list[str]:

@@ -31,7 +31,7 @@ DATES = FRAME["date"].astype(str).unique().tolist()
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("paper")
     (folder / "tiny.toml").write_text(TINY)
     write(folder / "all.parquet", LEARNED)

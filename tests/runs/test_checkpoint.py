@@ -21,6 +21,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.faults.harness import PROCESSES
+from main import main
+from tests.tiny_run import parameters, records, run, unjudged
+from training.run.saved import open_saved_run
 from utils.errors import CheckpointError
 from utils.runs import checkpoint as module
 from utils.runs.checkpoint import (
@@ -161,6 +164,13 @@ def test_missing_added_and_odd_files_are_refused(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
+def seal(path: Path, body: dict[str, Any]) -> None:
+    """Write a manifest with its checksum, as the writer of a checkpoint does."""
+    own = {name: value for name, value in body.items() if name != "sha256"}
+    sha256 = hashlib.sha256((json.dumps(own, indent=1) + "\n").encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(own | {"sha256": sha256}, indent=1) + "\n")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -178,11 +188,7 @@ def test_missing_added_and_odd_files_are_refused(tmp_path: Path) -> None:
 def test_a_forged_manifest_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     path = save(tmp_path, 1)
     (tmp_path / "secret.json").write_text("{}")
-    manifest = path / "manifest.json"
-    body = json.loads(manifest.read_text()) | change
-    del body["sha256"]
-    sha256 = hashlib.sha256((json.dumps(body, indent=1) + "\n").encode()).hexdigest()
-    manifest.write_text(json.dumps(body | {"sha256": sha256}, indent=1) + "\n")
+    seal(path, json.loads((path / "manifest.json").read_text()) | change)
     with pytest.raises(CheckpointError, match=reason):
         load_checkpoint(path)
 
@@ -256,10 +262,7 @@ def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
 
     save(tmp_path, 1)
     monkeypatch.setattr(module, "save_checkpoint", save_damaged)
-    with (
-        pytest.raises(CheckpointError),
-        checkpoint_writer(tmp_path, run_id="run", config_hash="hash", keep=1) as write,
-    ):
+    with pytest.raises(CheckpointError), checkpoint_writer(tmp_path, run_id="run", config_hash="hash", keep=1) as write:
         write(2, small_state(2))
     latest = load_latest(tmp_path)
     assert latest is not None and latest.generation == 1
@@ -324,3 +327,69 @@ def test_a_death_while_pruning_leaves_only_whole_checkpoints(tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path)) == ["generation-000002", "generation-000003"]
     for path in list_checkpoints(tmp_path).values():
         verify_checkpoint(path)
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def reseal(path: Path) -> None:
+    """Seal what the folder holds."""
+    files = {file.name: file.read_bytes() for file in sorted(path.iterdir()) if file.name != "manifest.json"}
+    sums = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    seal(path, json.loads((path / "manifest.json").read_text()) | {"files": sums})
+
+
+def changed(part: str, change: Callable[[Tensors], object]) -> Callable[[Path], None]:
+    def craft(path: Path) -> None:
+        file = path / f"{part}.safetensors"
+        held = safetensors.torch.load(file.read_bytes())
+        change(held)
+        file.write_bytes(safetensors.torch.save({name: value.contiguous() for name, value in held.items()}))
+
+    return craft
+
+
+def other_shape(held: Tensors) -> None:
+    held.update({name: value[..., :-1] for name, value in held.items() if value.ndim})
+
+
+def nan(held: Tensors) -> None:
+    for value in held.values():
+        if value.is_floating_point() and value.numel():
+            value.view(-1)[0] = torch.nan
+
+
+def missing(part: str) -> Callable[[Path], object]:
+    return lambda path: [file.unlink() for file in path.glob(f"{part}.*")]
+
+
+@pytest.mark.parametrize("craft", [changed("champion", other_shape), changed("replay", nan), missing("random")])
+def test_a_resumed_run_uses_the_generation_before(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    tiny, path = tmp_path / "tiny.toml", tmp_path / "runs" / "cut" / "checkpoints" / "generation-000002"
+    craft(path)
+    reseal(path)
+    with unjudged():
+        assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    told, warned = capsys.readouterr()
+    assert "generation-000002 is not used: " in warned and "resumed after generation 1" in told
+    assert [record | {"generations": 3} for record in records(tiny, "cut")] == records(tiny, "whole")
+    assert parameters(tiny, "cut", 3) == parameters(tiny, "whole", 3)
+
+
+@pytest.mark.parametrize("craft", [changed("champion", nan), missing("champion")])
+def test_an_opened_run_uses_the_generation_before(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    root = tmp_path / "runs" / "cut" / "checkpoints"
+    craft(root / "generation-000002")
+    reseal(root / "generation-000002")
+    assert open_saved_run(tmp_path / "runs", "cut").generation == 1
+    craft(root / "generation-000001")
+    reseal(root / "generation-000001")
+    assert main(["signals", "--run", "cut", "--runs-dir", str(tmp_path / "runs")]) == 2
+    shown = capsys.readouterr().err
+    assert "expected a complete generation of this version" in shown and "Traceback" not in shown

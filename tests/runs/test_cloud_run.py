@@ -132,7 +132,6 @@ def test_a_run_whose_newest_checkpoint_rotted_takes_the_clouds(cut: Path, capsys
 
 
 def test_a_stopped_run_is_uploaded_when_it_goes_on(cut: Path) -> None:
-    """What the cloud lacks of the generation that a run resumes from follows."""
     shutil.rmtree(cut.parent / "volume" / "cut" / "checkpoints")
     assert resume(cut, "cut") == 0
     assert {2, 3} <= set(complete_generations(LocalStore(cut.parent / "volume"), "cut"))

@@ -22,12 +22,7 @@ from utils.cloud.store import LocalStore, ObjectStore
 from utils.cloud.sync import CloudSync, list_generations
 from utils.config.settings import LATEST
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
-from utils.runs.checkpoint import (
-    encode_state,
-    prune_checkpoints,
-    save_checkpoint,
-    verify_checkpoint,
-)
+from utils.runs.checkpoint import encode_state, prune_checkpoints, save_checkpoint, verify_checkpoint
 from utils.runs.find import name_to_resume
 
 BUCKET = "the-bucket"
@@ -133,13 +128,10 @@ def test_the_store_is_the_one_that_the_environment_names(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("provider", "bucket", "named"),
     [
-        ("", "b-b", "CLOUD_PROVIDER"),
-        ("s3", "b-b", "'s3'"),
-        ("gcs", "", "CLOUD_BUCKET"),
-        ("gcs", "gs://bucket", "'gs://bucket'"),
-        ("local", "relative/path", "'relative/path'"),
+        ("", "b-b", "CLOUD_PROVIDER"), ("s3", "b-b", "'s3'"), ("gcs", "", "CLOUD_BUCKET"),
+        ("gcs", "gs://bucket", "'gs://bucket'"), ("local", "relative/path", "'relative/path'"),
     ],
-)
+)  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(provider: str, bucket: str, named: str) -> None:
     with pytest.raises(ConfigError, match=r"^expected [^\n]*$") as caught:
         open_cloud({"CLOUD_PROVIDER": provider, "CLOUD_BUCKET": bucket})
@@ -166,12 +158,6 @@ def test_other_content_under_the_name_is_a_conflict(store: ObjectStore, tmp_path
     with pytest.raises(ConflictError):
         store.put("name", b"other", if_absent=True)
     assert fetched(store, "name", tmp_path / "fetched") == b"bytes"
-
-
-def test_a_lost_answer_is_no_conflict(proxy: FaultProxy) -> None:
-    lost = proxy.inject("lost_ack", an_upload)
-    gcs().put("name", b"bytes", if_absent=True)
-    assert lost.seen == 1
 
 
 def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStore, run: Path, tmp_path: Path) -> None:

@@ -121,7 +121,6 @@ def cut_at_once(run: Path) -> None:
 
 
 def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
-    """Also where the run that it extends has gone on since."""
     more = ("--data", str(folder / "more.parquet"), "--generations", "1")
     assert extend(folder, "one", "--run", "whole", *more) == 0
     assert extend(folder, "one", "--run", "cut", *more) == 0

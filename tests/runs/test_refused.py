@@ -1,8 +1,9 @@
-"""What cannot start says so in one line, at once where that is possible, and what has ended is not begun again."""
+"""What cannot start says so in one line, what has ended is not begun again, and files are written in one step."""
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from main import main
 from tests.tiny_run import run, unjudged
 from utils.runs.run_lock import RunLock
+from utils.runs.run_log import write_atomically
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_TORCH = f"""
@@ -79,3 +81,35 @@ def test_a_complete_run_says_how_it_goes_on(
         assert "one is complete: its 2 generations" in line and "--resume one --generations 4" in line
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", "one", "--generations", "1"]) == 2
     assert "expected --generations of at least 2" in told(capsys)
+
+
+pytestmark = pytest.mark.usefixtures("small_heap")
+
+
+def test_what_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "orders.json", tmp_path / "link.json"
+    link.symlink_to(Path("folder") / "orders.json")
+    for text in ("created", "replaced"):
+        write_atomically(link, text)
+        assert link.is_symlink() and target.read_text() == text
+    assert os.listdir(target.parent) == [target.name]
+
+
+def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_atomically(pipe, "orders")
+    reader.join(10)
+    assert got == ["orders"] and pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_prepare_refuses_a_target_that_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bars.csv").write_text("date,ticker,open,high,low,close\n")
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["prepare", str(tmp_path / "bars.csv"), str(tmp_path / "pipe")]) == 2
+    assert "expected a parquet file as TARGET" in capsys.readouterr().err
+    assert (tmp_path / "pipe").is_fifo() and len(os.listdir(tmp_path)) == 2

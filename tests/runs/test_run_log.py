@@ -243,7 +243,7 @@ def test_tensorboard_shows_numbers_once_after_a_resume(tmp_path: Path, monkeypat
     assert [(event.step, event.value) for event in events.Scalars("fitness/mean")] == [(1, 1.5), (2, 2.5)]
 
 
-@pytest.mark.usefixtures("restore_process")
+@pytest.mark.usefixtures("small_heap")
 def test_logging_goes_to_the_console_and_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, progress = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", results)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from main import main
 from models.evolution import TARGET
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
-from tests.tiny_run import TINY, frame, parameters, records, unjudged
+from tests.tiny_run import TINY, frame, parameters, records
 from tests.tiny_run import run as train
 from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.market import read_market_record
@@ -29,6 +28,8 @@ from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import load_latest
 from utils.spaces import TARGET_PERCENTS
+
+pytestmark = pytest.mark.usefixtures("judge_nothing")
 
 DAYS, COLUMNS = 160, 5
 
@@ -157,12 +158,6 @@ def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixtur
     assert "1 tickers that the run does not know are left out: T05" in caplog.text
 
 
-@pytest.fixture(scope="module", autouse=True)
-def judge_nothing() -> Iterator[None]:
-    with unjudged():
-        yield
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a data file and a finished run on it."""
@@ -191,15 +186,6 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
     assert saved.beside.keys() == {BEST_AGENT, CLOSED}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300
-
-
-def test_it_opens_on_a_file_that_grew(folder: Path) -> None:
-    before = open_saved_run(folder / "runs", "one")
-    after = open_saved_run(folder / "runs", "one", data=folder / "all.parquet")
-    assert len(after.market.dates) == 303 and after.market.splits == before.market.splits
-    np.testing.assert_array_equal(after.market.data_array[:300], before.market.data_array)
-    expected = [saved.champion.forecasts(saved.market).gain[:, :300] for saved in (before, after)]
-    assert torch.equal(*expected) and bool(expected[0].isfinite().any())
 
 
 def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
@@ -241,7 +227,6 @@ def test_a_flipped_bit_of_a_market_is_refused_or_changes_nothing(
 
 
 def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that grew continues the run bit for bit; one whose past changed is refused."""
     tiny, data = tmp_path / "tiny.toml", tmp_path / "data.parquet"
     tiny.write_text(TINY)
     shutil.copy(folder / "data.parquet", data)

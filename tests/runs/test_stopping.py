@@ -1,66 +1,25 @@
-"""Runs that are stopped, killed or locked: nothing is lost but the generation they were in."""
+"""Runs that are stopped, killed or locked: nothing is lost but the generation they were in, be it the first."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.tiny_run import parameters, records, run, unjudged
+from main import main
+from tests.tiny_run import frame, parameters, records, run
 from training.erl_trainer import ERLTrainer
 from utils.runs.checkpoint import checkpoint_writer, list_checkpoints, load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("judge_nothing")
+
 ROOT = Path(__file__).parents[2]
-GENERATIONS = 3
-LENGTH = ("--generations", str(GENERATIONS))
-
-
-def ended(tiny: Path, name: str) -> tuple[list[dict[str, Any]], bytes, list[dict[str, list[float]]]]:
-    """Records, last tensors and agents' losses of a run."""
-    last = load_checkpoint(list_checkpoints(tiny.parent / "runs" / name / "checkpoints")[GENERATIONS])
-    return records(tiny, name), parameters(tiny, name, GENERATIONS), last.state["population"]["losses"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def judge_nothing() -> Iterator[None]:
-    with unjudged():
-        yield
-
-
-def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """The trainer's method, which a signal meets in generation 2."""
-
-    def met(self: ERLTrainer, *arguments: Any) -> Any:
-        if self.generation == 2:
-            os.kill(os.getpid(), number)
-        return method(self, *arguments)
-
-    return met
-
-
-@pytest.mark.parametrize(("phase", "number"), [("train_population", signal.SIGINT), ("state_dict", signal.SIGTERM)])
-def test_a_signal_in_any_phase_stops_and_resumes_exactly(
-    tiny: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: signal.Signals
-) -> None:
-    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
-    with monkeypatch.context() as patch:
-        patch.setattr(ERLTrainer, phase, signalling(getattr(ERLTrainer, phase), number))
-        assert run(tiny, "--run", "cut", *LENGTH) == 128 + number
-    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
-    saved = list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints")
-    assert max(saved) == (2 if phase == "state_dict" and 2 in saved else 1)
-    assert not (tiny.parent / "runs" / "cut" / "lock").exists()
-    assert run(tiny, "--resume", "cut", *LENGTH) == 0
-    found = ended(tiny, "cut")
-    assert found == ended(trained / "tiny.toml", "whole")
-    # Two updates a generation.
-    assert all(len(own) == 2 * GENERATIONS and all(own) for losses in found[2] for own in losses.values())
 
 
 def test_ctrl_c_while_modules_load_shows_no_traceback() -> None:
@@ -171,3 +130,53 @@ with SafePoint(MemoryGuard()) as check:
     os.close(terminal)
     (tmp_path / "closed").touch()
     assert process.wait(60) == code
+
+
+INTERRUPTED = 130
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def cut_in_its_first_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch, method: str = "evolve_population") -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, method, interrupt)
+        assert run(tiny, "--run", "cut", "--seed", "7", "--generations", "1") == INTERRUPTED
+    assert not (tiny.parent / "runs" / "cut" / "checkpoints").exists()
+
+
+def assert_like_whole(tiny: Path) -> None:
+    assert run(tiny, "--run", "whole", "--seed", "7", "--generations", "1") == 0
+    assert records(tiny, "cut") == records(tiny, "whole")
+    assert parameters(tiny, "cut", 1) == parameters(tiny, "whole", 1)
+
+
+def test_it_begins_anew_from_its_own_settings(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny, "--run", "earlier", "--generations", "1") == 0
+    cut_in_its_first_generation(tiny, monkeypatch)
+    assert run(tiny, "--run", "cut") == 2
+    assert "continue it with --resume cut" in capsys.readouterr().err
+    assert run(tiny, "--resume", "cut", "--seed", "8") == 2
+    (tiny.parent / "runs" / "cut" / "metrics.jsonl").write_text('{"generation": 1}\n{"gener')
+    assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume"]) == 0
+    assert "it begins anew" in capsys.readouterr().out
+    assert_like_whole(tiny)
+
+
+def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped before the fold had written down its market."""
+    frame(300, 4).to_parquet(tiny.parent / "data.parquet")
+    runs = ["--runs-dir", str(tiny.parent / "runs")]
+    plan = ["--folds", "1", "--test-windows", "1", "--validation-days", "30", "--generations", "1"]
+    data = ["--data", str(tiny.parent / "data.parquet"), "--profile", "quick", "--config", str(tiny)]
+    with monkeypatch.context() as patch:
+        patch.setattr("training.commands.train.load_market", interrupt)
+        assert main(["walk-forward", *data, *plan, *runs, "--run", "walk"]) == INTERRUPTED
+    walk = tiny.parent / "runs" / "walk"
+    assert [path.name for path in (walk / "fold-1").glob("*.json")] == ["config.json"]
+    assert main(["walk-forward", *runs, "--resume"]) == 0
+    markets = [json.loads((folder / "market.json").read_text()) for folder in (walk, walk / "fold-1")]
+    assert markets[0]["splits"] == markets[1]["splits"]
