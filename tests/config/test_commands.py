@@ -15,7 +15,7 @@ from training.commands.table import COMMANDS
 from utils.config.cli import ParsedCommand
 from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, Remains, StopRequested
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 ROOT = Path(__file__).parents[2]
 
 
@@ -35,20 +35,13 @@ def test_only_the_table_imports_the_fuel_breaks() -> None:
 @pytest.mark.parametrize(
     ("line", "error", "exit_code"),
     [
-        ("", ConfigError("expected x, got y"), 2),
-        ("", CheckpointError("expected x, got y"), 1),
-        ("", OSError(28, "No space left on device"), 1),
-        ("", MemoryLimitReached("too much"), 3),
-        ("", StopRequested(signal.SIGTERM, 0.0), 143),
-        ("walk-forward", KeyboardInterrupt(), 130),
+        ("", ConfigError("expected x, got y"), 2), ("", CheckpointError("expected x, got y"), 1),
+        ("", OSError(28, "No space left on device"), 1), ("", MemoryLimitReached("too much"), 3),
+        ("", StopRequested(signal.SIGTERM, 0.0), 143), ("walk-forward", KeyboardInterrupt(), 130),
     ],
-)
+)  # fmt: skip
 def test_an_error_is_one_line_and_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    line: str,
-    error: BaseException,
-    exit_code: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, error: BaseException, exit_code: int
 ) -> None:
     def fail(command: ParsedCommand) -> None:
         raise error

@@ -109,7 +109,6 @@ def all_flags(name: str) -> set[str]:
 
 
 def test_a_new_flag_is_a_decision() -> None:
-    """The flags of all commands are those listed in the files flags.txt of the tests."""
     listed: dict[str, set[str]] = {}
     for path in Path(__file__).parents[1].glob("*/flags.txt"):
         for entry in re.split(r"\n(?! )", path.read_text().strip()):

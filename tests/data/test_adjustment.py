@@ -88,7 +88,6 @@ def test_events_give_what_the_oracle_and_the_adjusted_close_give(
 
 
 def test_tickers_of_both_kinds_are_told_apart(tmp_path: Path) -> None:
-    """Two raw stocks, an adjusted one, and one without splits, whose prices then stay as they are."""
     raw = {name: market(seed, splits=int(seed < 3)) for seed, name in enumerate("ABCD")}
     adjusted = {name: np.array(oracle(own)) for name, own in raw.items()}
     given = dict(raw)
@@ -127,7 +126,6 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
 
 
 def test_events_that_change_nothing(tmp_path: Path) -> None:
-    """Before the first bar, after the last, of no size, or larger than the price."""
     rows = "2014-01-02,10,10,10,10,1,3,4\n2014-01-03,10,10,10,10,1,20,1\n2014-01-06,10,10,10,10,1,-1,nan\n"
     summary, bars = prepared(tmp_path, HEADER + rows + "2014-01-07,0,0,0,0,1,1,2\n", Choices(max_bad_row_share=0.3))
     assert bars["close"].tolist() == [10.0, 10.0, 10.0]

@@ -1,4 +1,4 @@
-"""Rotten and made-up files: always one clear line, never a traceback."""
+"""Rotten and made-up files, and drawn notations: read exactly or refused in one clear line, never misread."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.notations import outcome
 from data.loader import StockDataLoader
 from data.raw.prepare import prepare
-from main import main
 from tests.tiny_run import TINY, frame
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
@@ -100,7 +100,6 @@ def test_cut_files(tmp_path: Path, parquet: bytes, data: st.DataObject) -> None:
 @SHARED
 @given(data=st.data())
 def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
-    """Settings files with junk in them are read as what they say or refused."""
     start = data.draw(st.integers(0, len(TINY)))
     junk = data.draw(st.text(max_size=8))
     path = tmp_path / "spoilt.toml"
@@ -111,10 +110,14 @@ def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
         assert "expected" in str(error) and len(str(error).splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff\xfe", b'{"generations": 0}'])
-def test_spoilt_records_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "config.json").write_bytes(text)
-    assert main(["--runs-dir", str(tmp_path), "--resume", "one"]) == 2
-    shown = capsys.readouterr().err.strip().splitlines()
-    assert len(shown) == 1 and "expected" in shown[0]
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25)
+def test_drawn_notations_are_read_back_or_refused(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = outcome(seed, tmp_path_factory.mktemp("notation"))
+    assert found == "read" or (found.startswith("expected") and "\n" not in found)
+
+
+def test_most_notations_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A reader that refuses everything misreads nothing."""
+    found = [outcome(seed, tmp_path_factory.mktemp("notation")) for seed in range(24)]
+    assert found.count("read") > 12

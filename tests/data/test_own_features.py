@@ -110,14 +110,6 @@ def test_a_hundred_features_that_do_not_are_taken() -> None:
     audit_features(own, bars(), np.random.default_rng(0))
 
 
-def test_the_example_is_taken() -> None:
-    own, _ = read_features(Path(__file__).parents[2] / "examples" / "own_features.py")
-    assert len(own) == 3
-    as_is = bars()
-    audit_features(own, as_is, np.random.default_rng(0))
-    assert all(np.isfinite(values).any() for values in own_columns(own, as_is).values())
-
-
 def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

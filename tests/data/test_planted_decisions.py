@@ -70,7 +70,6 @@ def test_who_waits_for_bursts_earns_more() -> None:
 
 
 def test_who_sells_spikes_at_a_target_earns_more() -> None:
-    """A tuned target, against holding for the whole time at any threshold."""
     rule, unseen = tuned_and_judged("spikes")
     held = [
         profit_of(unseen, ScoreRule(unseen[0].rule, threshold, target_percent=50.0))

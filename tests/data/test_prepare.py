@@ -1,6 +1,5 @@
 """CSV files in the forms that people have them, prepared and read back."""
 
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.loader import StockDataLoader
 from data.raw.prepare import PrepareSummary, prepare
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
 from utils.config.prepare import Choices
 from utils.errors import DataError
 
-EPOCH = date(1970, 1, 1)
 HEADER = "Date,Open,High,Low,Close,Volume\n"
 
 
@@ -79,21 +76,6 @@ PLAIN = [("AAPL", "2014-01-02", 10.0, 12.0, 9.0, 11.0), ("AAPL", "2014-01-13", 1
 def test_usual_forms_of_a_file_give_the_same_bars(text: str, tmp_path: Path) -> None:
     _, rows = run(tmp_path, {"AAPL.csv": text})
     assert bars(rows) == PLAIN
-
-
-LONG = """Symbol,date,open,high,low,close,volume
-BBB,2014-01-03,2,3,1,2,7
-AAA,2014-01-03,1,1,1,1,7
-BBB,2014-01-02,2,3,1,2,7
-"""
-
-
-@pytest.mark.parametrize("text", [LONG, LONG.partition("\n")[2], LONG.replace("Symbol", "Name")])
-def test_a_long_file_holds_many_tickers(text: str, tmp_path: Path) -> None:
-    summary, rows = run(tmp_path, {"all.csv": text}, only="all.csv")
-    expected = [("AAA", "2014-01-03"), ("BBB", "2014-01-02"), ("BBB", "2014-01-03")]
-    assert [row[:2] for row in bars(rows)] == expected
-    assert (summary.tickers, summary.first_date, summary.last_date) == (2, date(2014, 1, 2), date(2014, 1, 3))
 
 
 def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
@@ -182,25 +164,6 @@ def test_files_without_bars_are_refused_or_skipped_with_a_reason(content: str, r
     assert not (tmp_path / "alone" / "made" / "bars.parquet").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("Date,Open,Close\n2014-01-02,1,1\n", r"no column for high, low .* --columns high=TITLE low=TITLE"),
-        ("2014-01-08,8,12,8,10,2.5,5\n", "7 fields a line and no header; .* --columns date=1"),
-        (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n2014-01-03,1,6,1,1,1\n", "1 of 2 .*--max-bad-row-share"),
-        (f"{GOOD}x,1,1,1,1,1\n2014-01-03,0,0,0,0,0\n", "got 2 of 6 .*--max-bad-row-share"),
-        (
-            HEADER + "".join(f"2014-01-02 10:{minute}:00,1,1,1,1,1\n" for minute in range(10, 30)),
-            "bars within days, as on 2014-01-02; `--resample day`",
-        ),
-    ],
-)
-def test_bars_that_would_be_lost_are_refused(content: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=reason) as caught:
-        run(tmp_path, {"AAPL.csv": GOOD, "BAD.csv": content})
-    assert "\n" not in str(caught.value) and not (tmp_path / "made" / "bars.parquet").exists()
-
-
 def test_long_lists_are_shortened(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {f"E{number:02}.csv": "" for number in range(30)}
     summary, _ = run(tmp_path, files | {"A.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"}, choices=LENIENT)
@@ -234,51 +197,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         prepare(source, target)
     assert target.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 2
-
-
-DATE_FORMS = ("%Y-%m-%d", "%Y%m%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%b-%Y", "%Y/%m/%d %H:%M", "%B %d %Y", "%d.%m.%y")
-TITLES = {
-    "date": ("Date", "timestamp", " Trade Date "),
-    "open": ("Open", "<OPEN>", "open_price"),
-    "high": ("High", "HIGH"),
-    "low": ("Low", "low"),
-    "close": ("Close", "last"),
-    "volume": ("Volume", "vol"),
-}
-
-
-@given(data=st.data())
-@settings(max_examples=4)
-def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("styles")
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    sessions = np.busday_offset("2009-11-20", np.sort(rng.choice(280, 10, replace=False)))
-    days: list[date] = sessions.astype(object).tolist()
-    files: dict[str, str | bytes] = {}
-    expected = []
-    for ticker in ("AA", "B.B", "C-C"):
-        prices = np.sort(rng.lognormal(3.0, 0.1, (10, 4)), axis=1)[:, [1, 3, 0, 2]]
-        expected += [(ticker, day.isoformat(), *row) for day, row in zip(days, prices.tolist(), strict=True)]
-        separator = data.draw(st.sampled_from(",;\t"))
-        form = data.draw(st.sampled_from(DATE_FORMS))
-        quote = data.draw(st.sampled_from(["", '"']))
-        order = data.draw(st.permutations(list(TITLES)))
-        header = [data.draw(st.sampled_from(TITLES[role])) for role in order]
-        if data.draw(st.booleans()):
-            order, header = list(TITLES), []
-        lines = []
-        for day, row in zip(days, prices.tolist(), strict=True):
-            cells = dict(zip(TITLES, [day.strftime(form), *(repr(price) for price in row), "100"], strict=True))
-            lines.append(separator.join(f"{quote}{cells[role]}{quote}" for role in order))
-        rng.shuffle(lines)
-        files[f"{ticker}.csv"] = "\n".join(([separator.join(header)] if header else []) + lines)
-    summary, rows = run(folder, files)
-    assert bars(rows) == expected
-    assert summary.dropped == {}
-    loader = StockDataLoader(summary.target)
-    loader.load_and_prepare()
-    assert loader.data_array.shape == (10, 3, 9)
-    assert (loader.quality.masked, loader.quality.widened) == (0, 0)
 
 
 @given(text=st.text(max_size=20))

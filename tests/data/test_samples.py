@@ -68,6 +68,11 @@ READ = {
         "Contract,date,open,high,low,close\nESH0,20200102,10,11,9,10\nESM0,20200102,20,21,19,20\n",
         [("ESH0", 10, 11, 9, 10, np.nan), ("ESM0", 20, 21, 19, 20, np.nan)],
     ),
+    "tickers without titles": (
+        "BBB,2020-01-02,2,3,1,2,7\nAAA,2020-01-02,1,1,1,1,7\n",
+        [("AAA", 1, 1, 1, 1, 7), ("BBB", 2, 3, 1, 2, 7)],
+    ),
+    "names": (f"Name,{OHLC}B,{BAR}A,{OTHER}", [("A", 20, 21, 19, 20, np.nan), ("B", 10, 11, 9, 10, np.nan)]),
     "MetaTrader": ("2020.01.02,00:00,1.1,1.12,1.09,1.11,3144\n", [("X", 1.1, 1.12, 1.09, 1.11, 3144)]),
     "tabs": ("02.01.2020\t12,1\t12,345\t12,05\t12,2\n", [("X", 12.1, 12.345, 12.05, 12.2, np.nan)]),
     "prices in thousands": (
@@ -110,6 +115,7 @@ REFUSED = {
     "unknown titles": ("Foo,Bar,Baz,Qux,Quux\n" + BAR, "no column for open, high, low, close"),
     "unknown titles above other lines": ("Foo,Bar,Baz,Qux,Quux\n#\n" + BAR, "no column|unknown titles"),
     "CRSP without bars": ("date,PERMNO,PRC\n20200102,10107,160.6\n", "no column for open, high, low"),
+    "seven fields": ("2020-01-02,8,12,8,10,2.5,5\n", "7 fields a line and no header; .* --columns date=1"),
     "no titles": ("Date,,\n2020-01-02,1,2\n", "no column for open, high, low, close"),
     "bars in capitals": ("DATE,AA,BB,CC,DD,EE\n2020-01-02,10,11,9,10,12345\n", "behave as .*--columns "),
     "bars in capitals at one price": (

@@ -22,9 +22,7 @@ def cases(draw: st.DrawFn) -> tuple[int, DataConfig, EnvironmentConfig]:
     train = draw(st.integers(5, 90))
     validation = draw(st.integers(1, 99 - train))
     config = DataConfig(
-        context_window_days=draw(st.integers(2, 200)),
-        train_fraction=train / 100,
-        validation_fraction=validation / 100,
+        context_window_days=draw(st.integers(2, 200)), train_fraction=train / 100, validation_fraction=validation / 100
     )
     env = EnvironmentConfig(
         trading_days=draw(st.integers(1, 60)),
@@ -47,7 +45,6 @@ def test_known_days_of_the_full_data() -> None:
 
 
 def test_a_share_of_the_holdout_is_taken_from_the_end() -> None:
-    """The other days keep their proportion; without a holdout validation ends with the data."""
     none = make_splits(3781, DataConfig(holdout_fraction=0.0), EnvironmentConfig())
     assert none.validation.last == 3780 and none.holdout.days == 0
     assert none.train == Span(504, int(3781 * 0.7 / 0.85) - 1) and none.validation.first == none.train.last + 21

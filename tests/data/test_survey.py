@@ -56,13 +56,10 @@ def test_gaps_and_tickers_that_end_early() -> None:
 @pytest.mark.parametrize(
     ("factors", "expected"),
     [
-        ({21: 0.5}, [(21, False)]),
-        ({20: 2 / 3}, [(20, False)]),
-        ({20: 10.0}, [(20, False)]),
+        *(({day: factor}, [(day, False)]) for day, factor in ((21, 0.5), (20, 2 / 3), (20, 10.0))),
         ({20: 0.1, 21: 10.0}, [(20, True), (21, False)]),
         ({20: 1.3, 21: 1 / 1.3}, [(20, True)]),
-        ({20: 1.4}, []),
-        ({20: 0.8}, []),
+        *(({20: factor}, []) for factor in (0.8, 1.4)),
     ],
 )
 def test_suspicious_moves(factors: dict[int, float], expected: list[tuple[int, bool]]) -> None:

@@ -4,31 +4,23 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.draw import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_SESSIONS, LEAK_SHARE, loadings
-from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
-from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS
-from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
+from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
-from data.synthetic.planted import PLANTED_KINDS
+from data.synthetic.planted import PLANTED_KINDS, rule_scores
 from utils.config.trader import SyntheticConfig
 
 Array = npt.NDArray[np.float64]
 
-configs = st.builds(
-    SyntheticConfig,
-    kind=st.sampled_from(sorted(PLANTED_KINDS)),
-    days=st.integers(2, 60),
-    stocks=st.integers(1, 5),
-    daily_noise=st.floats(0.001, 0.05),
-    drift_std=st.floats(0.0, 0.02),
-    drift_half_life_days=st.floats(0.5, 40.0),
-)
+SIZES = {"days": st.integers(2, 60), "stocks": st.integers(1, 5), "drift_half_life_days": st.floats(0.5, 40.0)}
+NOISE = {"daily_noise": st.floats(0.001, 0.05), "drift_std": st.floats(0.0, 0.02)}
+configs = st.builds(SyntheticConfig, kind=st.sampled_from(sorted(PLANTED_KINDS)), **SIZES, **NOISE)
 KINDS: tuple[str, ...] = tuple(PLANTED_KINDS)
 
 
@@ -131,65 +123,66 @@ def test_noise_is_as_large_in_every_kind_and_shared_as_said(kind: str) -> None:
     assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.03 if kind != "mixed" else 0.1)
 
 
-def test_a_spike_comes_after_a_fall_and_passes_but_for_its_share() -> None:
-    config = SyntheticConfig(kind="spikes", days=4000, stocks=10)
-    market = synthetic_market(config, 3)
-    drift = market.drift
-    is_jump = drift > 0.05
-    sizes = np.expm1(drift[is_jump])
-    assert sizes.min() > 0.05 and sizes.max() < 0.151 and sizes.mean() == pytest.approx(0.115, abs=0.005)
-    noise = log_returns(market) - drift[:-1]
-    fell = np.roll(noise, SPIKE_SESSIONS, axis=0)[SPIKE_SESSIONS:] < -2.2 * config.daily_noise
-    assert fell[is_jump[SPIKE_SESSIONS:-1]].all()
-    assert is_jump.mean() == pytest.approx(SPIKE_FALL_CHANCE * SPIKE_CHANCE, rel=0.2)
-    assert drift.sum() == pytest.approx(SPIKE_KEPT * drift[is_jump].sum(), rel=0.1)
+LAWS: dict[str, TrendDrift] = {"agree": AGREE, "ring": RING}
+HOLDING, WARM_UP = 20, 400
 
 
-def test_moves_are_repeated_while_the_context_rises_and_undone_while_it_falls() -> None:
-    config = SyntheticConfig(kind="interaction", days=4000, stocks=10)
-    market = synthetic_market(config, 3)
-    noise = (log_returns(market) - market.drift[:-1])[:, :10]
-    direction = np.sign(market.drift[:-1, -1:])
-    lag = INTERACTION_SESSIONS
-    answers = market.drift[lag:-1, :10]
-    moves = (noise * direction)[: len(answers)]
-    slope = (answers * moves).mean() / (moves**2).mean()
-    assert slope == pytest.approx(INTERACTION_LOADING, rel=0.02)
-    alone = (answers * noise[: len(answers)]).mean() / (noise**2).mean()
-    assert abs(alone) < 0.15 * INTERACTION_LOADING
+def trends_of(returns: Array, std: float) -> Array:
+    """(2, days, columns) exponential means of the returns, in their standard deviations under independent noise."""
+    return np.stack([mean_of(returns, half_life) / (std * spread(half_life)) for half_life in (16, 64)])
 
 
-@pytest.mark.parametrize(("kind", "lag"), [("leak", 0), ("lagged-leak", 60)])
-def test_the_columns_move_tells_the_next_20_sessions_and_nothing_else_does(kind: str, lag: int) -> None:
-    config = SyntheticConfig(kind=kind, days=6000, stocks=6)
-    returns = log_returns(synthetic_market(config, 4))
-    move, stocks = returns[:, -1], returns[:, :-1]
-    weights = loadings(config) / (loadings(config) @ loadings(config))
-
-    def slopes_on(first: int) -> Array:
-        """(stocks,) of the sums over 20 sessions from `first` after the move on."""
-        sums = np.lib.stride_tricks.sliding_window_view(stocks, LEAK_SESSIONS, axis=0).sum(axis=-1)
-        later = sums[first:]
-        return later.T @ move[: len(later)] / (move[: len(later)] @ move[: len(later)])
-
-    told = slopes_on(lag + 1)
-    noise = LEAK_NOISE_RATIO**2 / (LEAK_SESSIONS * (LEAK_FACTOR_RATIO * LEAK_SHARE) ** 2)
-    assert told @ weights == pytest.approx(1 / (LEAK_SHARE * (1 + noise)), rel=0.15)
-    assert (np.sign(told) == np.sign(loadings(config))).all()
-    for other in (lag + 1 + LEAK_SESSIONS, max(1, lag - 2 * LEAK_SESSIONS) if lag else 60):
-        assert abs(slopes_on(other) @ weights) < 0.2 * (told @ weights)
+def mean_of(returns: Array, half_life: float) -> Array:
+    return pd.DataFrame(returns).ewm(halflife=half_life, adjust=False).mean().to_numpy()
 
 
-def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows() -> None:
-    config = SyntheticConfig(kind="mixed", days=12_000, stocks=12)
-    own = config.daily_noise * np.random.default_rng(4).standard_normal((config.days, 13))
-    drift = PLANTED_KINDS["mixed"].latent_drift(config, own, np.random.default_rng(5))
-    lag = MIXED_LAG
-    slopes = drift[lag:, :12].T @ drift[:-lag, 12] / (drift[:-lag, 12] @ drift[:-lag, 12])
-    assert slopes[::2] == pytest.approx(np.full(6, MIXED_LOADING), abs=0.01)
-    assert slopes[1::2] == pytest.approx(np.zeros(6), abs=0.01)
-    alone = drift[:, 1:12:2]  # momentum: 3, 9; bursts: 1, 7; ring: 5, 11
-    momentum, bursts, ring = alone[:, [1, 4]], alone[:, [0, 3]], alone[:, [2, 5]]
-    assert momentum.std() == pytest.approx(config.drift_std, rel=0.1)
-    assert np.abs(bursts).max() > 6 * bursts.std()
-    assert np.abs(ring).max() < 0.4 * config.daily_noise and ring.std() > 0.2 * config.daily_noise
+def spread(half_life: float) -> float:
+    kept = 0.5 ** (1 / half_life)
+    return math.sqrt((1 - kept) / (1 + kept))
+
+
+def claimed(kind: str, trends: Array, std: float) -> Array:
+    if kind == "agree":
+        return 0.2 * std * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1])
+    return std / 3 * np.sin(2.5 * np.sqrt(trends[0] ** 2 + trends[1] ** 2))
+
+
+def own_path(kind: str, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
+    """(days, stocks) specific noise and latent drift."""
+    rng = np.random.default_rng(seed)
+    own = LAWS[kind].specific_std(config) * rng.standard_normal((config.days, config.stocks))
+    return own, PLANTED_KINDS[kind].latent_drift(config, own, rng)
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
+    config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
+    own, drift = own_path(kind, config, 1)
+    std = law.specific_std(config)
+    returns = own + np.concatenate((np.zeros((1, 4)), drift[:-1])) + law.pull * std
+    # By then nothing is left of what came before the first day.
+    expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
+    assert drift[-500:] == pytest.approx(expected, abs=1e-8)
+    assert drift.max() + law.mean * std <= std * (0.2 if kind == "agree" else 1 / 3)
+
+
+def explained(inputs: list[Array], results: Array) -> float:
+    """Return the share of the variance of (n,) results that least squares on inputs explain."""
+    rows = np.stack([np.ones(len(results)), *(values.ravel() for values in inputs)], axis=1)
+    fitted = rows @ np.linalg.lstsq(rows, results, rcond=None)[0]
+    return float(fitted.var() / results.var())
+
+
+@pytest.mark.parametrize(("kind", "line"), [("agree", 0.06), ("ring", 0.2)])
+def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(kind: str, line: float) -> None:
+    """Next-day returns: `line` is the largest share of the predictable variance that a weighing of trends may find."""
+    config = SyntheticConfig(kind=kind, days=3000, stocks=60)
+    market = synthetic_market(config, 21)
+    returns = np.diff(np.log(market.close), axis=0, prepend=np.log(market.close[:1]))
+    own = returns - returns.mean(axis=1, keepdims=True)
+    known, following = slice(WARM_UP, -1), own[WARM_UP + 1 :].ravel()
+    predictable = float(market.drift[known].var() / following.var())
+    by_rule = explained([rule_scores(config, market.bars, 1)[known]], following)
+    by_line = explained(list(trends_of(own, LAWS[kind].specific_std(config))[:, known]), following)
+    assert by_rule == pytest.approx(predictable, rel=0.25)
+    assert by_line < line * predictable

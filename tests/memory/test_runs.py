@@ -19,13 +19,7 @@ from training.generation_log import GenerationLog
 from utils.config.trader import EvolutionConfig
 from utils.memory.guard import MB
 from utils.memory.living import count_living
-from utils.memory_profiler import (
-    MemoryProfiler,
-    get_profiler,
-    log_memory,
-    print_memory_growth,
-    print_memory_summary,
-)
+from utils.memory_profiler import MemoryProfiler, get_profiler, log_memory, print_memory_growth, print_memory_summary
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 

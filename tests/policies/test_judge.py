@@ -21,7 +21,7 @@ from training.evaluation.measures import METRICS
 from utils.config.trader import EvaluationConfig
 from utils.errors import ConfigError, DataError
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 QUICK = EvaluationConfig(rivals="none", random_pickers=40)
 
 
@@ -236,6 +236,15 @@ def test_a_champion_is_shown_beside_the_policies(tmp_path: Path, tiny: Path, pol
     np.testing.assert_array_equal(alone["equal weight"], beside["equal weight"])
 
 
+LONG = "date,ticker,score\n"
+TABLES = {
+    "scores.csv": ("date,ticker,scores\n2010-01-04,S000,1\n", "expected columns date, ticker, score"),
+    "twice.csv": (f"{LONG}2010-01-04,S000,1\n2010-01-04,S000,2\n", "got two of S000 on 2010-01-04"),
+    "words.csv": (f"{LONG}2010-01-04,S000,high\n", "numbers in"),
+    "elsewhere.csv": (f"{LONG}2010-01-04,AAPL,1\n", "for days and tickers of the data"),
+}
+
+
 @pytest.mark.parametrize(
     ("place", "said"),
     [
@@ -246,11 +255,8 @@ def test_a_champion_is_shown_beside_the_policies(tmp_path: Path, tiny: Path, pol
         ("mine.py:negative", "expected scores of 'negative' above 0"),
         ("none.py", "expected an existing FILE.py"),
         ("broken.py", "expected a Python file of policies"),
-        ("scores.csv", "expected columns date, ticker, score"),
-        ("twice.csv", "got two of S000 on 2010-01-04"),
-        ("words.csv", "numbers in"),
-        ("elsewhere.csv", "for days and tickers of the data"),
         ("model.zip", "model"),
+        *((name, said) for name, (_, said) in TABLES.items()),
     ],
 )
 def test_bad_files_are_refused_in_one_line(
@@ -258,10 +264,8 @@ def test_bad_files_are_refused_in_one_line(
 ) -> None:
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "model.zip").write_bytes(b"no archive")
-    (tmp_path / "scores.csv").write_text("date,ticker,scores\n2010-01-04,S000,1\n")
-    (tmp_path / "twice.csv").write_text("date,ticker,score\n2010-01-04,S000,1\n2010-01-04,S000,2\n")
-    (tmp_path / "words.csv").write_text("date,ticker,score\n2010-01-04,S000,high\n")
-    (tmp_path / "elsewhere.csv").write_text("date,ticker,score\n2010-01-04,AAPL,1\n")
+    for name, (text, _) in TABLES.items():
+        (tmp_path / name).write_text(text)
     flag = "--scores" if place.endswith(".csv") else "--policy"
     assert evaluate(tmp_path, flag, str(policies.parent / place), "--config", str(tiny)) == 2
     last = capfd.readouterr().err.strip().splitlines()[-1]

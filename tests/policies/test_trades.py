@@ -19,7 +19,7 @@ from environment.portfolio import Portfolio
 from main import main
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny_run import TINY
-from training.api import Trades, judge, load_market
+from training.api import Trades, load_market
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.policies.trades import account_of_trades
@@ -28,7 +28,7 @@ from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
 from utils.errors import DataError
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 MARKET = small_market()
 STOCKS = len(MARKET.investable_columns)
 
@@ -58,7 +58,6 @@ def rows_of(own: OwnAccount, market: Market = MARKET) -> pd.DataFrame:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), goes_on=st.booleans(), stop=st.sampled_from([0.0, 4.0]))
 def test_trades_of_an_account_replayed_are_the_account(seed: int, goes_on: bool, stop: float) -> None:
-    """On a market with gaps, halts and delistings, with every reason to sell."""
     scores = np.random.default_rng(seed).standard_normal((len(MARKET.dates), STOCKS)).astype(np.float32)
     setup = setup_of(goes_on=goes_on, stop_percent=stop)
     policy = score_policy(setup.env, ScoreRule(scores, full_score=1.5, keep_above=-0.8))
@@ -175,32 +174,6 @@ def test_one_account_may_be_written_in_many_ways(written: Callable[[pd.DataFrame
 
 
 QUICK = EvaluationConfig(rivals="none", random_pickers=40)
-
-
-@pytest.mark.parametrize("is_continuous", [False, True])
-def test_a_judged_policys_trades_are_judged_alike(tmp_path: Path, is_continuous: bool) -> None:
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
-    market = load_market(settings=path)
-    close = np.log(market.market.wide(market.market.investable_columns).close)
-    scores = close.diff(20)[close.index >= market.market.dates[market.market.splits.validation.first]]
-    found = judge(market, {"own": scores}, judging=QUICK, is_continuous=is_continuous)
-    sessions = market.market.dates.astype("datetime64[D]")
-    bought, sold = found.trades, found.trades[found.trades["reason"] == "sold"]
-    decided = sessions[np.searchsorted(sessions, sold["exit_date"].to_numpy(dtype="datetime64[D]")) - 1]
-    rows = pd.concat(
-        [
-            bought.assign(date=bought["order_date"].to_numpy(dtype="datetime64[D]")),
-            sold.assign(date=decided, value=-sold["value"]),
-        ]
-    )[["date", "ticker", "value"]]
-    again = judge(market, {"again": Trades(rows)}, judging=QUICK, is_continuous=is_continuous)
-    one, other = found.evaluations["own"], again.evaluations["again"]
-    np.testing.assert_allclose(again.equity["again"], found.equity["own"], rtol=1e-6)
-    assert other.verdict.selection.mean == pytest.approx(one.verdict.selection.mean, rel=1e-4, abs=1e-6)
-    assert "cannot be audited" in " ".join(other.caveats) and again.table.loc["again", "trades"] > 3
-    drawn = (each.played.curves["random picker"].trades for each in (one, other))
-    np.testing.assert_array_equal(*drawn)
 
 
 def evaluate(tmp_path: Path, text: str, *words: str) -> int:
