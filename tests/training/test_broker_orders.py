@@ -108,13 +108,10 @@ def test_a_sale_that_is_decided_is_at_the_open(stop_percent: float) -> None:
 @pytest.mark.parametrize(
     ("ticker", "at_ib", "at_alpaca"),
     [
-        ("BRK.B", "BRK B", "BRK.B"),
-        ("BF-A", "BF A", "BF.A"),
-        ("BRK B", "BRK B", "BRK.B"),
-        ("RY.TO", "RY.TO", "RY.TO"),
-        ("A", "A", "A"),
+        ("BRK.B", "BRK B", "BRK.B"), ("BF-A", "BF A", "BF.A"), ("BRK B", "BRK B", "BRK.B"),
+        ("RY.TO", "RY.TO", "RY.TO"), ("A", "A", "A"),
     ],
-)
+)  # fmt: skip
 def test_class_shares_have_a_brokers_spelling(ticker: str, at_ib: str, at_alpaca: str) -> None:
     orders = made([purchase(ticker, 1000.0, 10.0)], [])
     assert next(csv.DictReader(io.StringIO(ib_basket(orders))))["Symbol"] == at_ib
@@ -148,7 +145,6 @@ sizes = st.tuples(st.floats(0.01, 5000), st.floats(1e-3, 1))
 
 @given(st.floats(1, 1e7), st.lists(sizes, max_size=6))
 def test_purchases_cost_no_more_than_the_cash(cash: float, stocks: list[tuple[float, float]]) -> None:
-    """Values that together take at most the cash and its costs, as the environment cuts them."""
     total = sum(share for _, share in stocks)
     values = [cash / (1 + TINY_RULES.cost_rate) * share / total for _, share in stocks]
     bought = [purchase(f"T{i}", value, stocks[i][0]) for i, value in enumerate(values)]

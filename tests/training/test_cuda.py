@@ -28,14 +28,8 @@ from utils.config.trader import EnvironmentConfig
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 _WAITING = {
-    "aten::_local_scalar_dense",
-    "aten::is_nonzero",
-    "aten::equal",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::unique_dim",
-    "aten::_unique2",
-    "aten::repeat_interleave.Tensor",
+    *("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select"),
+    *("aten::unique_dim", "aten::_unique2", "aten::repeat_interleave.Tensor"),
 }
 """Operations for which a host waits until a CUDA device has done all its work."""
 
@@ -87,7 +81,6 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
 
 
 def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
-    """And reads no value on the host."""
     trainer = tiny_trainer(learnable_market(1))
     trainer.evaluate_population()
     days, population, learning = trainer.days.transitions, trainer.population, trainer.learning
@@ -100,16 +93,9 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         rates, places = population.rates, population.target_places
         with NoWaiting():
             losses = trainer.updating.take(population, rates, places, rows, replayed)
-        expected = ddpg.update(
-            Networks(networks.tensors, learning.learning_rate),
-            rates,
-            places,
-            days.batch(rows, at),
-            learning.gradient_accumulation,
-            cost=days.cost,
-            gamma=learning.gamma,
-            tau=learning.tau,
-        )
+        parts = Networks(networks.tensors, learning.learning_rate), rates, places, days.batch(rows, at)
+        how = {"cost": days.cost, "gamma": learning.gamma, "tau": learning.tau}
+        expected = ddpg.update(*parts, learning.gradient_accumulation, **how)
         assert all(torch.equal(losses[name], loss) for name, loss in expected.items())
     for name, part in networks.tensors.items():
         assert torch.equal(population.networks.tensors[name], part), name

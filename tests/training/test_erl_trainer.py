@@ -1,4 +1,4 @@
-"""Whole generations: they continue exactly after a checkpoint, and learn."""
+"""Whole generations: they continue exactly after a checkpoint, and learn; what the champion buys and bets."""
 
 import copy
 import gc
@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 
 from data.market import Market
-from data.splits import Span
+from data.splits import spaced_windows
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
 from models.ddpg import LOSSES
+from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from models.evolution import GENES, elite_count
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
-from training import rollout
+from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, tiny_trainer
 from training.erl_trainer import PHASES, ERLTrainer
 from training.forecasts.training_days import TrainingDays
-from training.rollout import Rollout, roll_out
+from training.rollout import Rollout, play_agent_on, purchases
 from utils.config.trader import (
     DataConfig,
     EnvironmentConfig,
     EvaluationConfig,
     EvolutionConfig,
-    LearningConfig,
     SyntheticConfig,
 )
 from utils.runs.state_tree import flatten, unflatten
@@ -154,7 +154,6 @@ def test_agents_learn_and_trade_under_unusual_rules(market: Market, changes: dic
 
 
 def test_generations_keep_what_they_promise(market: Market) -> None:
-    """Elites' genes stay, the champion is the elites together, descent goes back to the founders."""
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
     population, count = trainer.population, elite_count(trainer.population.evolution)
     for _ in range(3):
@@ -209,7 +208,6 @@ def spied(trainer: ERLTrainer, seen: list[tuple[Tensor, dict[str, Tensor]]]) -> 
 
 
 def test_an_episode_of_training_explores_and_is_remembered(market: Market) -> None:
-    """Its transitions are those of its days; validation days are refused."""
     trainer = tiny_trainer(market, learning=replace(TINY_LEARNING, exploration_noise=5.0))
     first = market.splits.train.first
     settlement = TINY_RULES.settlement_days
@@ -226,31 +224,6 @@ def test_an_episode_of_training_explores_and_is_remembered(market: Market) -> No
     assert rewards.shape == (3,) and trainer.replay.size == 4 * (settlement + 5)
     with pytest.raises(ValueError, match="expected training days"):
         trainer.run_episode(agent, trainer.eval_env, market.splits.train.last, market.splits.train.last + 20)
-
-
-def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = tiny_trainer(market)
-    played: list[tuple[Any, list[int], Any]] = []
-
-    def spying(*args: Any, **given: Any) -> Rollout:
-        played.append((given.get("label", "Evaluating agents"), args[4].tolist(), given.get("noise")))
-        return roll_out(*args, **given)
-
-    monkeypatch.setattr(rollout, "roll_out", spying)
-    list(trainer.run(2))
-    steps, splits = TINY_RULES.episode_steps, market.splits
-    for label, starts, noise in played:
-        span: Span = splits.validation if label == "Validating agent" else splits.train
-        assert all(span.first <= start and start + steps <= span.last for start in starts)
-        if label == "Evaluating agents":
-            assert len(starts) == TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
-            assert noise.shape == (4, TINY_EVALUATION.exploration_windows, TINY_RULES.trading_days)
-        else:
-            assert noise is None and len(starts) == len(set(starts))
-    beside = ["Evaluating agents", "Validating agent", "Validating agent"]  # the champion, and what it started from
-    assert [label for label, *_ in played] == beside * 2
-    assert played[0][1] != played[3][1], "windows are drawn anew"
-    assert played[1][1] == played[2][1] == played[4][1]
 
 
 def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,20 +248,6 @@ def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, mon
             follows = following[fold][~transitions.terminated[rows[fold]]]
             assert bool(((follows < held.start) | (follows >= held.stop)).all())
             assert int(following[fold].max()) <= market.splits.train.last
-
-
-def test_days_of_a_fold_are_played_by_the_networks_that_learn_without_it(market: Market) -> None:
-    trainer = tiny_trainer(market)
-    list(trainer.run(1))
-    days, networks = trainer.days, trainer.population.networks
-    before = days.forecasts(networks.targets, [2])
-    for fold, (_, held) in enumerate(days.samples.folds):
-        other = networks.map(torch.clone)
-        other.tensors["actor_target"][2, fold] += 1.0
-        after = days.forecasts(other.targets, [2])
-        differs = (after.gain != before.gain)[0].any(1)
-        assert torch.equal(differs[held], days.tradable[held].any(1))
-        assert int(differs.sum()) == int(differs[held].sum())
 
 
 def test_agents_averse_to_risk_order_less(market: Market) -> None:
@@ -319,10 +278,10 @@ def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, explora
 def test_no_exploration_can_be_asked_for(market: Market, gamma: float) -> None:
     """Replayed accounts are then those of fitness windows alone."""
     trainer = tiny_trainer(
-        market,
-        learning=replace(TINY_LEARNING, gamma=gamma),
-        evaluation=replace(TINY_EVALUATION, exploration_windows=0),
+        market, learning=replace(TINY_LEARNING, gamma=gamma), evaluation=replace(TINY_EVALUATION, exploration_windows=0)
     )
+    one, other = (trainer.draw_windows().starts.tolist() for _ in range(2))
+    assert one != other, "windows are drawn anew"
     for record in trainer.run(2):
         assert all(math.isfinite(number) for number in numbers(record))
     assert trainer.replay.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
@@ -411,13 +370,8 @@ def test_learned_agents_earn_what_was_planted() -> None:
     trainer = tiny_trainer(
         built_in_market(config, DataConfig(context_window_days=64, inputs="past"), rules)[0],
         rules=rules,
-        learning=LearningConfig(
-            warm_start=False,
-            replay_capacity=20_000,
-            training_starts=10,
-            gradient_steps=60,
-            gradient_accumulation=2,
-            hidden=8,
+        learning=replace(
+            TINY_LEARNING, warm_start=False, replay_capacity=20_000, gradient_steps=60, batch_size=128, hidden=8
         ),
         evaluation=EvaluationConfig(fitness_windows=8, exploration_windows=2, validation_windows=4),
     )
@@ -433,3 +387,58 @@ def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer.end_training()
     gc.collect()
     assert [own() for own in held] == [None, None]
+
+
+def played(trainer: ERLTrainer, agent: DDPGAgent) -> tuple[Rollout, list[Tensor]]:
+    """Episodes of an agent on the validation windows; what it bought, and when it decided to sell it."""
+    env, span, forecasts = trainer.val_env, trainer.market.splits.validation, agent.forecasts(trainer.market)
+    starts = spaced_windows(span, env.rules.episode_steps, trainer.evaluation.validation_windows)
+    return play_agent_on(env, agent, forecasts, starts), [*vars(purchases(env.account)).values()][:3]
+
+
+def test_updates_change_what_is_bought() -> None:
+    """And the record's validation is what the champion, and nobody else, earns then."""
+    learning = replace(TINY_LEARNING, gradient_steps=16, learning_rate=0.05)
+    trainer = tiny_trainer(learnable_market(1), learning=learning)
+    _, before = played(trainer, trainer.champion)
+    *_, last = trainer.run(3)
+    rollout, after = played(trainer, trainer.champion)
+    assert int(rollout.summary.trades.sum()) > 5 and not all(map(torch.equal, before, after))
+    whole = last["validation"]
+    assert whole["champion"] == whole["agents"] == float(rollout.profit_percent)
+
+
+@pytest.mark.parametrize("evidence", ["weigh", "report", "require"])
+def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = tiny_trainer(learnable_market(1), evaluation=replace(TINY_EVALUATION, evidence=evidence))
+    for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
+        found = Evidence(selection=p_value, timing=1.0, share=weighed)
+        monkeypatch.setattr(type(trainer.days), "evidence", lambda *_, found=found: found)
+        champion = trainer.build_champion()
+        assert champion.evidence == found
+        assert champion.share == {"weigh": weighed, "report": 1.0, "require": required}[evidence]
+        trainer.champion = champion
+        assert (trainer.fittest_agent.share, trainer.fittest_agent.evidence) == (champion.share, found)
+        told, exposure = trainer.validate_best_agent(), trainer.val_env.rules.exposure
+        parts = champion.share * told["agents"] + (1 - champion.share) * told["basket"]
+        assert told["champion"] == pytest.approx(exposure * parts, abs=1e-9) and told["agents"] != told["basket"]
+
+
+@pytest.mark.parametrize("first", ["training", "validation"])
+def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(first: str) -> None:
+    """On one window, shorter than the rules say, observation by observation."""
+    trainer = tiny_trainer(learnable_market(1))
+    list(trainer.run(2))
+    agent, splits = trainer.champion, trainer.market.splits
+    start = (splits.train if first == "training" else splits.validation).first
+    window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 3}
+    size = trainer.replay.size
+    reward, summary = trainer.run_episode(agent, trainer.eval_env, start, start + 9, training=False)
+    env = trainer.eval_env.twin()
+    *_, (_, _, info) = acted(agent, env, trainer.market, **window)
+    alone = env.get_episode_summary()
+    assert info["day_index"] == start + 9 and alone["trades"] > 0
+    assert summary == pytest.approx(alone, rel=1e-6) and reward == summary["fitness"]
+    assert trainer.replay.size == size and env.get_episode_summary() == alone
+    scores, stats = trainer.evaluate_population()
+    assert len(scores) == len(trainer.population) and stats["trades"] > 0

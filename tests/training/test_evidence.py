@@ -21,7 +21,6 @@ from training.erl_trainer import build_trainer
 from training.forecasts.training_days import TrainingDays
 
 Array = NDArray[np.floating]
-NONE = Evidence(selection=0.4, timing=1.0)
 
 
 @pytest.mark.parametrize("kind", ["momentum", "regime", "martingale"])
@@ -121,7 +120,6 @@ def test_the_price_of_capital_is_in_the_score_and_trials_in_the_p_values(days: T
 
 
 def test_results_after_training_and_before_are_not_looked_at(days: TrainingDays) -> None:
-    """Nor those that are known after the last training day only."""
     samples = days.samples
     results, gain = samples.results.copy(), np.random.default_rng(1).standard_normal(samples.results.shape[1:])
     results[:, ~samples.train_days] = 1e6

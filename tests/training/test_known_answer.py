@@ -57,15 +57,8 @@ def transitions(days: int, stocks: int, draws: torch.Generator) -> Batch:
     drift, shock, noise = torch.randn(3, *shape, generator=draws)
     following = PERSISTENCE * drift + (1 - PERSISTENCE**2) ** 0.5 * shock
     invested = torch.ones(1, days)
-    return Batch(
-        x=drift[..., None],
-        next_x=following[..., None],
-        reward=(drift + NOISE * noise)[..., None],
-        sessions=torch.ones(shape),
-        terminated=torch.zeros(shape, dtype=torch.bool),
-        invested=invested,
-        next_invested=invested,
-    )
+    reward, terminated = (drift + NOISE * noise)[..., None], torch.zeros(shape, dtype=torch.bool)
+    return Batch(drift[..., None], following[..., None], reward, torch.ones(shape), terminated, invested, invested)
 
 
 def trained(rate: torch.Tensor, steps: int) -> Networks:

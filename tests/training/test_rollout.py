@@ -116,17 +116,10 @@ def test_lanes_are_what_each_would_be_alone(seed: int, averse: bool, **changes: 
 
 @pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])
 def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
-    """Bit for bit, however many agents are played at once; many positions are open."""
-    rules = tiny_rules(
-        trading_days=20,
-        settlement_days=8,
-        max_holding_days=12,
-        max_new_positions_per_day=orders,
-        loss_multiplier=2.0,
-        stake_percent=0.9,
-    )
+    days = {"trading_days": 20, "settlement_days": 8, "max_holding_days": 12}
+    rules = tiny_rules(**days, max_new_positions_per_day=orders, loss_multiplier=2.0, stake_percent=0.9)
     panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
-    world, agents, before = world_of(panel, rules=rules), 16, torch.get_num_threads()
+    world, agents = world_of(panel, rules=rules), 16
     forecasts, (rates, targets), starts = forecasts_of(world, 2, agents), genes(2, agents), world.starts(5)
     noise = torch.randn(agents, 1, rules.trading_days, generator=seeded(3))
 
@@ -140,16 +133,14 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
         return summary | by_step | own | {"equity": found.equity.transpose(0, 1)}
 
     torch.set_num_threads(threads)
-    try:
-        together = played(slice(0, agents))
-        assert float(together["trades"].double().mean()) > 10
-        for size in (1, 3, 8):
-            for first in range(0, agents - size + 1, size):
-                some = slice(first, first + size)
-                for name, value in played(some).items():
-                    assert torch.equal(value, together[name][some]), (name, some)
-    finally:
-        torch.set_num_threads(before)
+    together = played(slice(0, agents))
+    assert float(together["trades"].double().mean()) > 10
+    for size in (1, 3, 8):
+        for first in range(0, agents - size + 1, size):
+            some = slice(first, first + size)
+            for name, value in played(some).items():
+                assert torch.equal(value, together[name][some]), (name, some)
+    torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("aversion", [0.0, 0.5])

@@ -34,6 +34,7 @@ from utils.errors import ConfigError, DataError
 
 CONTEXT = 16
 MARKET = small_market(3)
+BASKET = Basket.of(MARKET, "", 0)
 HEADER = "ticker,entry_date,entry_price,target_percent,shares\n"
 days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
@@ -132,25 +133,17 @@ def test_a_position_is_told_to_be_closed_when_the_environment_stops_it(fill: str
 
 def holdings_of(env: TradingEnvironment, market: Market = MARKET) -> list[Holding]:
     """The positions of the environment, as a file of positions would tell them."""
-    portfolio, day = env.account, int(env.account.day)
-    return [
-        Holding(
-            ticker=market.tickers[trade["stock"]],
-            column=trade["stock"],
-            entry_day=trade["entry_day"],
-            entry_price=trade["entry_price"],
-            target_percent=100 * (trade["target_price"] / trade["entry_price"] - 1),
-            shares=trade["shares"],
-            bars=market.data_array[trade["entry_day"] : day + 1, trade["stock"]],
-        )
-        for trade in trade_ledger(portfolio, 0)
-        if trade["exit_day"] is None
-    ]
+    day, found = int(env.account.day), []
+    for trade in trade_ledger(env.account, 0):
+        if trade["exit_day"] is None:
+            stock, entry, price = trade["stock"], trade["entry_day"], trade["entry_price"]
+            target_percent, bars = 100 * (trade["target_price"] / price - 1), market.data_array[entry : day + 1, stock]
+            found.append(Holding(market.tickers[stock], stock, entry, price, target_percent, trade["shares"], bars))
+    return found
 
 
 @pytest.mark.parametrize("exits", ["daily", "target"])
 def test_sales_are_those_of_a_backtest(exits: Any) -> None:
-    """At the next open, of all that have a bar then; on every day of some accounts of some agents."""
     lengths = {"trading_days": TINY_RULES.episode_steps, "settlement_days": 0}
     rules, sales = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0, **lengths), 0
     for seed, start in enumerate((20, 60)):
@@ -217,17 +210,6 @@ def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0) -
     price = float(MARKET.close[entry_day, stock])
     bars = MARKET.data_array[entry_day : day + 1, stock]
     return Holding(MARKET.tickers[stock], stock, entry_day, price, target_percent, 100.0, bars)
-
-
-def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
-    """Its stock is not ordered again, however much is expected of it."""
-    free = [(day, seed, signals_of(MARKET, seed, day)) for day, seed in itertools.product(range(40, 60, 7), range(3))]
-    ordering = [(day, seed, made) for day, seed, made in free if made.orders]
-    assert len(ordering) > 3
-    for day, seed, made in ordering:
-        held = bought(MARKET.tickers.index(made.orders[0].ticker), day - TINY_RULES.longest_holding, day)
-        again = signals_of(MARKET, seed, day, holdings=[held])
-        assert held.ticker not in {order.ticker for order in again.orders}
 
 
 def test_the_status_of_a_position_says_when_it_is_sold() -> None:
@@ -303,18 +285,6 @@ def price_of(ticker: int, day: int) -> float:
     return round(float(frame(301, 5)["close"].to_numpy().reshape(301, 5)[day, ticker]), 3)
 
 
-def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
-    prices = [price_of(stock, 299 - stock) for stock in range(5)]
-    rows = [f"T{stock},{dates[299 - stock]},{price},50,100" for stock, price in enumerate(prices)]
-    (folder / "held.csv").write_text(HEADER + "\n".join(rows) + "\n")
-    code, made = command(folder, "--positions", str(folder / "held.csv"), "--capital", "500000")
-    assert code == 0 and made["orders"] == []
-    assert [position["sessions_held"] for position in made["positions"]] == [1, 2, 3, 4, 5]
-    assert made["cash"] == pytest.approx(500_000 - 100 * sum(prices) * 1.001) and made["capital"] == 500_000
-    assert "open positions" in capsys.readouterr().out
-
-
 def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -327,6 +297,9 @@ def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     ib, alpaca = folder / "basket.csv", folder / "orders.json"
     after = command(folder, *positions, "--ib", str(ib), "--alpaca", str(alpaca))
     assert after == before and after[0] == 0
+    paid = sum(shares * price_of(stock, day) for stock, day, shares in held)
+    assert after[1]["cash"] == pytest.approx(after[1]["capital"] - 1.001 * paid)
+    assert not {order["ticker"] for order in after[1]["orders"]} & {"T0", "T1", "T2"}
     with ib.open(newline="") as file:
         basket = list(csv.DictReader(file))
     requests = json.loads(alpaca.read_text())
@@ -340,6 +313,7 @@ def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     assert {one["symbol"]: int(one["qty"]) for one in requests[2:]} == bought
     shown, warned = capsys.readouterr()
     assert (f"to be sold at the next open: {', '.join(sales)}" in shown) == bool(sales)
+    assert "open positions" in shown
     assert "nothing is sent" in shown and "less than a share, and not in the files for brokers: T2" in warned
 
 
@@ -374,13 +348,13 @@ def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
     rules, capital = dataclasses.replace(TINY_RULES, drawdown_lock=10.0), TINY_RULES.initial_capital
     day = next(day for day in range(40, 60) if signals_of(MARKET, 1, day).orders)
     for cash, peak, is_locked in ((0.95 * capital, 0.0, False), (0.9 * capital, 0.0, True), (capital, 1.2e9, True)):
-        made = make_signals(agent(1, rules), Basket.of(MARKET, "", 0), MARKET, day, rules, cash, [], peak)
+        made = make_signals(agent(1, rules), BASKET, MARKET, day, rules, cash, [], peak)
         free = signals_of(MARKET, 1, day, cash)
         assert (made.is_locked, made.orders) == (is_locked, [] if is_locked else free.orders)
         assert free.orders and not free.is_locked
-
-
-BASKET = Basket.of(MARKET, "", 0)
+    made = make_signals(agent(1, rules).betting(0.5), BASKET, MARKET, day, rules, 0.8 * capital, [])
+    assert made.is_locked and made.orders == [] and made.basket is not None
+    assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
 
 
 def basket_part(ticker: str, day: int, shares: float, bought: int) -> Holding:
@@ -445,14 +419,6 @@ def test_a_row_without_a_target_is_of_the_basket(tmp_path: Path) -> None:
     path.write_text(HEADER + rows[0])
     with pytest.raises(DataError, match="which the basket cannot buy"):
         read_holdings(path, MARKET, day, [1])
-
-
-def test_a_locked_account_buys_no_basket() -> None:
-    rules = dataclasses.replace(TINY_RULES, drawdown_lock=10.0)
-    cash = 0.8 * rules.initial_capital
-    made = make_signals(agent(1, rules).betting(0.5), BASKET, MARKET, 45, rules, cash, [])
-    assert made.is_locked and made.orders == [] and made.basket is not None
-    assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
 
 
 def test_the_command_shows_the_basket_as_a_block_and_writes_its_parts(
