@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.draw import SyntheticMarket, bars_frame, synthetic_market
+from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
@@ -121,6 +122,21 @@ def test_noise_is_as_large_in_every_kind_and_shared_as_said(kind: str) -> None:
     pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
     assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)
     assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.03 if kind != "mixed" else 0.1)
+
+
+def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows() -> None:
+    config = SyntheticConfig(kind="mixed", days=12_000, stocks=12)
+    own = config.daily_noise * np.random.default_rng(4).standard_normal((config.days, 13))
+    drift = PLANTED_KINDS["mixed"].latent_drift(config, own, np.random.default_rng(5))
+    lag = MIXED_LAG
+    slopes = drift[lag:, :12].T @ drift[:-lag, 12] / (drift[:-lag, 12] @ drift[:-lag, 12])
+    assert slopes[::2] == pytest.approx(np.full(6, MIXED_LOADING), abs=0.01)
+    assert slopes[1::2] == pytest.approx(np.zeros(6), abs=0.01)
+    alone = drift[:, 1:12:2]  # momentum: 3, 9; bursts: 1, 7; ring: 5, 11
+    momentum, bursts, ring = alone[:, [1, 4]], alone[:, [0, 3]], alone[:, [2, 5]]
+    assert momentum.std() == pytest.approx(config.drift_std, rel=0.1)
+    assert np.abs(bursts).max() > 6 * bursts.std()
+    assert np.abs(ring).max() < 0.4 * config.daily_noise and ring.std() > 0.2 * config.daily_noise
 
 
 LAWS: dict[str, TrendDrift] = {"agree": AGREE, "ring": RING}

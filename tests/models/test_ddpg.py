@@ -85,3 +85,14 @@ def test_agents_learn_alone_what_they_learn_together() -> None:
         ddpg.update(alone, RATE[[agent]], PLACE[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
         for name, part in alone.tensors.items():
             torch.testing.assert_close(part[0], together.tensors[name][agent], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_micro_batches_add_up_to_the_batch() -> None:
+    """In losses and in the critic's gradient; the actor's temperatures are measured by the values of a part."""
+    whole, parts = networks_of(), networks_of()
+    one, two = updated(whole), updated(parts, accumulate=4)
+    for name in ("gain", "time"):
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-4)
+    first = parts.tensors["critic_first"], whole.tensors["critic_first"]
+    torch.testing.assert_close(*first, rtol=1e-4, atol=1e-5)
+    assert float(first[1].abs().max()) > 1e-3 and bool(two["actor"].isfinite().all())

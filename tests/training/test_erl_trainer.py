@@ -282,6 +282,8 @@ def test_no_exploration_can_be_asked_for(market: Market, gamma: float) -> None:
     )
     one, other = (trainer.draw_windows().starts.tolist() for _ in range(2))
     assert one != other, "windows are drawn anew"
+    train, steps = market.splits.train, TINY_RULES.episode_steps
+    assert all(train.first <= start and start + steps <= train.last for start in (*one, *other))
     for record in trainer.run(2):
         assert all(math.isfinite(number) for number in numbers(record))
     assert trainer.replay.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
