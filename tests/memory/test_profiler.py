@@ -1,6 +1,7 @@
 """The memory profiler names each kind of leak, counts shared storage once and stays out of the way."""
 
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from tests.memory.thing import Environment, Thing
 from utils import memory_profiler
 from utils.memory.guard import MB, peak_rss_mb, release_free_memory
-from utils.memory.living import counted
+from utils.memory.living import count_living, counted
 from utils.memory_profiler import TYPE, MemoryProfiler, get_profiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -75,6 +76,22 @@ def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Ste
     visit_times(profiler, 1, kept, step)
     assert list(profiler.find_leaks()) == [kind]
     assert f"leak: {kind} +" in profiler.final_summary()
+
+
+def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
+    environment, history = Environment([np.zeros(9)]), []
+    bounded: deque[np.ndarray] = deque(maxlen=2)
+
+    def step(visit: int) -> list[Any]:
+        for leak, _ in LEAKS.values():
+            leak(visit)
+        history.append({"generation": visit, "fitness": [0.5, 0.25]})
+        bounded.append(np.zeros(3))
+        return []
+
+    visit_times(profiler, 8, [], step)
+    assert profiler.find_leaks() == {}
+    assert environment.value and count_living() == {"environments": 1, "agents": 0, "replay_buffers": 0}
 
 
 @pytest.fixture
