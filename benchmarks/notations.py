@@ -1,9 +1,12 @@
-"""Files in drawn notations, which `prepare` must read as they are meant, or refuse; tests draw them.
+"""Files in drawn notations: `python -m benchmarks.notations` writes 2,000 and reads them back with `prepare`.
 
 Styles of numbers x orders of dates x separators x languages of headers, each drawn at random, with one or two files to
-a folder.
+a folder. A file must be read as it was meant, or refused; the command counts both, and shows any that is misread.
 """
 
+import argparse
+import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,3 +123,25 @@ def outcome(seed: int, folder: Path) -> str:
         if len(found) != len(meant) or any(one != two and one == one for one, two in zip(found, meant, strict=True)):
             return f"misread: {name} {found[:3]} in place of {meant[:3]}"
     return "read"
+
+
+def main() -> None:
+    """Draw files and print how many were read, refused and misread."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=2000, help="files to write, at least (default: 2000)")
+    parser.add_argument("--first-seed", type=int, default=0)
+    arguments = parser.parse_args()
+    files, seed, kinds, misread = 0, arguments.first_seed, Counter[str](), list[str]()
+    while files < arguments.files:
+        with tempfile.TemporaryDirectory() as folder:
+            found, number = outcome(seed, Path(folder)), len(list(Path(folder, "source").iterdir()))
+        kind = "read" if found == "read" else "misread" if found.startswith("misread") else "refused"
+        kinds[kind] += number
+        misread += [f"seed {seed}: {found}"] * (kind == "misread")
+        files, seed = files + number, seed + 1
+    print(f"{files} files: {', '.join(f'{kinds[kind]} {kind}' for kind in ('read', 'refused', 'misread'))}")
+    print("\n".join(misread))
+
+
+if __name__ == "__main__":
+    main()

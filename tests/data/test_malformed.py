@@ -111,7 +111,7 @@ def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
+@settings(max_examples=25)  # `python -m benchmarks.notations` draws 2,000
 def test_drawn_notations_are_read_back_or_refused(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     found = outcome(seed, tmp_path_factory.mktemp("notation"))
     assert found == "read" or (found.startswith("expected") and "\n" not in found)
