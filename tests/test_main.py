@@ -16,7 +16,7 @@ from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.runs.run_log import RunLog
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 POLICIES = {
     *("champion", "agents, all orders theirs", "basket"),
     *("best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
@@ -43,13 +43,8 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert list(folder.glob("tensorboard/events*"))
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["environments"], summary["agents"], summary["replay_buffers"]) == (2, 5, 1)
-    assert [summary[name] for name in ("generations", "population_size", "days", "columns", "features")] == [
-        2,
-        4,
-        300,
-        6,
-        9,
-    ]
+    sizes = ("generations", "population_size", "days", "columns", "features")
+    assert [summary[name] for name in sizes] == [2, 4, 300, 6, 9]
     assert summary["replay_capacity"] == 80 and set(summary["champion"]["return_percent"]) >= {*POLICIES, "ridge"}
     assert 0 < summary["replay_size"] <= 80 and summary["replay_bytes_per_transition"] <= 256
     assert len(summary["uss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())

@@ -75,7 +75,6 @@ def test_what_was_logged_meanwhile_counts(clock: Clock, caplog: pytest.LogCaptur
 
 
 def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a thread, while no unit is done."""
     clock = Clock()
     monkeypatch.setattr(module, "REPORTER", Reporter(clock, poll_seconds=0.01))
     caplog.set_level(logging.INFO, "utils.progress")

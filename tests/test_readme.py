@@ -23,12 +23,7 @@ from utils.config.cli import parse_command
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        ROOT / "CHANGELOG.md",
-        *sorted(ROOT.glob("docs/**/*.md")),
-    )
+    for path in (*sorted(ROOT.glob("[A-Z]*.md")), *sorted(ROOT.glob("docs/**/*.md")))
 }
 PAPER = ("docs/paper.md", "README.md")
 README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/design/architecture.md"]

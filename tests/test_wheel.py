@@ -57,7 +57,6 @@ def test_it_holds_the_program_and_nothing_else(wheel: Path) -> None:
 
 
 def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
-    """A run with its page, and `prepare`, which read the files beside the code."""
     installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     zipfile.ZipFile(wheel).extractall(installed)
     elsewhere.mkdir()

@@ -18,7 +18,7 @@ from utils.runs.checkpoint import list_checkpoints
 from utils.runs.find import files_of_runs
 from utils.runs.run_lock import STALE_SECONDS
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 GENERATIONS = 3
 
 

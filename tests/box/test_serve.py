@@ -81,14 +81,7 @@ def ask(port: int, path: str, headers: dict[str, str] | None = None, method: str
         return answer.status, dict(answer.getheaders()), answer.read()
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Cookie": "token=%FF%00"},
-        {"Cookie": f"other={TOKEN}"},
-    ],
-)
+@pytest.mark.parametrize("headers", [{}, {"Cookie": "token=%FF%00"}, {"Cookie": f"other={TOKEN}"}])
 @pytest.mark.parametrize("path", ["/", "/one/report.html", "/?token=", "/?token=wrong", "/absent", "/tensorboard/"])
 def test_without_the_token_nothing_is_told(port: int, path: str, headers: dict[str, str]) -> None:
     status, _, body = ask(port, path, headers)
@@ -127,18 +120,11 @@ def test_files_of_runs_are_shown_and_head_has_no_content(port: int, path: str, k
 @pytest.mark.parametrize(
     "path",
     [
-        "/../secret.png",
-        "/one/%2e%2e/%2e%2e/secret.png",
-        "/one%2f..%2f..%2fsecret.png",
-        "/..%5csecret.png",
-        "//etc/passwd",
-        "/one//report.html",
-        "/one/leak.png",
-        "/one/config.json",
-        "/one/checkpoints/generation-000001/manifest.json",
-        "/one/",
+        "/../secret.png", "/one/%2e%2e/%2e%2e/secret.png", "/one%2f..%2f..%2fsecret.png", "/..%5csecret.png",
+        "//etc/passwd", "/one//report.html", "/one/leak.png", "/one/config.json",
+        "/one/checkpoints/generation-000001/manifest.json", "/one/",
     ],
-)
+)  # fmt: skip
 def test_nothing_else_is_there(port: int, path: str) -> None:
     status, _, body = ask(port, path)
     assert status == 404 and b"secret" not in body

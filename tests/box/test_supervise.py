@@ -41,18 +41,13 @@ def supervised(folder: Path, codes: list[str], monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("codes", "ends_with", "starts"),
     [
-        (["0"], 0, 1),
-        (["2", "0"], 2, 1),
-        (["130", "0"], 130, 1),
-        (["143", "0"], 143, 1),
-        (["1", "3", "killed", "0"], 0, 4),
-        (["killed", "2", "0"], 2, 2),
-        (["1"] * (MAX_FAILURES + 1), 1, MAX_FAILURES),
-        (["3"] * (MAX_FAILURES + 1), 3, MAX_FAILURES),
+        (["0"], 0, 1), (["2", "0"], 2, 1), (["130", "0"], 130, 1), (["143", "0"], 143, 1),
+        (["1", "3", "killed", "0"], 0, 4), (["killed", "2", "0"], 2, 2),
+        (["1"] * (MAX_FAILURES + 1), 1, MAX_FAILURES), (["3"] * (MAX_FAILURES + 1), 3, MAX_FAILURES),
         (["1"] * (MAX_FAILURES - 1) + ["saved"] + ["1"] * (MAX_FAILURES - 2) + ["0"], 0, 2 * MAX_FAILURES - 1),
         (["saved"] * (2 * MAX_FAILURES) + ["0"], 0, 2 * MAX_FAILURES + 1),
     ],
-)
+)  # fmt: skip
 def test_it_starts_the_program_again_where_that_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[str], ends_with: int, starts: int
 ) -> None:

@@ -14,11 +14,7 @@ from torch import Tensor
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from tests.tiny import FIRST_DAY, seeded, tiny_rules, trending_panel, world_of
-from training.evaluation.baselines import (
-    ScoreRule,
-    score_policy,
-    tune_rule,
-)
+from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.rollout import play
 from utils.config.trader import EnvironmentConfig
 
@@ -35,7 +31,6 @@ def sizes_of(orders: Orders, stocks: int) -> Tensor:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 8), st.integers(0, 1000))
 def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed: int) -> None:
-    """The largest scores above 0 among the candidates, not more than may be bought."""
     g = seeded(seed)
     score, candidates = torch.randn(lanes, stocks, generator=g), torch.rand(lanes, stocks, generator=g) < 0.7
     held = ~candidates & (torch.rand(lanes, stocks, generator=g) < 0.5)
@@ -103,7 +98,6 @@ def test_sizes_grow_with_scores_up_to_the_largest() -> None:
 
 
 def test_a_rule_is_tuned_to_what_earns_most() -> None:
-    """Where everything rises the largest size and target; where everything falls no order at all."""
     scores = np.ones((40, 3))
     rising, falling = (world_of(trending_panel([drift] * 3, 40)) for drift in (0.02, -0.02))
     rule = tune_rule(rising.env, scores, 0.0, rising.starts(3))

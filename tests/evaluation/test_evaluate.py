@@ -15,7 +15,7 @@ from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
 from training.evaluation.holdout import LEDGER
 from training.evaluation.measures import METRICS
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 @pytest.fixture(scope="module")

@@ -60,15 +60,10 @@ def oracle_shortfall(curve: list[float]) -> float:
     return 100 * total / 0.05
 
 
-ORACLES: dict[Metric, Metric] = {
-    metrics.total_return_percent: oracle_total_return,
-    metrics.annualised_volatility_percent: oracle_volatility,
-    metrics.sharpe: oracle_sharpe,
-    metrics.sortino: oracle_sortino,
-    metrics.max_drawdown_percent: oracle_drawdown,
-    metrics.calmar: oracle_calmar,
-    metrics.expected_shortfall_percent: oracle_shortfall,
-}
+RATIOS = {metrics.sharpe: oracle_sharpe, metrics.sortino: oracle_sortino, metrics.calmar: oracle_calmar}
+RISKS = {metrics.annualised_volatility_percent: oracle_volatility, metrics.max_drawdown_percent: oracle_drawdown}
+ORACLES: dict[Metric, Metric] = {**RATIOS, **RISKS, metrics.total_return_percent: oracle_total_return}
+ORACLES |= {metrics.expected_shortfall_percent: oracle_shortfall}
 
 
 @pytest.mark.parametrize("metric", ORACLES)

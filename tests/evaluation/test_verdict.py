@@ -76,7 +76,6 @@ def test_the_best_of_many_without_skill_is_not_praised() -> None:
 
 
 def test_skill_is_praised() -> None:
-    """A policy whose stocks rise by one percent a day more than others."""
     rng = np.random.default_rng(0)
     returns = null_market(rng)
     own, *random = profits(rng.integers(0, STOCKS, (1 + DRAWS, DAYS)), returns)
@@ -216,11 +215,7 @@ def test_the_baseline_that_earned_most_is_named() -> None:
     rng = np.random.default_rng(0)
     champion, random = rng.standard_normal(DAYS), rng.standard_normal((DRAWS, DAYS))
     good = champion + 1.0 + 0.1 * rng.standard_normal(DAYS)
-    baselines = {
-        "poor": champion - 1.0,
-        "good": good,
-        "fair": champion * 0.5,
-    }
+    baselines = {"poor": champion - 1.0, "good": good, "fair": champion * 0.5}
     for names, words in ((("poor", "good", "fair"), "worse than good"), (("poor",), "better than poor")):
         noisy = {name: baselines[name] + 0.1 * rng.standard_normal(DAYS) for name in names}
         found = verdict(champion, random, still(random), champion, baselines=noisy)

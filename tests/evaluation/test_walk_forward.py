@@ -26,18 +26,10 @@ from utils.errors import DataError
 # All orders are the agents': there are trades in every fold.
 FOLDS = ("--folds", "2", "--test-windows", "2", "--validation-days", "30", "--evaluation.evidence", "report")
 plans = st.builds(
-    FoldPlan,
-    folds=st.integers(1, 4),
-    test_windows=st.integers(1, 3),
-    validation_days=st.integers(20, 60),
-    train_days=st.sampled_from([0, 30, 80]),
+    FoldPlan, st.integers(1, 4), st.integers(1, 3), st.integers(20, 60), train_days=st.sampled_from([0, 30, 80])
 )
-rules = st.builds(
-    EnvironmentConfig,
-    trading_days=st.integers(1, 12),
-    settlement_days=st.integers(0, 6),
-    max_holding_days=st.integers(1, 6),
-)
+LENGTHS = {"trading_days": st.integers(1, 12), "settlement_days": st.integers(0, 6)}
+rules = st.builds(EnvironmentConfig, max_holding_days=st.integers(1, 6), **LENGTHS)
 
 
 @settings(max_examples=100)

@@ -115,10 +115,7 @@ def test_tiles_are_disjoint_and_burn(seed: int, size: int, rows: int, columns: i
 
 
 @given(
-    st.lists(st.integers(0, 80), max_size=60, unique=True),
-    st.floats(0.3, 0.6),
-    st.floats(0.1, 0.3),
-    st.integers(0, 3),
+    st.lists(st.integers(0, 80), max_size=60, unique=True), st.floats(0.3, 0.6), st.floats(0.1, 0.3), st.integers(0, 3)
 )
 def test_splits_lie_apart(rows: list[int], train: float, validation: float, buffer: int) -> None:
     config = TileConfig(tile_cells=5, train_fraction=train, validation_fraction=validation, buffer_rows=buffer)

@@ -25,7 +25,7 @@ from training.evaluation.holdout import LEDGER
 from utils.charts import number
 from utils.runs.run_log import RunLog
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 @pytest.fixture(scope="module")
