@@ -17,8 +17,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_budget.card import DrawnOnCardError, MixedDevicesError, install_before_torch
-from benchmarks.gpu_budget.counts import Phase, joined, over_budget
+from benchmarks.gpu_budget.card import (
+    DrawnOnCardError,
+    MixedDevicesError,
+    Phase,
+    install_before_torch,
+    joined,
+    over_budget,
+)
 from benchmarks.gpu_budget.generation import APART, FULL, SMALL, count_generation
 
 BUDGET = Path(__file__).with_name("budget.json")

@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,8 +28,6 @@ import torch
 from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from benchmarks.gpu_budget.counts import Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 THEN = "--then"
@@ -91,6 +90,45 @@ def install_before_torch(module: str, words: Sequence[str]) -> None:
     if os.environ.get(_PRELOAD) != library:
         os.execve(sys.executable, [sys.executable, "-m", module, *words], {**os.environ, _PRELOAD: library})
     del os.environ[_PRELOAD]  # not for the processes that this one starts
+
+
+@dataclass
+class Phase:
+    """What one stretch of a generation did."""
+
+    lines: Counter[str] = field(default_factory=Counter)
+    """Operations launched, by line of code."""
+    waits: Counter[str] = field(default_factory=Counter)
+    """Of the host for the device, by cause and line of code."""
+    copied: int = 0
+    """Bytes between host and device."""
+    peak: int = 0
+    """Largest memory of tensors on the device, bytes."""
+
+    def figures(self) -> dict[str, int]:
+        """Return what a budget holds; all but the peak add up over phases."""
+        counts = {"operations": self.lines.total(), "waits": self.waits.total()}
+        return {**counts, "copied": self.copied, "peak": self.peak}
+
+
+def joined(phases: Sequence[Phase]) -> Phase:
+    """Add up phases."""
+    whole = Phase()
+    for phase in phases:
+        whole.lines.update(phase.lines)
+        whole.waits.update(phase.waits)
+        whole.copied += phase.copied
+        whole.peak = max(whole.peak, phase.peak)
+    return whole
+
+
+def over_budget(figures: Mapping[str, int], budget: Mapping[str, int], slack: float = 0.02) -> list[str]:
+    """List what is more than its budget by more than a share of it."""
+    return [
+        f"{name}: {figures[name]:,}, budget {most:,}"
+        for name, most in budget.items()
+        if figures[name] > most * (1 + slack)
+    ]
 
 
 class Meter:

@@ -13,8 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_budget.card import Meter, card
-from benchmarks.gpu_budget.counts import Phase, joined
+from benchmarks.gpu_budget.card import Meter, Phase, card, joined
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from environment.portfolio import Portfolio

@@ -34,10 +34,7 @@ def _run(study: Study) -> None:
         jobs = experiments(study, kind, unseen_of(arguments), arguments.peers, arguments.seconds)
         for record in study.each_record(jobs):
             print(record["kind"], record["seed"], record["peer"], flush=True)
-    frame = results(read_results(arguments.json))
-    print(markdown(frame, "of_rule"))
-    if frame["seed"].nunique() > 1:
-        print(f"\nby how much ours is above, in shares of the rule's profit\n{markdown(frame, 'above')}")
+    print(markdown(results(read_results(arguments.json))))
 
 
 def main(words: Sequence[str] | None = None) -> None:

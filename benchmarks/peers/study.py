@@ -13,8 +13,7 @@ from benchmarks.learning.markets import Budget as Limits
 from benchmarks.learning.markets import fit
 from benchmarks.learning.study import Experiment, Record, Study, each_seed, mean_interval, plus_minus
 from benchmarks.learning.unseen import UnseenPath, UnseenPaths, baselines_job, training_market
-from benchmarks.peers.deep.agents import deep_agents, tuned_agents
-from benchmarks.peers.peer import Array, Budget, Learned, Peer
+from benchmarks.peers.deep.agents import Array, Budget, Learned, Peer, deep_agents, tuned_agents
 from benchmarks.speed.harness import MemoryGauge
 from data.market import Market
 from training.evaluation.baselines import RULE
@@ -72,7 +71,7 @@ def experiments(
 
 
 def results(records: Sequence[Record]) -> pd.DataFrame:
-    """Return a row for each policy, budget and path: profit, its share of the rule's, and by how much ours is above."""
+    """Return a row for each policy, budget and path: profit, and its share of the rule's."""
     flat = [
         {**record, "peer": name, **found}
         for record in records
@@ -81,18 +80,15 @@ def results(records: Sequence[Record]) -> pd.DataFrame:
     # A file that was joined of several may hold the baselines of a path more than once.
     frame = pd.DataFrame(flat, columns=_COLUMNS).drop_duplicates(_COLUMNS[:4])
     places = pd.MultiIndex.from_frame(frame[["kind", "seed"]])
-    rule, ours = (
-        frame[frame["peer"] == peer].set_index(["kind", "seed"])["profit"].reindex(places).to_numpy()
-        for peer in (RULE, OURS)
-    )
-    return frame.assign(of_rule=frame["profit"] / rule, above=(ours - frame["profit"]) / rule)
+    rule = frame[frame["peer"] == RULE].set_index(["kind", "seed"])["profit"].reindex(places).to_numpy()
+    return frame.assign(of_rule=frame["profit"] / rule)
 
 
-def markdown(frame: pd.DataFrame, share: str) -> str:
+def markdown(frame: pd.DataFrame) -> str:
     """Format shares of the rule's profit as a Markdown table, a line for each policy and a column for each kind."""
     kinds, lines = list(frame["kind"].unique()), list[tuple[float, str]]()
     for (peer, _), own in frame.groupby(["peer", "budget_seconds"], dropna=False, sort=False):
-        shares = {kind: part[share].dropna().tolist() for kind, part in own.groupby("kind")}
+        shares = {kind: part["of_rule"].dropna().tolist() for kind, part in own.groupby("kind")}
         cells = [plus_minus(*mean_interval(shares[kind])) if shares.get(kind) else "" for kind in kinds]
         steps, rise_mb = own["steps"].mean(), own["rise_mb"].max()
         ends = (f"{steps:,.0f}" if steps > 0 else "", f"{rise_mb:.0f}" if rise_mb > 0 else "")

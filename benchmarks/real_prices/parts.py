@@ -29,14 +29,7 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BASKET, simple_rules
 from training.evaluation.measures import EquityCurves, followed
-from training.evaluation.play import (
-    EvaluationSetup,
-    play_agent,
-    play_held,
-    play_random,
-    play_rules,
-    play_shifted,
-)
+from training.evaluation.play import EvaluationSetup, play_agent, play_held, play_random, play_rules, play_shifted
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import agent_scores, information_coefficients, known_share, trade_results
 from utils.config.settings import flatten, from_dict, to_dict

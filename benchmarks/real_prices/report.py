@@ -10,14 +10,7 @@ from typing import Any
 from benchmarks.real_prices.accounts import Record, account_of
 from benchmarks.real_prices.forms import PRODUCT
 from benchmarks.real_prices.ledger import Look
-from benchmarks.real_prices.measures import (
-    Field,
-    Figure,
-    Finding,
-    confirm,
-    detectable,
-    figures,
-)
+from benchmarks.real_prices.measures import Field, Figure, Finding, confirm, detectable, figures
 from benchmarks.real_prices.parts import RIVALS, TRAINED, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from models.evidence import SIGNIFICANCE_LEVEL

@@ -39,10 +39,7 @@ class Workload:
             learning=replace(config.learning, replay_capacity=self.buffer),
             evolution=replace(config.evolution, population_size=self.population),
             evaluation=replace(
-                config.evaluation,
-                fitness_windows=self.windows,
-                exploration_windows=self.windows,
-                validation_windows=2,
+                config.evaluation, fitness_windows=self.windows, exploration_windows=self.windows, validation_windows=2
             ),
         )
 

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.golden import differences
 from benchmarks.gpu_budget.__main__ import BUDGET
-from benchmarks.gpu_budget.counts import Phase, joined
+from benchmarks.gpu_budget.card import Phase, joined
 from benchmarks.gpu_budget.generation import UPDATES
 from main import main
 from tests.fuel_breaks.run_cases import TINY as FIRE
@@ -154,7 +154,7 @@ def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
 
 
 @needs_compiler
-def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, restore_process: None) -> None:
+def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, small_heap: None) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "fire.toml").write_text(FIRE)
     prices = frame(320, 6)

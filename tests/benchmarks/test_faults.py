@@ -13,7 +13,7 @@ from benchmarks.faults import __main__ as faults
 from benchmarks.faults import cloud, disk, paper, whole_run
 from benchmarks.faults.harness import SMALL_RUN, Row
 
-pytestmark = pytest.mark.usefixtures("restore_process")
+pytestmark = pytest.mark.usefixtures("small_heap")
 SHOWN = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
 GENERATIONS = 3
 """A short run, which the rows share, in which a fault still finds its place."""

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import power
 from benchmarks.learning.markets import MARTINGALE
-from benchmarks.learning.null import (
-    DRAWN,
-    RISING,
-    UNTRAINED,
-    drawn_market,
-    rearranged,
-)
+from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market, tuning_windows
 from data.synthetic.draw import bars_frame, synthetic_market

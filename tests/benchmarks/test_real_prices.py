@@ -202,9 +202,7 @@ def an_account(
             np.zeros((seeds, DAYS)),
         )
     return Account(
-        EquityCurves(equity, exposure * ones, ones, ones, ones, ones, ones),
-        np.full((seeds, DAYS), np.nan),
-        known,
+        EquityCurves(equity, exposure * ones, ones, ones, ones, ones, ones), np.full((seeds, DAYS), np.nan), known
     )
 
 
@@ -219,13 +217,7 @@ def test_accounts_come_back_from_their_lines() -> None:
     rng = np.random.default_rng(0)
     whole = an_account(rng)
     halves = [whole.of(slice(0, 2)), whole.of(slice(2, 4))]
-    lines = [
-        {
-            "track": pack_track(half.track),
-            "rank_ic": pack(half.rank_ic[0]),
-        }
-        for half in halves
-    ]
+    lines = [{"track": pack_track(half.track), "rank_ic": pack(half.rank_ic[0])} for half in halves]
     again = account_of([json.loads(json.dumps(lines))], 1e6, STEPS)
     assert again.track.equity == pytest.approx(whole.track.equity, abs=1e-2)
     assert again.profit == pytest.approx(whole.profit, abs=1e-8)

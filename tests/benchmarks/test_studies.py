@@ -51,7 +51,6 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_one_failure_leaves_the_other_results(tmp_path: Path) -> None:
-    """All results are kept, the failure is told at the end, and it alone is done again."""
     path = tmp_path / "results.jsonl"
     jobs = [Experiment({"number": number}, partial(dict, half=number / 2)) for number in range(3)]
     jobs.insert(1, Experiment({"number": 3}, partial(dict, [0])))
@@ -183,27 +182,6 @@ def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
     one, other = (trainer.population.networks for trainer in (noisy, plain))
     torch.testing.assert_close(one.actor_optimizer.norm, other.actor_optimizer.norm)
     assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
-
-
-def test_a_random_replay_holds_other_accounts_on_the_same_days() -> None:
-    one, other = altered("noise in the replay"), altered(BASE)
-    for trainer in (one, other):
-        trainer.evaluate_population()
-    differing = {name for name, part in one.replay.data.items() if not torch.equal(part, other.replay.data[name])}
-    assert differing == {"cash", "next_cash", "left", "next_left", "reward"}
-
-
-def test_random_fitness_chooses_other_elites() -> None:
-    one, other = altered("random fitness"), altered(BASE)
-    chosen = [trainer.evaluate_population()[0] for trainer in (one, other)]
-    assert not torch.equal(*chosen) and torch.equal(one.population.genes, other.population.genes)
-
-
-def test_free_capital_has_no_price_whatever_accounts_earn() -> None:
-    for name, rate in (("capital is free", 0.0), (BASE, 2.0)):
-        trainer = altered(name)
-        trainer.replay.data["reward"].fill_(2.0)
-        assert float(trainer.replay.reward_rate()) == rate
 
 
 def test_ablations_at_a_tiny_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

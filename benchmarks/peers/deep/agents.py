@@ -2,6 +2,7 @@
 
 import copy
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,12 +20,12 @@ from stable_baselines3.common.noise import NormalActionNoise
 from benchmarks.learning.unseen import UnseenPath
 from benchmarks.peers.deep.lanes import FlatLanes, Float32Array
 from benchmarks.peers.deep.views import Act, InputsView, View, profits, raw_view
-from benchmarks.peers.peer import Array, Budget, Learned
 from data.market import Market
 from data.splits import spaced_windows
 from environment.trading_env import TradingEnvironment
 from utils.config.trader import Config
 
+Array = NDArray[np.float64]
 ALGORITHMS: Mapping[str, type[BaseAlgorithm]] = {
     "DDPG": sb3.DDPG,
     "TD3": sb3.TD3,
@@ -45,6 +46,32 @@ LOOKS = 4
 """Evenly spaced evaluations on validation windows in a budget; the best agent is kept."""
 TUNED = Path(__file__).with_name("tuned.json")
 """Settings that Optuna found in twenty trials of 30 CPU seconds on another path, by profit on validation windows."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a peer learned."""
+
+    play: Callable[[UnseenPath], Array]
+    """Plays the path's windows; returns their (windows,) profits in percent of the initial capital."""
+    environment_steps: int
+    """Account steps that it learned from."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """CPU seconds of this process that a peer may learn for; it stops at its first step of work after them."""
+
+    seconds: float
+
+    def started(self) -> Callable[[], bool]:
+        """Start the clock; return a function that tells whether the budget is spent."""
+        end = time.process_time() + self.seconds
+        return lambda: time.process_time() >= end
+
+
+Peer = Callable[[Config, Market, Budget], Learned]
+"""Learns from the training days of a market with the seed of the settings; it may select on the validation days."""
 
 
 @dataclass(frozen=True)
