@@ -71,6 +71,19 @@ def test_agrees_with_the_oracle(case: MarketCase) -> None:
     assert_same(portfolio, 1, cash, dataclasses.replace(case, orders=other).expected)
 
 
+def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
+    """Bought on day 1 at 100, sold at its target of 110 on day 3, without costs: 10 % of one stake, on step 0."""
+    prices = torch.tensor([[100.0], [100.0], [100.0], [111.0], [111.0], [111.0]])
+    portfolio = Portfolio(Bars.from_prices(prices, prices, prices), EnvironmentConfig(cost_bps=0, slippage_bps=0))
+    order = torch.tensor([[[1.0, 10.0]]])
+    portfolio.reset(torch.tensor([0]), steps=5, trading_steps=1)
+    for _ in range(5):
+        portfolio.step(order)
+    # The open of day 3 is beyond the target and fills there: 11 % of a stake of 1 %.
+    assert portfolio.entry_credited_rewards()[:, 0].tolist() == pytest.approx([0.11, 0, 0, 0, 0])
+    assert portfolio.rewards[:5, 0].tolist() == pytest.approx([0, 0, 0.11, 0, 0])
+
+
 def test_an_account_that_has_fallen_too_far_orders_nothing_more() -> None:
     """Falls 5% of its capital with half of it invested at a price that falls by 10%, and recovers in vain."""
     prices = torch.tensor([100.0, 100, 92, 90, 120, 120, 120, 120])[:, None].expand(-1, 2).clone()

@@ -1,7 +1,6 @@
-"""What a person at a terminal reads of a run and of a generation, and what a file, a pipe and run.log have instead."""
+"""What a person at a terminal reads of a run, and what a file, a pipe and `run.log` have instead."""
 
 import fcntl
-import math
 import os
 import pty
 import struct
@@ -9,13 +8,10 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from training.run.status import status_block, warn_of_few_stocks
 from utils import VERSION
-from utils.config.trader import Config, EnvironmentConfig
 
 PROGRAM = Path(__file__).parents[2] / "main.py"
 WATCHED = (
@@ -71,79 +67,3 @@ def test_verbose_shows_a_terminal_everything(tiny: Path) -> None:
     for text in (*WATCHED, "Result of the champion"):
         assert text in shown
     assert "RESULT" not in shown
-
-
-RULES = EnvironmentConfig(initial_capital=10_000.0)
-"""Episodes of 145 steps."""
-PHASES = {"evaluate": 20.12, "train": None, "evolve": 0.1, "validate": 5.0, "checkpoint": 1.0, "other": 19.6}
-TRADES = {"trades": 1600, "wins": 900, "losses": 700, "win_rate": 0.5625, "costs": 12_345.678, "penalties": 8.0}
-LEARNED = {"elite_profit_percent": -0.75, "price_of_capital": 0.0512, "founders": 5, "noise_scale": 0.1}
-RECORD: dict[str, Any] = {
-    "generation": 3,
-    "generations": 25,
-    "replay": {"size": 8120, "capacity": 50_000, "training_starts": 0},
-    "seconds": {**PHASES, "total": 46.2, "average": 100.4, "left": 7600.0},
-    "fitness": {"mean": 1.234, "max": 3.2, "min": -2.1, "std": 1.1, "above_zero": 9, "agents": 16},
-    "trading": {**TRADES, "days_with_positions": 2300, "days_without_positions": 20},
-    "validation": {"champion": 2.25, "other": math.nan},
-    "learning": LEARNED,
-}
-"""Of a run without gradient steps."""
-LOSSES = {"gain_loss": 9.43786, "time_loss": 0.5117, "actor_loss": -0.00321, "skipped_updates": 12.0}
-
-
-def trained(size: int, **learned: float) -> dict[str, Any]:
-    replay = {"size": size, "capacity": 50_000, "training_starts": 10_000}
-    return {**RECORD, "replay": replay, "learning": {**LEARNED, **learned}}
-
-
-@pytest.mark.parametrize(
-    ("stocks", "stake", "says"),
-    [
-        (3, 1.0, "3 stocks x 10% = at most 30% invested: raise --env.stake-percent"),
-        (9, 1.0, "at most 90% invested"),
-        (10, 1.0, ""),
-        (1, 50.0, ""),
-        (2, 4.5, "2 stocks x 45% = at most 90% invested"),
-    ],
-)
-def test_few_stocks_that_cannot_take_the_capital_are_told(
-    stocks: int, stake: float, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    warn_of_few_stocks(Config(env=EnvironmentConfig(stake_percent=stake)), stocks)
-    assert says in caplog.text and bool(caplog.text) == bool(says)
-
-
-@pytest.mark.parametrize(
-    ("record", "says"),
-    [
-        (
-            RECORD,
-            (
-                "Generation 3 of 25",
-                "8120 / 50000, ready",
-                "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging (evaluate 20.1 s, evolve 0.1 s, train -",
-                "checkpoint 1.0 s, other 19.6 s)",
-                "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
-                "(1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %; an episode costs 7.72 % of ",
-                "Validation  champion +2.25 %, other -, mean of single episodes\n",
-                "Evidence    on training days, worth a look\n",
-                "Learning    not trained; elites earned -0.75 % an episode; a session's capital costs them 0.05 % ",
-                "Memory      resident 1 MB",
-            ),
-        ),
-        (
-            trained(15_680, **LOSSES),
-            (
-                "Replay      15680 / 50000, ready\n",
-                "Learning    losses: gain 9.438, time 0.512, actor -0.003; elites earned -0.75 % an episode; ",
-                "exploration noise 0.10; 12 updates skipped\n",
-            ),
-        ),
-        (trained(6960), ("Replay      Buffer not ready: 6960 / 10000\n", "Learning    not trained;")),
-    ],
-)
-def test_the_block_of_a_generation(record: dict[str, Any], says: tuple[str, ...]) -> None:
-    block = status_block(record, "resident 1 MB", RULES, "worth a look")
-    for text in says:
-        assert text in block, text
