@@ -271,11 +271,24 @@ def whole_trade(
     price = fill_price(bar, rules)
     targets = {entry_day: price * (1 + target / 100)}
     exit_day, exit_price, reason = find_exit(bars, stock, entry_day, targets, end, rules, decided)
-    shares, settled_day = value / price, exit_day + (reason == "sold" and rules.fill == "same_close")
-    proceeds = shares * exit_price
-    bought = stock, order_day, entry_day, price, shares, value, targets[max(targets)]
-    money = proceeds - value, rate(rules) * (value + proceeds)
-    return Trade(*bought, exit_day, exit_price, reason, *money, settled_day, targets, rank)
+    proceeds = value / price * exit_price
+    return Trade(
+        stock=stock,
+        order_day=order_day,
+        entry_day=entry_day,
+        entry_price=price,
+        shares=value / price,
+        value=value,
+        target_price=targets[max(targets)],
+        exit_day=exit_day,
+        exit_price=exit_price,
+        reason=reason,
+        profit=proceeds - value,
+        costs=rate(rules) * (value + proceeds),
+        settled_day=exit_day + (reason == "sold" and rules.fill == "same_close"),
+        targets=targets,
+        rank=rank,
+    )
 
 
 def rate(rules: EnvironmentConfig) -> float:
@@ -313,10 +326,20 @@ def summarise(
     rewards = [change - wait - loss for change, wait, loss in zip(changes, idle, losses, strict=True)]
     with_positions = sum(active_on(trades, day) for day in days)
     wins = sum(trade.profit - trade.costs > 0 for trade in trades)
-    fitness = fsum(rewards) - (0.0 if trades else rules.zero_trades_penalty)
-    counts = wins, len(trades) - wins, with_positions, len(days) - with_positions
-    costs = fsum(trade.costs for trade in trades)
-    return Result(trades, equity, cash, rewards, fitness, *counts, costs, fsum(idle), fsum(losses))
+    return Result(
+        trades=trades,
+        equity=equity,
+        cash=cash,
+        rewards=rewards,
+        fitness=fsum(rewards) - (0.0 if trades else rules.zero_trades_penalty),
+        wins=wins,
+        losses=len(trades) - wins,
+        days_with_positions=with_positions,
+        days_without_positions=len(days) - with_positions,
+        total_costs=fsum(trade.costs for trade in trades),
+        inaction_penalties=fsum(idle),
+        loss_penalties=fsum(losses),
+    )
 
 
 def active_on(trades: list[Trade], day: int) -> bool:

@@ -87,8 +87,14 @@ def held(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConfig,
 
 @settings(max_examples=80, deadline=None)
 @given(
-    *(st.integers(*limits) for limits in ((0, 10_000), (1, 25), (1, 5), (0, 4))),
-    *map(st.sampled_from, ([0.0, 7.0, 200.0], [0.0, 0.3, 0.9], [0.0, 30.0, 100.0], [3, 8, 252])),
+    st.integers(0, 10_000),
+    st.integers(1, 25),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 7.0, 200.0]),
+    st.sampled_from([0.0, 0.3, 0.9]),
+    st.sampled_from([0.0, 30.0, 100.0]),
+    st.sampled_from([3, 8, 252]),
 )
 def test_it_is_its_plain_arithmetic(
     seed: int, sessions: int, stocks: int, start: int, cost: float, missing: float, loss: float, every: int
