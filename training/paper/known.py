@@ -117,16 +117,14 @@ def known_market(
             as_before = [row for row in range(change.bars or len(kept), len(kept)) if np.isfinite(before[row]).any()]
             since, ratio = rows[kept[as_before[0]]].key if as_before else next_session, float(f"{total / factor:.9g}")
             multiplied = kept[: change.bars or len(kept)]
-            after, until = (
-                rows[multiplied[-1]].key if multiplied else record.known_to,
-                since if as_before else dates[-1],
-            )
+            after = rows[multiplied[-1]].key if multiplied else record.known_to
+            until = since if as_before else dates[-1]
             closes = before[np.isfinite(before[:, 1]), 1][: len(multiplied)]
             close = float(closes[-1]) if len(closes) else math.nan
             candidates = [one for one in named if one.ticker == ticker and after < one.date <= until]
-            for change_ in _events(ticker, since, ratio, _explaining(candidates, ratio, close)):
-                changes.append(change_)
-                _rescale(old, rows, change_.body, journal.last.number + 1)
+            for event in _events(ticker, since, ratio, _explaining(candidates, ratio, close)):
+                changes.append(event)
+                _rescale(old, rows, event.body, journal.last.number + 1)
             factors[ticker] = factor * ratio
         if is_past_other or change.revised.any():
             revised = [kept[row] for row in np.flatnonzero(change.revised)]
