@@ -2,7 +2,7 @@
 
 Refused are operations on tensors of both devices, and numbers drawn on the device. A meter counts what is done on it.
 `python -m benchmarks.gpu_budget.card WORDS` runs `main.py WORDS` on it, several commands parted by `--then`, and names
-at the end the operations that have no deterministic kernel on a card. Needs g++, once a torch.
+at the end the operations that have no deterministic kernel on a card. Needs a torch without CUDA, and g++ once for each.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ class DrawnOnCardError(Exception):
 def install() -> Path:
     """Compile the runtime where it is not yet there, give this process a card, and return the library.
 
-    Ends the process where there is no g++.
+    Ends the process where there is no g++, or where torch has a runtime for CUDA, which asks for a real card.
     """
+    if torch.version.cuda is not None:
+        raise SystemExit(f"expected a build of torch without CUDA for the fake card, got {torch.__version__}")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a real one would be asked for memory
     version = f"{torch.__version__}-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
     library = Path(tempfile.gettempdir()) / f"one-card-{os.getuid()}" / f"{version}.so"

@@ -23,7 +23,10 @@ from tests.fuel_breaks.run_cases import TINY as FIRE
 from tests.tiny_run import TINY, frame, unjudged
 
 ROOT = Path(__file__).resolve().parents[2]
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ for the fake card")
+needs_fake_card = pytest.mark.skipif(
+    shutil.which("g++") is None or torch.version.cuda is not None,
+    reason="the fake card needs g++ and a torch without CUDA",
+)
 TRAIN = (
     "--config {f}/tiny.toml --data {f}/prices.parquet --profile quick --runs-dir {f}/runs --rivals none "
     "--env.trading-days 5 --env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2"
@@ -119,13 +122,13 @@ def beside(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@needs_compiler
+@needs_fake_card
 def test_costs_are_what_they_are_and_what_a_card_refuses_is_refused() -> None:
     done = beside("-c", _COSTS_AND_REFUSALS)
     assert done.returncode == 0, done.stderr
 
 
-@needs_compiler
+@needs_fake_card
 def test_a_small_generation_is_within_its_budget_but_for_a_figure_that_was_lowered(tmp_path: Path) -> None:
     budget = json.loads(BUDGET.read_text())
     figures = budget["small 4"]["train"]
@@ -153,7 +156,7 @@ def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
 
 
-@needs_compiler
+@needs_fake_card
 def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, small_heap: None) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "fire.toml").write_text(FIRE)

@@ -108,7 +108,7 @@ sys.path.insert(0, {str(ROOT)!r})
 from utils.errors import StopRequested
 from utils.memory.guard import MemoryGuard
 from utils.runs.stopping import SafePoint
-{"signal.signal(signal.SIGHUP, signal.SIG_IGN)" if ignored else ""}
+signal.signal(signal.SIGHUP, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
 with SafePoint(MemoryGuard()) as check:
     open({str(tmp_path / "ready")!r}, "w").close()
     while not os.path.exists({str(tmp_path / "closed")!r}):
