@@ -2,7 +2,7 @@
 
 Refused are operations on tensors of both devices, and numbers drawn on the device. A meter counts what is done on it.
 `python -m benchmarks.gpu_budget.card WORDS` runs `main.py WORDS` on it, several commands parted by `--then`, and names
-at the end the operations that have no deterministic kernel on a card. Needs a torch without CUDA, and g++ once for each.
+at the end the operations that have no deterministic kernel on a card. Needs a torch without CUDA, and g++ once.
 """
 
 from __future__ import annotations
