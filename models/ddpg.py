@@ -1,13 +1,18 @@
 """The update of deep deterministic policy gradient (Lillicrap et al. 2016, algorithm 1), for all agents at once.
 
-The critic learns by temporal differences what a position gains until it is sold, and for how long it takes capital:
+The critic learns by temporal differences what a position gains until it is sold, and how long it ties up capital:
 
     gain(x) = r + gain(x') if the actor keeps the position, else r - cost of the sale
     time(x) = sessions + time(x') if it keeps the position
 
 `x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs gain - price of capital x time:
-it chooses a stock of the day to buy, or none, and keeps or sells each position, both relaxed to a softmax with an
-entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"), so that its best score of a stock is the critic's value.
+it chooses a stock of the day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with
+an entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"); at the optimum its score of a stock is the critic's value.
+
+Unlike in the paper the critic has no action among its inputs: it values a position, and the actor climbs the expected
+value of its choices. Prices do not react, so that the rewards of all stocks of a replayed day are looked up, see
+`training.forecasts.transitions`. The target networks act in rollouts and deployment. With daily exits a position is
+valued as one that only decisions end: sale targets, stops and the bound of the holding period are the account's.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ def update(
 
     Returns:
         The (A,) losses by name: `gain` and `time`, mean squared temporal differences, percent and sessions, squared;
-        `actor`, negative mean value of its choices, percent.
+        `actor`, negative mean value of its choices with their entropy, in temperatures.
     """
     totals = torch.zeros(len(LOSSES), len(rate), device=batch.x.device)
     for part, share in batch.split(accumulate):
@@ -95,7 +100,7 @@ def step(networks: Networks, tau: float, share: float = 1.0) -> None:
         (networks.critic_optimizer, target.critic.flat, online.critic.flat),
         (networks.actor_optimizer, target.actor, online.actor),
     ):
-        # Update critic, then actor.
+        # Update critic, then actor: both gradients were taken on the critic before its step.
         if share != 1.0 and optimizer.parameter.grad is not None:
             optimizer.parameter.grad.mul_(share)
         optimizer.step()
@@ -114,8 +119,8 @@ class Values(NamedTuple):
 
 @torch.no_grad()
 def targets(networks: Networks, rate: Tensor, place: Tensor, batch: Batch, cost: float, gamma: float) -> Values:
-    """Return what critics should have told: Q'(s', mu'(s')) of the target networks in the replayed accounts follows the
-    reward."""
+    """Return the targets of temporal differences: the reward, and what the target networks make of what follows, by
+    their own choices at the price of capital in the replayed accounts."""
     x, shape = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
     hidden, outputs = networks.targets.judge(x)
     gain, time = outputs.unflatten(2, shape).unbind(-1)

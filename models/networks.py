@@ -112,7 +112,7 @@ class ActorCritic:
     def score(self, agent: int, fold: int, x: Tensor) -> Tensor:
         """Return the gains and times of an agent's actor of a fold, (2, rows), by (rows, inputs).
 
-        The bits do not depend on the other agents: products have the same shapes however large the stack is.
+        It is independent of the other agents, bit for bit: products have the same shapes however large the stack is.
         """
         w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.parts)
         weights, bias, linear = (part.detach()[agent, fold] for part in self.actor_parts)
@@ -134,7 +134,7 @@ class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), by agent.
 
     Gradient norms are clipped per agent, and an agent whose gradient is not finite skips the step, so that agents are
-    independent of one another. Nothing is read by the host.
+    independent of one another. The host never waits for the device.
     """
 
     def __init__(self, parameter: Tensor, moments: tuple[Tensor, Tensor], counts: Tensor, learning_rate: float) -> None:
@@ -187,7 +187,7 @@ NOT_LEARNED = ("input_mask", "scale")
 
 
 class Networks:
-    """Actors and critics of A agents with their target networks, which are played, and optimisers."""
+    """Actors and critics of A agents with their target networks, which act in rollouts, and optimisers."""
 
     def __init__(self, tensors: Mapping[str, Tensor], learning_rate: float = 0.0) -> None:
         """Build around tensors by name, as `tensors` holds them: they are shared, not copied.

@@ -6,10 +6,10 @@ capital that it takes for that time, in percent of the position's value:
 
     score = gain - price of capital x time        price of capital = rate x share of the capital that is invested
 
-The rate is an agent's. Capital is free in an account with cash for every profitable purchase, and once nothing may be
-bought any more. The stocks with the largest scores above what a purchase costs are bought, and a position is sold once
-its score is below minus what a sale costs. In between nothing is traded (Davis and Norman 1990, "Portfolio selection
-with transaction costs").
+Each agent has a rate of its own. The price rises from 0, where all is cash, to the rate, where all is invested; it is 0
+once nothing may be bought any more. The stocks with the largest scores above what a purchase costs are bought, and a
+position is sold once its score is below minus what a sale costs. In between nothing is traded (Davis and Norman 1990,
+"Portfolio selection with transaction costs").
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STEP_DOWN = 1e-6
 
 @dataclass(frozen=True)
 class Forecasts:
-    """What A actors make of the n stocks of each day: the part of the policy that depends on the day alone."""
+    """Outputs of A actors for the n stocks of each day: the part of the policy that depends on the day alone."""
 
     gain: Tensor
     """(A, days, n) float32 percent that a position gains until it is sold; minus infinity without a bar."""
@@ -122,7 +122,7 @@ def decide(
         cash: (L,) share of the initial capital.
         candidate: (L, n) bool: the stock may be bought.
         target_percent: (L,) sale targets.
-        noise: (L, 1) percent added to all scores, to explore.
+        noise: (L, 1) percent added to the scores of all stocks alike, to explore how much is invested.
     """
     score = score_of(forecasts.gain, forecasts.time, price.float()[:, None]) + noise
     cost, largest = 100 * rules.cost_rate, rules.largest_order

@@ -183,7 +183,7 @@ class ERLTrainer:
         return self.build_champion()
 
     def build_champion(self) -> DDPGAgent:
-        """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.
+        """Return the committee of the elites, tested by its out-of-fold forecasts of the training days.
 
         Its evidence sizes the share of the capital that follows it; the rest holds the basket.
         """
@@ -291,7 +291,7 @@ class ERLTrainer:
         if self.population.updates and (start := self.closed_form) is not None:
             added = played - profits(start)
             result["closed_form"] = agents - float(added.mean())
-            if len(added) > 1:  # windows overlap: there are no more of them than fit side by side
+            if len(added) > 1:  # windows that overlap are dependent: only as many count as fit side by side
                 apart = min(len(added), max(1, span.days // rules.episode_steps))
                 result["added_error"] = float(added.std()) / math.sqrt(apart)
         return result
