@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.market import Market
 from environment.ledger import Bars
-from environment.orders import is_delisted, salvage
+from environment.trading_rules import is_delisted, salvage
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.runs.seeding import named_generator

@@ -26,7 +26,7 @@ from environment.ledger import (
     realised_losses,
     summed,
 )
-from environment.orders import (
+from environment.trading_rules import (
     Orders,
     choose_orders,
     cut_to_cash,

@@ -16,8 +16,8 @@ from data.features.inputs import FeatureInput, ReadFeature, observed_columns
 from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
-from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_rules import Orders
 from utils.config.trader import EnvironmentConfig
 from utils.memory.living import counted
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from data.features.inputs import FeatureInputs
 from data.market import Market
-from models import ddpg, risk
+from models import ddpg, order_size
 from models.ddpg import LOSSES
 from models.evidence import Evidence
 from models.inputs import INPUTS, Float32Array, InputRows, TradeInputs
@@ -68,7 +68,7 @@ class DDPGAgent:
     share: float = 1.0
     """Of the capital that follows it; the rest holds a basket, see `environment.basket`. It decides as if all did."""
     risk: Tensor | None = None
-    """(numbers,) weights of what the risk of orders costs it, see `models.risk`; None: nothing."""
+    """(numbers,) weights of what the risk of orders costs it, see `models.order_size`; None: nothing."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, in deviations of a session's results."""
     losses: dict[str, deque[float]] = field(default_factory=loss_histories)
@@ -195,8 +195,8 @@ class DDPGAgent:
             scores = rows.spread(told, some, -torch.inf)
             gain[0, some], time[0, some] = scores[0], scores[1].clamp(min=0.0)
             if penalty is not None and self.risk is not None:
-                known = risk.numbers_of_days(rows, some, self.inputs.volatility_scale)
-                penalty[0, some] = rows.spread(risk.penalties(known, self.risk.float()), some)
+                known = order_size.numbers_of_days(rows, some, self.inputs.volatility_scale)
+                penalty[0, some] = rows.spread(order_size.penalties(known, self.risk.float()), some)
         return Forecasts(gain, time, penalty)
 
     def mean_outputs(self, seen: Tensor) -> Tensor:

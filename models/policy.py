@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.risk import best_size, utility
+from models.order_size import best_size, utility
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, rank_stocks
 
@@ -37,7 +37,7 @@ class Forecasts:
     time: Tensor
     """(A, days, n) float32 sessions for which it takes capital."""
     penalty: Tensor | None = None
-    """(A, days, n) float32 what the risk of the largest orders costs, see `models.risk`; None: nothing."""
+    """(A, days, n) float32 what the risk of the largest orders costs, see `models.order_size`; None: nothing."""
 
     @classmethod
     def of(cls, gain: Tensor, time: Tensor, tradable: Tensor, penalty: Tensor | None = None) -> Forecasts:

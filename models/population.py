@@ -52,7 +52,7 @@ class Population:
 
         Args:
             unit: percent in a unit of what networks tell.
-            risk: (numbers,) weights of what the risk of orders costs, see `models.risk`.
+            risk: (numbers,) weights of what the risk of orders costs, see `models.order_size`.
         """
         size = evolution.population_size
         self.evolution, self.inputs, self.rules, self.risk = evolution, inputs, rules, risk

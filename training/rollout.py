@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from environment.ledger import EXIT_REASONS, EpisodeSummary
-from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
+from environment.trading_rules import Orders
 from models.ddpg_agent import DDPGAgent
 from models.evolution import ranked
 from models.policy import Decision, Forecasts, decide, invested_share

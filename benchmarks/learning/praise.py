@@ -12,8 +12,8 @@ import torch
 from benchmarks.learning.study import rate_interval
 from data.market import Market
 from data.splits import Span, consecutive_windows
-from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_rules import Orders
 from training.evaluation.baselines import EQUAL, ScoreRule
 from training.evaluation.play import (
     EvaluationSetup,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.ledger import Bars
-from environment.orders import cut_to_cash
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
+from environment.trading_rules import cut_to_cash
 from tests.environment.oracle import Result
 from tests.market_cases import MarketCase, market_cases, random_orders
 from utils.config.trader import EnvironmentConfig

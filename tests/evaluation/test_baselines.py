@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_rules import Orders
 from tests.tiny import FIRST_DAY, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.rollout import play

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.orders import Orders
+from environment.trading_rules import Orders
 from training.evaluation.verdict import Shifted, Verdict, outcome, verdict
 from training.forecasts.skill import known_share
 from utils.config.trader import EnvironmentConfig

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from environment.ledger import Bars
-from environment.orders import Orders
+from environment.trading_rules import Orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules
 from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig

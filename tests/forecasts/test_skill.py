@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from environment.orders import Orders
+from environment.trading_rules import Orders
 from tests.tiny import FIRST_DAY, random_world, tiny_agent, tiny_rules, trending_panel, world_of
 from training.forecasts.skill import (
     agent_scores,

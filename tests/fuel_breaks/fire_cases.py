@@ -11,7 +11,7 @@ from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BoolArray, BurnState, exposure_of
+from environment.fuel_breaks.fire_spread import BoolArray, BurnState, exposure_of
 
 GRASS, LITTER, WATER = 102, 186, 98
 

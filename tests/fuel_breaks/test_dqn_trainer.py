@@ -12,7 +12,7 @@ from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BurnState
+from environment.fuel_breaks.fire_spread import BurnState
 from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.fire_cases import GRASS, WATER, flat_landscape, observe_anew, small_tiles
 from tests.fuel_breaks.run_cases import CPU, run_config, trainer_of, with_learning

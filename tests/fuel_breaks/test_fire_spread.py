@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fires import BurnState, Hazard, draw_scenarios, exposure_of
+from environment.fuel_breaks.fire_spread import BurnState, Hazard, draw_scenarios, exposure_of
 from tests.fuel_breaks.fire_cases import random_landscape, random_mask, small_config
 
 NEIGHBOURS = {0: (-1, 0), 1: (-1, 1), 2: (0, 1), 3: (1, 1), 4: (1, 0), 5: (1, -1), 6: (0, -1), 7: (-1, -1)}

@@ -15,8 +15,8 @@ from torch import Tensor
 from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_rules import Orders
 from training.rollout import Policy, play
 from utils.errors import DataError
 from utils.spaces import (

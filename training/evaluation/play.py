@@ -14,9 +14,9 @@ from torch import Tensor
 
 from data.market import Market
 from environment.basket import Basket, BasketAccount
-from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment, trade_ledger
+from environment.trading_rules import Orders
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from training.evaluation.baselines import (

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from environment.ledger import Bars
-from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_rules import Orders
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, TARGET_PERCENTS
 

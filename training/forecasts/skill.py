@@ -9,7 +9,7 @@ import torch
 from scipy.stats import rankdata
 
 from environment.ledger import Bars
-from environment.orders import Orders
+from environment.trading_rules import Orders
 from models.policy import Forecasts, score_of
 from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
-from models import risk
+from models import order_size
 from models.evidence import Bet, Evidence
 from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import TIME_UNIT, ActorCritic
@@ -95,8 +95,8 @@ class TrainingDays:
                     scores = rows.spread(networks.score(agent, fold, seen), days, -torch.inf)
                     gain[place, days], time[place, days] = scores[0], scores[1].clamp(min=0.0)
                 if penalty is not None and self.risk is not None:
-                    known = risk.numbers_of_days(rows, days, self.inputs.volatility_scale)
-                    penalty[:, days] = rows.spread(risk.penalties(known, self.risk[fold].to(known)), days)
+                    known = order_size.numbers_of_days(rows, days, self.inputs.volatility_scale)
+                    penalty[:, days] = rows.spread(order_size.penalties(known, self.risk[fold].to(known)), days)
         return Forecasts(gain, time, penalty)
 
     def closed_form(self) -> Tensor:
@@ -174,15 +174,15 @@ def _likeness(scores: Float64Array, known: BoolArray) -> float:
 
 
 def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
-    """Fit what the risk of orders costs by least squares, (folds + 1, numbers), see `models.risk`: half the aversion
-    times the squared results of orders."""
+    """Fit what the risk of orders costs by least squares, (folds + 1, numbers), see `models.order_size`: half the
+    aversion times the squared results of orders."""
     samples, rows = days.samples, days.samples.x
     scale = days.inputs.volatility_scale
-    numbers = torch.cat([risk.numbers_of_days(rows, some, scale) for some in rows.blocks()]).double()
+    numbers = torch.cat([order_size.numbers_of_days(rows, some, scale) for some in rows.blocks()]).double()
     results = torch.from_numpy(samples.results[-1:, rows.days]).to(rows.own.device)
     result = rows.compact(results, rows.days).double()[0]
     day = torch.arange(rows.days.start, rows.days.stop).repeat_interleave(rows.counts.cpu())
-    weights = result.new_zeros(len(samples.folds) + 1, risk.NUMBERS)
+    weights = result.new_zeros(len(samples.folds) + 1, order_size.NUMBERS)
     for row, learned in zip(weights, [*(fitted for fitted, _ in samples.folds), samples.train_days], strict=True):
         used = torch.from_numpy(learned)[day].to(result.device) & result.isfinite()
         cost, known = 0.5 * risk_aversion * result[used].square(), numbers[used]

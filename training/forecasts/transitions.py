@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from environment.ledger import Bars
-from environment.orders import is_delisted, salvage
+from environment.trading_rules import is_delisted, salvage
 from models.inputs import InputRows, TradeInputs
 from models.policy import invested_share
 from models.replay_buffer import Batch, Transitions

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from data.fuel_breaks.landscape import Float64Array, Tile
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BoolArray, Int64Array
+from environment.fuel_breaks.fire_spread import BoolArray, Int64Array
 from models.fuel_breaks.q_network import SYMMETRIES
 from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.fuel_breaks.landscape import Float64Array, Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import BoolArray, BurnState, Int64Array
+from environment.fuel_breaks.fire_spread import BoolArray, BurnState, Int64Array
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
 

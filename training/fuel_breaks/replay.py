@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data.fuel_breaks.landscape import Float64Array
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fires import Exposure
+from environment.fuel_breaks.fire_spread import Exposure
 from utils.memory.living import counted
 from utils.tensor_ring import TensorRing
 

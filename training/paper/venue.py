@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from data.market import Market, span_of
-from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
+from environment.trading_rules import Orders
 from training.signals.broker_orders import Side, order_id
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ProgramError

@@ -13,7 +13,7 @@ from torch import Tensor
 from data.features.nine import CLOSE, HIGH, LOW
 from data.market import Market
 from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, lines_of, possible_orders, resolve_days
-from environment import orders
+from environment import trading_rules
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -50,7 +50,7 @@ class Holding:
 
     @property
     def target_price(self) -> float:
-        return orders.target_price(self.entry_price, self.target_percent)
+        return trading_rules.target_price(self.entry_price, self.target_percent)
 
     @property
     def sessions_held(self) -> int:
@@ -80,7 +80,7 @@ class Holding:
 
     def stop_price(self, rules: EnvironmentConfig) -> float | None:
         """Return the price of its stop, if the rules have one."""
-        return orders.stop_price(self.entry_price, rules.stop_percent) if rules.stop_percent > 0 else None
+        return trading_rules.stop_price(self.entry_price, rules.stop_percent) if rules.stop_percent > 0 else None
 
     def stop_day(self, rules: EnvironmentConfig) -> int | None:
         """Return the first session up to the close whose low reached the stop."""
@@ -91,7 +91,7 @@ class Holding:
     def is_due(self, rules: EnvironmentConfig) -> bool:
         """Return whether the position is sold at the next close at the latest."""
         is_over = self.sessions_held >= rules.longest_holding - 1 or self.stop_day(rules) is not None
-        return is_over or bool(orders.is_delisted(torch.tensor(self.days_without_bar), rules))
+        return is_over or bool(trading_rules.is_delisted(torch.tensor(self.days_without_bar), rules))
 
 
 def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = ()) -> list[Holding]:
@@ -178,4 +178,4 @@ def position_features(holdings: Sequence[Holding], rules: EnvironmentConfig) -> 
     """Describe the positions as the environment observes them at the close: (K, 6) float32."""
     names = ("sessions_held", "entry_price", "last_price", "target_price", "value", "days_without_bar")
     columns = torch.tensor([[getattr(holding, name) for holding in holdings] for name in names], dtype=torch.float64)
-    return orders.position_features(rules, **dict(zip(names, columns, strict=True)))
+    return trading_rules.position_features(rules, **dict(zip(names, columns, strict=True)))

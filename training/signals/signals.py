@@ -10,11 +10,11 @@ from torch import Tensor
 
 from data.features.nine import CLOSE, HIGH, OPEN
 from data.market import Market
-from environment import orders as order_rules
+from environment import trading_rules
 from environment.basket import Basket
 from environment.ledger import Bars
-from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_rules import Orders
 from models.ddpg_agent import DDPGAgent
 from training.features.importance import moved_by
 from training.signals.basket import BasketOrders, basket_orders
@@ -140,7 +140,7 @@ def ordered(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Mark
                 expected_percent=forecast,
                 close=price,
                 target_percent=target,
-                target_price=order_rules.target_price(price, target),
+                target_price=trading_rules.target_price(price, target),
                 latest_exit=session_date(market, entry_day + rules.longest_holding - 1),
             )
             decided.append(order)

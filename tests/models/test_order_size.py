@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.learning.study import study_config
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from models import risk
+from models import order_size
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts, decide
 from tests.tiny import seeded
@@ -33,7 +33,7 @@ GRID = torch.linspace(0, 1, 20_001, dtype=torch.float64)
 def test_utility_is_the_largest_that_any_size_gives(expected: float, penalty: float) -> None:
     pair = torch.tensor(expected), torch.tensor(penalty)
     best = float((GRID * expected - GRID.square() * penalty).max())
-    assert float(risk.utility(*pair)) == pytest.approx(best if expected > 0 else expected, abs=1e-5)
+    assert float(order_size.utility(*pair)) == pytest.approx(best if expected > 0 else expected, abs=1e-5)
 
 
 @given(st.integers(0, 2**32), st.sampled_from((4.0, 10.0)))
