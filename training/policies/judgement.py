@@ -132,7 +132,7 @@ def judge(
 
     Args:
         policies: by name; see `account_of` for what they may be.
-        variants: of a policy that were tried on these days, for which the verdict allows.
+        variants: of a policy that were tried on these days, for which the verdict allows; at least those judged here.
         judging: number of random selections, baselines and benchmark; default: the market's settings.
         spend_look: allow the holdout, a look at which is recorded in the ledger of `runs_dir`.
 
@@ -146,6 +146,7 @@ def judge(
     judging = judging or config.evaluation
     env = Portfolio.on(market.market, config.env, market.device)
     basket = market.run.basket if market.run else None
+    tried = max(variants, len(policies))
     stage = stage_of(market.market, market.planted_scores, env, days, judging, basket, is_continuous=is_continuous)
     if taken := {*policies} & {CHAMPION, RANDOM, BASKET, EQUAL, HOLD, EQUAL_RISK, BENCHMARK, *stage.rules}:
         raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
@@ -153,7 +154,7 @@ def judge(
     evaluations = {}
     for name, played in _played(market, stage, accounts, judging.random_pickers):
         label, is_code = f"{name}-{_digest(accounts[name])}", has_code(policies[name])
-        one = Evaluation(label, split, config, market.market, played, variants, command, has_code=is_code)
+        one = Evaluation(label, split, config, market.market, played, tried, command, has_code=is_code)
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = entered(one, Path(runs_dir))
