@@ -160,7 +160,7 @@ def test_positions_are_sold_at_the_open_where_the_agents_say_so(tmp_path: Path, 
 
 
 def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:
-    """An order that nobody gave, at the close of a session that no step saw in time."""
+    """An order that is not in the journal, at the close of a session that no step saw in time."""
     walk = Walk(tmp_path, keeper())
     for day in (START, START + 2, START + 3):
         walk.step(day)

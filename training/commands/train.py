@@ -191,8 +191,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     write_evaluation(evaluation, run.path)
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
-    if run.tracker is not None:
-        run.tracker.keep((REPORT, SUMMARY), trainer.champion.save)
+    run.tracker.keep((REPORT, SUMMARY), trainer.champion.save)
     whole, brief = result_block(evaluation, _note(config), run.path, generation_name(trainer.generation))
     logger.info("%s", whole, extra={"terminal": brief})
     return summary

@@ -119,8 +119,8 @@ def known_market(
             multiplied = kept[: change.bars or len(kept)]
             after = rows[multiplied[-1]].key if multiplied else record.known_to
             until = since if as_before else dates[-1]
-            closes = before[np.isfinite(before[:, 1]), 1][: len(multiplied)]
-            close = float(closes[-1]) if len(closes) else math.nan
+            closes = before[: len(multiplied), 1]
+            close = float([math.nan, *closes[np.isfinite(closes)]][-1])
             candidates = [one for one in named if one.ticker == ticker and after < one.date <= until]
             for event in _events(ticker, since, ratio, _explaining(candidates, ratio, close)):
                 changes.append(event)

@@ -51,9 +51,7 @@ def _render(account: Account, played: Backtest) -> str:
     )
     expected = account.whole(played.equity, played.basket)
     curves = {"account": equity, "backtest": expected, ALL_ORDERS: agents, BASKET: basket}
-    parts = {"follows the agents": f"{account.decider.share:.0%}"}
-    if who == "policy":  # all of the capital follows it
-        del parts["follows the agents"]
+    share = {} if who == "policy" else {"follows the agents": f"{account.decider.share:.0%}"}
     if np.array_equal(agents, equity):  # all of the capital follows whoever decides
         del curves[ALL_ORDERS], curves[BASKET]
     percent = {name: 100 * (curve / curve[0] - 1) for name, curve in curves.items() if curve[0] > 0}
@@ -69,7 +67,7 @@ def _render(account: Account, played: Backtest) -> str:
             "calendar": opening["calendar"],
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(equity[-1], 2),
-            **parts,
+            **share,
             "head of the journal": journal.last.hash,
         },
         state=f"No new orders: {reason}" if (reason := journal.stop_reason()) else "The account takes orders",

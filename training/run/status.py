@@ -33,8 +33,7 @@ def opening_line(config: Config, device: object, path: Path) -> str:
     """Return the first line of a run: what it trains, where, and where its results go."""
     return (
         f"ERL trader {VERSION.rpartition('.')[0]}, run {path}: {config.generations} generations of "
-        f"{config.evolution.population_size} agents, "
-        f"{config.profile} profile, seed {config.seed}, on {device}"
+        f"{config.evolution.population_size} agents, {config.profile} profile, seed {config.seed}, on {device}"
     )
 
 

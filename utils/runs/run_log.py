@@ -40,7 +40,7 @@ class RunLog:
         self.path = path
         self._purge_step: int | None = None
         self._events: SummaryWriter | None = None
-        self.tracker: Tracker | None = None
+        self.tracker = Tracker("none", path, {})
         """Listens where TensorBoard's writer does."""
 
     @classmethod
@@ -130,8 +130,7 @@ class RunLog:
             name: value for name, value in flatten(plain, separator="/").items() if isinstance(value, int | float)
         }
         self._write_events(numbers, record["generation"])
-        if self.tracker is not None:
-            self.tracker.log(numbers, record["generation"])
+        self.tracker.log(numbers, record["generation"])
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records of metrics.jsonl, without a torn last line. Raises ConfigError if another is damaged."""
@@ -166,8 +165,7 @@ class RunLog:
         """Flush and close the TensorBoard events, and end the run at the tracker."""
         if self._events is not None:
             self._events.close()
-        if self.tracker is not None:
-            self.tracker.close()
+        self.tracker.close()
 
     def _write_events(self, numbers: Mapping[str, float], generation: int) -> None:
         if self._events is None:
