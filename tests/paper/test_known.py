@@ -16,7 +16,7 @@ from data.market import Market
 from data.readjustment import price_step, readjustment
 from data.record import record_market
 from tests.paper.cases import MARKET, START, Walk, keeper
-from training.paper.account import Held
+from training.paper.account import Account, Held
 from training.paper.backtest import backtest
 from training.paper.known import under_known_names, units
 from training.paper.report import parity_sentence
@@ -125,6 +125,26 @@ def test_events_that_a_vendor_names_are_told_apart(tmp_path: Path, plain: Walk, 
     for day in (*range(START, first), *range(newest, LAST + 1)):
         calm.step(day)
     np.testing.assert_allclose(equities(walk), equities(calm), rtol=0, atol=0.005)
+
+
+def test_the_close_before_an_event_is_one_that_it_multiplied(
+    tmp_path: Path, plain: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stock that was halted before a dividend, which the vendor names late, and which fell by half on its day."""
+    monkeypatch.setattr(Account, "_check", lambda *_: None)  # which would ask about the fall
+    day, dates = START + 4, MARKET.dates.astype("M8[D]").astype(str)
+    ticker, array = held_on(plain, day), MARKET.data_array.copy()
+    column = MARKET.tickers.index(ticker)
+    array[START + 1 : day - 1, column] = np.nan
+    array[day:, column, list(PRICES)] *= np.float32(0.4)
+    market = dataclasses.replace(MARKET, data_array=array)
+    raw, before = (scaled(market, ticker, until, 1 / 0.85) for until in (day, len(dates)))
+    named = [Event(ticker, dates[day], "dividend", 0.15 * float(before.data_array[day - 1, column, CLOSE]), dates[day])]
+    walk = Walk(tmp_path, AGENT, market=before, record=record_market(before, START), named=named)
+    for today in range(START, day + 3):
+        walk.market = before if today < day else raw if today < day + 2 else market
+        walk.step(today)
+    assert [row[1] for row in walk.rows() if row[0] == "event"] == [f"{ticker} {dates[day]} dividend"]
 
 
 def test_shares_are_shown_in_todays_units(tmp_path: Path, plain: Walk) -> None:
