@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ _HASH_CHARACTERS = 16
 _BLOCK = 64
 """Columns that are copied at once."""
 _SEAL = "sha256"
+_BEGAN = {"run": "was trained on", "account": "began with"}
+"""What the owner of a record did with its market."""
 _FINGERPRINT_BARS = 252
 _FINGERPRINT_TICKERS = 8
 _QUARTER = 63
@@ -102,18 +104,21 @@ def _seal(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def pin_market(market: Market, record: MarketRecord, *, allow_changes: bool = False) -> Market:
+def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "account"] = "run") -> Market:
     """Return the market of the run, with its tickers, splits and normalisation, on data that may be longer now.
 
     Tickers unknown to the run are dropped with a warning, and so are days on which only those traded. Prices that were
     only adjusted again, for a dividend or a split, count as the same.
 
+    Args:
+        owner: of the record, in messages; of an account recorded prices may differ otherwise too.
+
     Raises:
-        DataError: a ticker or day of the run is missing, or recorded prices differ and may not.
+        DataError: a ticker or day of the record is missing, or recorded prices differ and may not.
     """
-    market = _known_columns(market, record)
-    splits = Splits(**{name: _span(market, *dates) for name, dates in record.splits.items()})
-    ratios = {} if allow_changes else past_ratios(market, record)
+    market = _known_columns(market, record, owner)
+    splits = Splits(**{name: _span(market, owner, *dates) for name, dates in record.splits.items()})
+    ratios = {} if owner == "account" else past_ratios(market, record)
     if changed := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = ", ".join(["prices", *record.columns])
         raise DataError(
@@ -232,20 +237,20 @@ def split_market(market: Market, splits: Splits) -> Market:
     return dataclasses.replace(market, splits=splits, stats=stats)
 
 
-def _known_columns(market: Market, record: MarketRecord) -> Market:
+def _known_columns(market: Market, record: MarketRecord, owner: str) -> Market:
     """Return the market with the run's columns and tickers only, in the run's order."""
-    market = _known_features(market, record)
+    market = _known_features(market, record, owner)
     if market.tickers == record.tickers:
         return market
     column = {ticker: index for index, ticker in enumerate(market.tickers)}
     gone = [ticker for ticker in record.tickers if ticker not in column]
     if gone:
         raise DataError(
-            f"expected the {len(record.tickers)} tickers that the run was trained on, got data without "
+            f"expected the {len(record.tickers)} tickers that the {owner} {_BEGAN[owner]}, got data without "
             f"{_listed(gone)}; give the file that has them, or `paper rename` what an account knows by another name"
         )
     new = sorted(set(market.tickers) - set(record.tickers))
-    logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))
+    logger.warning("%d tickers that the %s does not know are left out: %s", len(new), owner, _listed(new))
     columns = [column[ticker] for ticker in record.tickers]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
     known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)
@@ -253,18 +258,18 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
     return dataclasses.replace(chosen, dates=market.dates[known], tickers=list(record.tickers))
 
 
-def _known_features(market: Market, record: MarketRecord) -> Market:
+def _known_features(market: Market, record: MarketRecord, owner: str) -> Market:
     """Return the market with the run's further columns only."""
     if market.own_features != record.own_features:
         raise DataError(
-            "expected the file of own features (--features) with which the run was trained, got another one; restore "
-            "it, or train anew"
+            f"expected the file of own features (--features) that the {owner} {_BEGAN[owner]}, got another one; "
+            "restore it, or begin anew"
         )
     gone = sorted(set(record.columns) - {*_column_names(market)})
     if gone:
-        raise DataError(f"expected the columns that the run was trained on, got data without {_listed(gone)}")
+        raise DataError(f"expected the columns that the {owner} {_BEGAN[owner]}, got data without {_listed(gone)}")
     if new := sorted(market.columns.keys() - set(record.columns)):
-        logger.warning("%d columns that the run does not know are left out: %s", len(new), _listed(new))
+        logger.warning("%d columns that the %s does not know are left out: %s", len(new), owner, _listed(new))
     return dataclasses.replace(
         market,
         volume=market.volume if VOLUME in record.columns else None,
@@ -281,12 +286,12 @@ def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(data_array[:, :, PRICES[0]]).any(axis=1))
 
 
-def _span(market: Market, first: str, last: str) -> Span:
+def _span(market: Market, owner: str, first: str, last: str) -> Span:
     days = np.array([first, last], dtype="datetime64[D]")
     places = np.searchsorted(market.dates, days)
     if places[1] >= len(market.dates) or (market.dates[places] != days).any():
         raise DataError(
-            f"expected the days {first} to {last}, which the run knew, got data from {market.dates[0]} to "
+            f"expected the days {first} to {last}, which the {owner} knew, got data from {market.dates[0]} to "
             f"{market.dates[-1]}; give the file that has them"
         )
     return Span(int(places[0]), int(places[1]))

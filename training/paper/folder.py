@@ -122,7 +122,7 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     decider, config = load_decider(path, opening), from_dict(opening["settings"], Config)
     record, market = read_market_record(path), load_market(dataclasses.replace(config, investable=None))[0]
     renamed = names(journal)
-    market = pin_market(under_known_names(market, renamed), record, allow_changes=True)
+    market = pin_market(under_known_names(market, renamed), record, owner="account")
     known = {new: first for first, new in renamed.items()}
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
     market, changes = known_market(market, record, journal, named)
