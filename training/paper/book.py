@@ -141,18 +141,19 @@ class Book:
         days = map(self.day_of, self.journal.of("intent"))
         return {order.id: order for day in days for order in self.intended(day)}
 
-    def noted(self, day: int) -> list[dict[str, Any]]:
-        """Return the dividends and splits that were noted since the session before a day."""
+    def events(self, day: int) -> list[tuple[dict[str, Any], str]]:
+        """Return the dividends and splits, each with the session before a day by which it was noted; empty: since."""
         before = self.journal.of("session")[self.date(day - 1)]
-        return [event.body for event in self.journal.of("event").values() if event.number > before.number]
+        events = self.journal.of("event").values()
+        return [(event.body, before.key if event.number < before.number else "") for event in events]
 
     def expected(self, day: int, fills: Sequence[Fill]) -> tuple[dict[str, float], dict[str, float], float]:
         """Return what a session's fills make of the close before: shares of agents and basket, and the agents' cash."""
-        before, ids = self.journal.of("session")[self.date(day - 1)], self.known_orders
-        agents, basket, cash = (before.body[name] for name in ("positions", "basket_positions", "cash"))
+        before, ids = self.session(day - 1), self.known_orders
+        agents, basket, cash = (before[name] for name in ("positions", "basket_positions", "cash"))
         agents, basket = dict(agents), dict(basket)
-        for event in self.journal.of("event").values():  # a dividend is paid in cash
-            body, today, known = event.body, self.date(day), before.key if event.number < before.number else ""
+        today = self.date(day)
+        for body, known in self.events(day):  # a dividend is paid in cash
             is_late = not known and body["since"] < today  # of a split noted late the venue had new shares
             if known < body["since"] <= today and (body["kind"] == "dividend" or is_late):
                 for part in (agents, basket):

@@ -4,6 +4,7 @@ import logging
 import shlex
 import shutil
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +21,19 @@ from utils.runs.durable import new_directory
 
 REPLAY = "replay"
 """Folder of the account that walks the sessions, within that of the account that it is a copy of."""
+_SHOWN = 3
+"""Doubts that are told."""
 
 
 def replay(account: Account, first: str | None, last: str | None, *, spends_look: bool) -> str:
     """Walk sessions, by default the validation days, and compare the account with its backtest.
 
-    The account is read from its journal anew for each session, as by `paper step`. A look at the holdout is entered
-    into the ledger of the folder of runs before anything is walked.
+    Each session is a step of an account that knows its journal only, as by `paper step`; what is compared is read from
+    the disk. What a live account would ask a person about is taken as it is, as the backtest takes it, and told. A look
+    at the holdout is entered into the ledger of the folder of runs before anything is walked.
 
     Returns:
-        The sessions and returns, the result of the comparison, and the path of the page.
+        The sessions and returns, what was doubtful, the result of the comparison, and the path of the page.
 
     Raises:
         ConfigError: there are no such sessions, or they are of the holdout, whose look was not to be spent.
@@ -50,14 +54,13 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         for name in (account.decider.file, MARKET):
             shutil.copy2(account.path / name, fresh / name)
         Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
+    changes: dict[str, Any] = {"path": folder, "changes": (), "level": logging.DEBUG, "is_replay": True}
     with Journal(folder / JOURNAL) as journal:
-        venue = account.on(days[-1], path=folder, journal=journal, changes=()).new_venue()
-    for day in progress(days, "replay", "session"):
-        with Journal(folder / JOURNAL) as journal:
-            today = account.on(day, path=folder, journal=journal, changes=(), level=logging.DEBUG, embedded=venue)
-            today.step()
+        venue = account.on(days[-1], journal=journal, **changes).new_venue()
+        for day in progress(days, "replay", "session"):
+            account.on(day, journal=journal, embedded=venue, **changes).step()
     with Journal(folder / JOURNAL) as journal:
-        today = account.on(days[-1], path=folder, journal=journal, changes=())
+        today = account.on(days[-1], journal=journal, **changes)
         played = backtest(today)
         sessions = journal.of("session").values()
         filled = sum(len(row.body["fills"]) for row in sessions)
@@ -66,9 +69,18 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         earned = "".join(f"{words} {end[name] / begin[name] - 1:+.2%}" for words, name in parts.items())
         return (
             f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}:{earned}; {filled} fills\n"
+            f"{_doubts(journal)}"
             f"{parity_sentence(today, played)}\n"
             f"written to {write_report(today, played)}"
         )
+
+
+def _doubts(journal: Journal) -> str:
+    """Say in a line what a live account would have asked about; empty where it would not have."""
+    texts = [row.body["text"] for row in journal.of("hold").values()]
+    others = f"; and {len(texts) - _SHOWN} more on the page" if len(texts) > _SHOWN else ""
+    asked = f"data taken as they are where a live account asks ({len(texts)}): expected "
+    return f"{asked}{'; '.join(texts[:_SHOWN])}{others}\n" if texts else ""
 
 
 def _enter(account: Account, first: str, last: str) -> None:
