@@ -1,8 +1,10 @@
 """An account of a policy that is not a run's champion: as judged, from its opening to its page."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -41,6 +43,13 @@ def leaky(bars):
 
 def cash(bars):
     return bars.close * 0 - 1
+
+
+def spread(bars):
+    return bars.close * 0 + 0.2
+
+
+spread.returns = "weights"
 
 
 class Actor:
@@ -130,6 +139,67 @@ def test_a_replay_is_its_backtest_and_what_evaluate_says(home: Path, capsys: pyt
     assert [row.body["whole"] for row in sessions.values()] == pytest.approx(equity.tolist(), rel=1e-12)
     bought = [fill for row in sessions.values() for fill in row.body["fills"] if fill["side"] == "buy"]
     assert len(bought) == len(judged.trades) > 10
+
+
+def test_a_replay_takes_what_a_live_account_asks_about(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Few bars on one day, those of the day before on another: told in a line, and equal to the backtest."""
+    few, again = DATES[220], DATES[230]
+    rows = FRAME[(FRAME["date"] != few) | FRAME["ticker"].isin(["T0", "T1"])]
+    repeated = rows[rows["date"] == DATES[229]].assign(date=again)
+    pd.concat([rows[rows["date"] != again], repeated]).sort_values("date").to_parquet(home / "prices.parquet")
+    assert open_it(home, "own", "mine.py:reversal") == 0
+    days = ["--from", str(DATES[210])[:10], "--to", str(DATES[235])[:10]]
+    capsys.readouterr()
+    assert paper(home, "replay", "own", *days) == 0
+    _, doubts, parity, _ = capsys.readouterr().out.splitlines()
+    assert doubts == (
+        f"data taken as they are where a live account asks (2): expected some 5 bars on {str(few)[:10]} as on the "
+        f"session before, got 2; new bars on {str(again)[:10]}, got those of the day before for 5"
+    )
+    assert "equal bit for bit on 26 sessions" in parity
+
+
+def test_a_replay_reads_its_journal_once_and_leaves_what_it_walked(home: Path) -> None:
+    """The sessions before a step that is cut short are on the disk, as in the journal of a whole replay."""
+    assert open_it(home, "own", "mine.py:reversal") == 0
+    path, real, steps = home / "runs" / "own" / "replay" / JOURNAL, Account.step, itertools.count()
+
+    def stepped(account: Account) -> bool:
+        if next(steps) == 7:
+            raise KeyboardInterrupt
+        return real(account)
+
+    with mock.patch.object(Account, "step", stepped):
+        assert paper(home, "replay", "own") == 130
+    with Journal(path) as journal:
+        assert len(journal.of("session")) == 7
+        walked = [row.hash for kind in ("session", "intent") for row in journal.of(kind).values()]
+    with mock.patch.object(Journal, "__init__", autospec=True, side_effect=Journal.__init__) as read:
+        assert paper(home, "replay", "own") == 0
+    assert [call.args[1] for call in read.mock_calls].count(path) == 2  # to walk, and to compare what is on the disk
+    with Journal(path) as journal:
+        assert journal.hashes >= {*walked}
+
+
+def test_an_account_says_that_its_limit_keeps_it_from_its_weights(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the opening and in each step that brings something."""
+    said = "spread: of up to 5 purchases a day env.max-new-positions-per-day takes 1"
+    assert open_it(home, "own", "mine.py:spread") == 0 and said in capsys.readouterr().err
+    assert paper(home, "step", "own") == 0 and said in capsys.readouterr().err
+    assert paper(home, "step", "own") == 0 and said not in capsys.readouterr().err
+    (home / "tiny.toml").write_text(TINY.replace("[env]", "[env]\nmax_new_positions_per_day = 5"))
+    assert open_it(home, "other", "mine.py:spread") == 0 and said not in capsys.readouterr().err
+
+
+def test_data_that_lack_a_ticker_are_refused_by_the_word_for_an_account(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert open_it(home, "own", "mine.py:reversal") == 0
+    FRAME[FRAME["ticker"] != "T2"].to_parquet(home / "prices.parquet")
+    assert paper(home, "step", "own") == 2
+    assert "expected the 5 tickers that the account began with, got data without T2" in capsys.readouterr().err
 
 
 def test_it_goes_on_by_the_source_of_its_opening(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

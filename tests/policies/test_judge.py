@@ -161,6 +161,21 @@ def test_weights_are_bought_as_they_are_and_sold_at_zero(market: TradedMarket) -
     assert len(sold) and set(pd.to_datetime(sold["exit_date"]).dt.day_of_week) == {4}, "decided on Thursday"
 
 
+def spread(bars: WideBars) -> pd.DataFrame:
+    """Return equal weights in all stocks, but for every tenth day."""
+    return bars.close * 0 + 0.1 * (np.arange(len(bars.close)) % 10 > 0)[:, None]
+
+
+def test_weights_in_more_stocks_than_an_account_buys_are_told(
+    market: TradedMarket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not those in single stocks, nor of scores, the best of which are meant."""
+    spread.returns = weights.returns = "weights"  # type: ignore[attr-defined]
+    judge(market, {"spread": spread, "weights": weights, "scores": lambda bars: spread(bars)}, judging=QUICK)
+    (said,) = (record.getMessage() for record in caplog.records if "max-new-positions-per-day" in record.getMessage())
+    assert said.startswith("spread: of up to 6 purchases a day env.max-new-positions-per-day takes 1, ")
+
+
 def test_variants_cost_evidence(market: TradedMarket) -> None:
     one, many = (
         judge(market, {"code": short_drift}, judging=QUICK, variants=count).evaluations["code"] for count in (1, 40)

@@ -76,6 +76,7 @@ def _decider(arguments: PaperOpenArguments) -> tuple[Decider, Market, Config, st
     loaded = load_market(arguments.data, arguments.config)
     market, rules = loaded.market, loaded.config.env
     policy = OwnPolicy.of_file(arguments.policy, market, rules, tuning_windows(market, Portfolio.on(market, rules)))
+    policy.warn_of_limit(market, rules)
     return policy, market, loaded.config, f"policy {policy.name}, of which it keeps a copy in {policy.file},"
 
 
@@ -95,6 +96,8 @@ def run_step(arguments: PaperStepArguments) -> None:
         is_new = account.step(datetime.now(UTC) if arguments.date is None else None)
         if not is_current(account):
             write_report(account, backtest(account))
+        if is_new and isinstance(account.decider, OwnPolicy):
+            account.decider.warn_of_limit(account.market, account.config.env)
         if not is_new:
             logger.info("%s is in the account already: nothing to do", account.book.date(-1))
         _show(journal)

@@ -20,7 +20,7 @@ from training.evaluation.baselines import RULE_NUMBERS, ScoreRule, score_policy
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import EvaluationSetup, account_by, play_agent
 from training.policies.read import read_policy
-from training.policies.score_rule import require_wanted, rule_of, rule_of_function, told
+from training.policies.score_rule import limited, require_wanted, rule_of, rule_of_function, told
 from training.rollout import step_by
 from training.signals.holdings import Holding
 from training.signals.signals import Order, account_at, decide, ordered
@@ -153,6 +153,11 @@ class OwnPolicy:
         leaves = portfolio.bars.tradable[0].numpy()[stocks] & (held < rule.keep_above) & (rules.exits == "daily")
         sales = [holding.ticker for holding, is_sold in zip(holdings, leaves, strict=True) if is_sold]
         return ordered(portfolio, orders, torch.full_like(orders.coefficient, torch.nan), market, day), sales
+
+    def warn_of_limit(self, market: Market, rules: EnvironmentConfig) -> None:
+        """Say where an account cannot follow its weights, see `limited`."""
+        if said := limited(self.name, self._rule(market, rules), rules.max_new_positions_per_day):
+            logger.warning("%s", said)
 
     def play(self, setup: EvaluationSetup, market: Market) -> tuple[EquityCurves, Sequence[dict[str, Any]]]:
         """Play the policy by its values of all days at once, which must be those of each day by itself."""

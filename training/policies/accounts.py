@@ -13,7 +13,7 @@ from environment.trading_env import Observation, TradingEnvironment, windows_fro
 from training.evaluation.baselines import score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.evaluation.stage import Stage
-from training.policies.score_rule import require_wanted, rule_of, told
+from training.policies.score_rule import limited, require_wanted, rule_of, told
 from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.errors import DataError, first_line
@@ -47,6 +47,8 @@ def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
     act = score_policy(setup.env, rule, setup.judged)
     account = account_by(setup, lambda step: step_by(setup.env, act, step), judged.astype(np.float64))
     logger.info("%s; %d trades on these days", told(name, rule), len(account.trades))
+    if said := limited(name, rule, setup.env.orders_per_day, setup.judged):
+        logger.warning("%s", said)
     return account
 
 

@@ -18,6 +18,8 @@ from utils.errors import DataError
 
 WEIGHTS = "weights"
 """Value of a function's attribute `returns` that makes its frame one of target weights."""
+_OFTEN = 0.1
+"""Share of the days with new positions on which there must be more than an account buys for it to be told."""
 
 
 def rule_of(name: str, policy: Any, market: Market, env: Portfolio, tuning: Tensor) -> ScoreRule:
@@ -72,6 +74,22 @@ def require_wanted(name: str, scores: NDArray[Any], dates: NDArray[np.datetime64
             f"{np.isfinite(scores).sum():,} scores, none above 0; give scores of these days around 0, such as ranks "
             "less their median"
         )
+
+
+def limited(name: str, rule: ScoreRule, limit: int, days: slice = slice(None)) -> str:
+    """Say that an account cannot follow weights which often ask for more new positions on a day than its limit.
+
+    Empty where it can, and of scores, the largest of which are meant.
+    """
+    new = (np.diff((rule.scores[days] > 0).astype(np.int8), axis=0, prepend=0) > 0).sum(axis=1)
+    if rule.sizes is None or (new > limit).sum() <= _OFTEN * (new > 0).sum():
+        return ""
+    return f"{name}: {taken(new.max(), limit)}, the others on later days"
+
+
+def taken(purchases: int, limit: int) -> str:
+    """Say how many of a day's purchases an account takes."""
+    return f"of up to {purchases} purchases a day env.max-new-positions-per-day takes {limit}"
 
 
 def told(name: str, rule: ScoreRule) -> str:
