@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data.events import Event
 from data.market import Market
 from data.record import MarketRecord, record_market
@@ -28,6 +30,13 @@ START = 20
 def agent_of(seed: int, rules: EnvironmentConfig = TINY_RULES, market: Market = MARKET) -> DDPGAgent:
     """An agent that finds something to buy and something to sell on many days; every second one is a committee."""
     return tiny_agent(market, rules=rules, target=10.0 + seed % 40, members=1 + seed % 2, seed=seed)
+
+
+def multiplied(market: Market, ticker: str, days: slice | int, factor: float, features: Any = slice(None)) -> Market:
+    """A market in which a ticker's values on some days are multiplied; by NaN: without its bars."""
+    array = market.data_array.copy()
+    array[days, market.tickers.index(ticker), features] *= np.float32(factor)
+    return dataclasses.replace(market, data_array=array)
 
 
 class Keeper(DDPGAgent):
@@ -88,10 +97,27 @@ class Walk:
         whole = Account(self.folder, journal, config, decider, market, self.calendar, self.broker, changes)
         return whole.on(day)
 
-    def step(self, day: int, **options: Any) -> bool:
-        """Step at the close of a day."""
+    def at(self, day: int) -> Account:
+        """The account after a session, to be read."""
         with self.journal() as journal:
-            return self.account(journal, day).step(**options)
+            return self.account(journal, day)
+
+    def step(self, *days: int, **options: Any) -> bool:
+        """Step at the closes of days; tell whether the last one was new."""
+        for day in days:
+            with self.journal() as journal:
+                is_new = self.account(journal, day).step(**options)
+        return is_new
+
+    def go(self) -> None:
+        """Accept what was held or doubted."""
+        with self.journal() as journal:
+            journal.append("go", str(journal.last.number), {})
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """What the rows of a kind say."""
+        with self.journal() as journal:
+            return [row.body for row in journal.of(kind).values()]
 
     def rows(self) -> list[tuple[str, str, Any, str]]:
         """All rows, in their order."""

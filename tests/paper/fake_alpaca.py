@@ -3,17 +3,24 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
+
+from data.features.nine import OPEN
+from tests.paper.cases import Walk
+from training.paper.alpaca import AlpacaVenue
+from training.signals.broker_orders import alpaca_symbol
+
+SECONDS_LATE = 0.3
 
 
 class FakeAlpaca:
-    """An account whose orders are filled when `fill` is called."""
+    """An account whose orders are filled when `fill` is called, served until the end of the test."""
 
-    def __init__(self, cash: float) -> None:
+    servers: ClassVar[list[ThreadingHTTPServer]] = []
+
+    def __init__(self, cash: float = 12_345.67) -> None:
         self.cash, self.orders, self.held = cash, list[dict[str, Any]](), dict[str, float]()
         self.faults: list[str] = []
         """Of the next orders, one each: `lost before`, `lost`, `late`, `doubled`, `503`, a status with which it is
@@ -23,6 +30,14 @@ class FakeAlpaca:
         self.refused = dict[str, int]()
         """Status with which questions are answered, by the end of their path."""
         self.asked = 0
+        self.servers.append(ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)))
+        self.address = f"http://127.0.0.1:{self.servers[-1].server_port}"
+        threading.Thread(target=self.servers[-1].serve_forever, daemon=True).start()
+
+    @property
+    def venue(self) -> AlpacaVenue:
+        """The account as a venue."""
+        return AlpacaVenue("key", "secret", self.address)
 
     def fill(self, date: str, prices: dict[str, float]) -> None:
         """Execute all open orders at prices; those without one expire."""
@@ -71,9 +86,17 @@ class FakeAlpaca:
         return [order for order in asked if order["submitted_at"] > after][: int(query["limit"][0])]
 
 
-@contextmanager
-def served(account: FakeAlpaca, seconds_late: float) -> Iterator[str]:
-    """Serve an account; yield the address."""
+def stepped(walk: Walk, account: FakeAlpaca, *days: int) -> Walk:
+    """The account after some more sessions, each with the orders of the one before filled at its opens."""
+    for day in days:
+        opens = zip(map(alpaca_symbol, walk.market.tickers), walk.market.data_array[day, :, OPEN].tolist(), strict=True)
+        account.fill(str(walk.market.dates[day]), {symbol: price for symbol, price in opens if price > 0})
+        walk.step(day)
+    return walk
+
+
+def _handler(account: FakeAlpaca) -> type[BaseHTTPRequestHandler]:
+    """Return what answers for an account."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
@@ -102,7 +125,7 @@ def served(account: FakeAlpaca, seconds_late: float) -> Iterator[str]:
             if fault == "lost":
                 return self.close()
             if fault == "late":
-                time.sleep(seconds_late)
+                time.sleep(SECONDS_LATE)
             return self.answer(code, found)
 
         def close(self) -> None:
@@ -117,10 +140,4 @@ def served(account: FakeAlpaca, seconds_late: float) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return Handler

@@ -11,8 +11,8 @@ import pytest
 from data.events import Event
 from data.features.nine import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
-from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
-from tests.paper.fake_alpaca import FakeAlpaca, served
+from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied
+from tests.paper.fake_alpaca import FakeAlpaca, stepped
 from tests.small_market import TINY_RULES
 from training.paper import alpaca
 from training.paper.account import Account
@@ -41,20 +41,20 @@ def prices(day: int, feature: int) -> dict[str, float]:
 
 def walked(folder: Path, faults: list[list[str]], agent: DDPGAgent = AGENT) -> tuple[FakeAlpaca, Walk, int]:
     """An account after some sessions, with the faults of each; every step is repeated until it succeeds."""
-    account, silences = FakeAlpaca(12_345.67), 0
-    with served(account, seconds_late=0.3) as address, mock.patch.object(alpaca, "_SECONDS", 0.15):
-        walk = Walk(folder, agent, broker=alpaca.AlpacaVenue("key", "secret", address))
-        for day, now in zip(range(START, START + DAYS), [*faults, *[[]] * DAYS], strict=False):
-            account.fill(str(MARKET.dates[day]), prices(day, OPEN))
-            account.faults = list(now)
-            for _ in range(20):
-                try:
-                    walk.step(day)
-                    break
-                except NoAnswer:
-                    silences += 1
-            else:
-                raise AssertionError("the account never went on")
+    account, silences = FakeAlpaca(), 0
+    with mock.patch.object(alpaca, "_SECONDS", 0.15):
+        walk = Walk(folder, agent, broker=account.venue)
+    for day, now in zip(range(START, START + DAYS), [*faults, *[[]] * DAYS], strict=False):
+        account.fill(str(MARKET.dates[day]), prices(day, OPEN))
+        account.faults = list(now)
+        for _ in range(20):
+            try:
+                walk.step(day)
+                break
+            except NoAnswer:
+                silences += 1
+        else:
+            raise AssertionError("the account never went on")
     return account, walk, silences
 
 
@@ -72,13 +72,10 @@ def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) ->
     forms = {(order["side"], order["type"], order["time_in_force"]) for order in account.orders}
     assert ("buy", "market", "opg") in forms and (("sell", "market", "opg") in forms) == (agent is SELLS)
     assert ("sell", "limit", "day") in forms
-    day = START + DAYS - 1
-    with walk.journal() as journal:
-        last = walk.account(journal, day).book.session(day)
-        close = prices(day, CLOSE)
-        if account.held.keys() <= close.keys():
-            held = sum(shares * close[ticker] for ticker, shares in account.held.items())
-            assert last["equity"] == pytest.approx(last["cash"] + held)
+    last, close = walk.of("session")[-1], prices(START + DAYS - 1, CLOSE)
+    if account.held.keys() <= close.keys():
+        held = sum(shares * close[ticker] for ticker, shares in account.held.items())
+        assert last["equity"] == pytest.approx(last["cash"] + held)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
@@ -100,9 +97,7 @@ def test_agents_and_basket_share_an_account_at_a_broker(tmp_path: Path, share: f
     closes = prices(START, CLOSE)
     assert bought == {ticker: pytest.approx(part / close, abs=1.02, rel=2e-3) for ticker, close in closes.items()}
     assert {order["filled_at"][:10] for order in of_basket} == {str(MARKET.dates[START + 1])[:10]}
-    with walk.journal() as journal:
-        sessions = [row.body for row in journal.of("session").values()]
-    first, last = sessions[1], sessions[-1]
+    _, first, *_, last = walk.of("session")
     assert last["basket_positions"] == bought
     both = {one: last["positions"].get(one, 0) + bought.get(one, 0) for one in {**last["positions"], **bought}}
     assert both == account.held and (set(last["positions"]) == set()) == (share == 0)
@@ -124,18 +119,12 @@ def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
     the fall of the others has locked the basket."""
     monkeypatch.setattr("training.signals.basket.REBALANCING_SESSIONS", 4)
     monkeypatch.setattr(Account, "_check", lambda *_: None)  # which would ask about such moves
-    bars = MARKET.data_array.copy()
-    ticker = "T02"
-    bars[START + 2 :, :, list(PRICES)] *= np.float32(0.4)
-    bars[START + 2 :, MARKET.tickers.index(ticker), list(PRICES)] *= np.float32(3.0)
-    market, account = dataclasses.replace(MARKET, data_array=bars), FakeAlpaca(12_345.67)
+    ticker, market, account = "T02", MARKET, FakeAlpaca()
+    for one in MARKET.tickers:
+        market = multiplied(market, one, slice(START + 2, None), 1.2 if one == ticker else 0.4, list(PRICES))
     rules = dataclasses.replace(TINY_RULES, drawdown_lock=lock)
-    with served(account, 0.0) as address:
-        walk = Walk(tmp_path, AGENT.betting(0.0), rules, market, alpaca.AlpacaVenue("key", "secret", address))
-        for day in range(START, START + 7):
-            opens = dict(zip(MARKET.tickers, bars[day, :, OPEN].tolist(), strict=True))
-            account.fill(str(MARKET.dates[day]), {one: price for one, price in opens.items() if price > 0})
-            walk.step(day)
+    walk = Walk(tmp_path, AGENT.betting(0.0), rules, market, account.venue)
+    stepped(walk, account, *range(START, START + 7))
     days = {order["client_order_id"].split("-basket-")[1][:10] for order in account.orders}
     assert days == {str(MARKET.dates[day])[:10] for day in (START, *[START + 4] * (lock == 0))}
     if lock:
@@ -147,48 +136,42 @@ def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
 
 def test_a_stop_ends_the_baskets_orders_at_a_broker(tmp_path: Path) -> None:
     """And they are given once it is over."""
-    account = FakeAlpaca(12_345.67)
-    with served(account, 0.0) as address:
-        walk = Walk(tmp_path, AGENT.betting(0.0), broker=alpaca.AlpacaVenue("key", "secret", address))
-        (walk.folder / STOP).touch()
-        walk.step(START)
-        assert not account.orders
-        (walk.folder / STOP).unlink()
-        walk.step(START + 1)
+    account = FakeAlpaca()
+    walk = Walk(tmp_path, AGENT.betting(0.0), broker=account.venue)
+    (walk.folder / STOP).touch()
+    walk.step(START)
+    assert not account.orders
+    (walk.folder / STOP).unlink()
+    walk.step(START + 1)
     assert len(account.orders) > 2 and {order["side"] for order in account.orders} == {"buy"}
 
 
 def test_silence_is_not_flat_and_what_the_venue_holds_wins(tmp_path: Path) -> None:
     account, walk, _ = walked(tmp_path, [])
     day = START + DAYS
-    with served(account, 0.0) as address, mock.patch.object(alpaca, "_SECONDS", 0.15):
-        walk = dataclasses.replace(walk, broker=alpaca.AlpacaVenue("key", "secret", address))
-        account.faults, before = ["silent"], walk.rows()
-        with pytest.raises(NoAnswer):
-            walk.step(day)
-        assert walk.rows() == before
-        account.faults = []
-        account.fill(str(MARKET.dates[day]), prices(day, OPEN))
-        ticker = next(iter(account.held))
-        account.held[ticker] += 7
+    account.faults, before = ["silent"], walk.rows()
+    with pytest.raises(NoAnswer):
         walk.step(day)
-        with walk.journal() as journal:
-            book = walk.account(journal, day).book
-            assert book.session(day)["positions"][ticker] == account.held[ticker]
-            assert re.search(f"holds.*{ticker}", journal.stop_reason())
-            assert not [order for order in book.orders(day) if order.side == "buy"]
+    assert walk.rows() == before
+    account.faults = []
+    account.fill(str(MARKET.dates[day]), prices(day, OPEN))
+    ticker = next(iter(account.held))
+    account.held[ticker] += 7
+    walk.step(day)
+    book = walk.at(day).book
+    assert book.session(day)["positions"][ticker] == account.held[ticker]
+    assert re.search(f"holds.*{ticker}", book.journal.stop_reason())
+    assert not [order for order in book.orders(day) if order.side == "buy"]
 
 
-@pytest.mark.parametrize("endpoint", ["https://api.alpaca.markets", "https://paper-api.alpaca.markets.evil.com"])
-def test_a_live_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match="paper accounts only"):
-        alpaca.AlpacaVenue("key", "secret", endpoint)
-
-
-@pytest.mark.parametrize("endpoint", ["http://paper-api.alpaca.markets", "ftp://paper-api.alpaca.markets"])
-def test_keys_are_sent_encrypted_only(endpoint: str) -> None:
-    with pytest.raises(ConfigError, match="encrypted"):
-        alpaca.AlpacaVenue("key", "secret", endpoint)
+@pytest.mark.parametrize(
+    "host", ["api.alpaca.markets", "paper-api.alpaca.markets.evil.com", "paper-api.alpaca.markets"]
+)
+@pytest.mark.parametrize("scheme", ["http", "ftp", "https"])
+def test_keys_are_sent_to_paper_accounts_only_and_encrypted(scheme: str, host: str) -> None:
+    if f"{scheme}://{host}" != alpaca.PAPER:
+        with pytest.raises(ConfigError, match="paper accounts only, and encrypted"):
+            alpaca.AlpacaVenue("key", "secret", f"{scheme}://{host}")
 
 
 @pytest.mark.parametrize("status", ["400", "403", "404", "409", "422"])
@@ -197,21 +180,11 @@ def test_a_rejected_order_is_told_with_its_reason_and_the_others_are_sent(
 ) -> None:
     """403 is how Alpaca says that buying power does not suffice: no word about keys, and no step ends."""
     account, walk, silences = walked(tmp_path, [[], [status], [status, status], ["fine", status]])
-    answers = [row[2] for row in walk.rows() if row[0] == "answer"]
+    answers = walk.of("answer")
     refused = [one for one in answers if one["status"] == "rejected"]
     assert silences == 0 and 3 <= len(refused) <= 4 and len(answers) > len(refused) + 3
     assert all(one["reason"].startswith(f"{status}: ") and f"no, by {status}" in one["reason"] for one in refused)
     assert len(account.orders) == len(answers) - len(refused) and "no, by" in caplog.text
-
-
-def stepped(walk: Walk, account: FakeAlpaca, days: range) -> Walk:
-    """The account after some more sessions at the same venue."""
-    with served(account, 0.0) as address:
-        walk = dataclasses.replace(walk, broker=alpaca.AlpacaVenue("key", "secret", address))
-        for day in days:
-            account.fill(str(MARKET.dates[day]), prices(day, OPEN))
-            walk.step(day)
-    return walk
 
 
 def test_what_a_person_holds_at_the_venue_is_doubted_once_and_nothing_ends(tmp_path: Path) -> None:
@@ -221,116 +194,64 @@ def test_what_a_person_holds_at_the_venue_is_doubted_once_and_nothing_ends(tmp_p
     ticker = next(one for one in prices(day - 1, CLOSE) if one not in account.held)
     account.held["AAPL"] = 10.0
     account.by_hand(str(MARKET.dates[day]), ticker, 3.0, prices(day - 1, CLOSE)[ticker])
-    stepped(walk, account, range(day, day + 2))
-    doubts = [row[2]["text"] for row in walk.rows() if row[0] == "doubt"]
+    stepped(walk, account, day, day + 1)
+    doubts = [one["text"] for one in walk.of("doubt")]
     found = re.search(rf"AAPL 10, not 0; {ticker} (\d+), not (\d+)", doubts[0])
     assert len(doubts) == 1 and found and int(found[1]) - int(found[2]) == 3
-    with walk.journal() as journal:
-        assert "AAPL 10" in journal.stop_reason()
-        journal.append("go", "1", {})
+    assert "AAPL 10" in walk.at(day).journal.stop_reason()
+    walk.go()
     del account.held["AAPL"]
     account.by_hand(str(MARKET.dates[day + 2]), ticker, -3.0, prices(day - 1, CLOSE)[ticker])
-    stepped(walk, account, range(day + 2, day + 3))
-    with walk.journal() as journal:
-        journal.append("go", "2", {})
-    stepped(walk, account, range(day + 3, day + 8))
-    assert [row[0] for row in walk.rows()].count("doubt") == 2
-    assert [row[2]["positions"] for row in walk.rows() if row[0] == "session"][-1] == account.held
+    stepped(walk, account, day + 2)
+    walk.go()
+    stepped(walk, account, *range(day + 3, day + 8))
+    assert len(walk.of("doubt")) == 2 and walk.of("session")[-1]["positions"] == account.held
 
 
 def test_a_class_of_shares_keeps_its_name(tmp_path: Path) -> None:
     """BRK-B of the data is BRK.B at Alpaca, also when it comes back."""
-    names = {ticker: f"BRK-{'ABCDE'[place]}" for place, ticker in enumerate(MARKET.tickers)}
-    market = dataclasses.replace(MARKET, tickers=[*names.values()])
-    account = FakeAlpaca(12_345.67)
-    with served(account, 0.0) as address:
-        agent, venue = agent_of(0, market=market), alpaca.AlpacaVenue("key", "secret", address)
-        walk = Walk(tmp_path, agent, market=market, broker=venue)
-        for day in range(START, START + 4):
-            account.fill(
-                str(MARKET.dates[day]), {n.replace("-", "."): prices(day, OPEN).get(t) for t, n in names.items()}
-            )
-            walk.step(day)
+    market = dataclasses.replace(MARKET, tickers=[f"BRK-{letter}" for letter in "ABCDE"])
+    account = FakeAlpaca()
+    walk = Walk(tmp_path, agent_of(0, market=market), market=market, broker=account.venue)
+    stepped(walk, account, *range(START, START + 4))
     assert account.held and all(symbol.startswith("BRK.") for symbol in account.held)
-    held = [row[2]["positions"] for row in walk.rows() if row[0] == "session"][-1]
+    held = walk.of("session")[-1]["positions"]
     assert held == {symbol.replace(".", "-"): shares for symbol, shares in account.held.items()}
-    assert not any(row[0] == "doubt" for row in walk.rows())
-
-
-@pytest.mark.parametrize("ratio", [0.5, 0.99])
-def test_a_split_and_a_dividend_at_a_broker_are_no_doubt(tmp_path: Path, ratio: float) -> None:
-    """The broker multiplies shares and pays cash; orders are sent in shares and prices of today."""
-    account, walk, _ = walked(tmp_path, [])
-    day = START + DAYS
-    while not account.held:
-        stepped(walk, account, range(day, day + 1))
-        day += 1
-    ticker = next(iter(account.held))
-    array, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
-    # Until now the account saw MARKET; from this day on prices are those times the ratio, and so is the whole past.
-    array[:, column, :4] *= np.float32(ratio)
-    shares, price = account.held[ticker], prices(day, OPEN).get(ticker, 0.0) * ratio
-    if ratio == 0.5:
-        account.held[ticker] = shares / ratio
-    else:
-        account.cash += shares * price * (1 / ratio - 1)
-    walk = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=array))
-    before = [row[2]["equity"] for row in walk.rows() if row[0] == "session"][-1]
-    with served(account, 0.0) as address:
-        walk = dataclasses.replace(walk, broker=alpaca.AlpacaVenue("key", "secret", address))
-        opens = {one: known * (ratio if one == ticker else 1) for one, known in prices(day, OPEN).items()}
-        account.fill(str(MARKET.dates[day]), opens)
-        walk.step(day)
-    assert not any(row[0] in ("doubt", "hold") for row in walk.rows())
-    assert [row[2]["kind"] for row in walk.rows() if row[0] == "event"] == ["split" if ratio == 0.5 else "dividend"]
-    after = [row[2]["equity"] for row in walk.rows() if row[0] == "session"][-1]
-    assert after == pytest.approx(before, rel=0.03)
-    limits = [order for order in account.orders if order["symbol"] == ticker and order["status"] == "new"]
-    for order in limits:
-        if order["type"] == "limit":
-            assert float(order["limit_price"]) < 2 * prices(day, CLOSE)[ticker] * ratio
-            assert float(order["qty"]) == account.held[ticker]
+    assert not walk.of("doubt")
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_dividend_is_paid_to_who_held_at_its_ex_date(tmp_path: Path, is_late: bool) -> None:
     """On the pay date, to agents beside a basket, which would have it otherwise; once, and when it is known."""
-    walk, account = Walk(tmp_path, AGENT.betting(0.5)), FakeAlpaca(12_345.67)
-    stepped(walk, account, range(START, START + 3))
+    account = FakeAlpaca()
+    walk = stepped(Walk(tmp_path, AGENT.betting(0.5), broker=account.venue), account, *range(START, START + 3))
     day, dates = START + 3, MARKET.dates.astype("M8[D]").astype(str)
-    ticker, shares = next(iter([row[2]["positions"] for row in walk.rows() if row[0] == "session"][-1].items()))
+    ticker, shares = next(iter(walk.of("session")[-1]["positions"].items()))
     cash, pay, shown = 0.02 * prices(day - 1, CLOSE)[ticker], day + 2, day + (4 if is_late else 0)
-    array = MARKET.data_array.copy()
-    array[:day, MARKET.tickers.index(ticker), :4] *= np.float32(0.98)
-    after = dataclasses.replace(MARKET, data_array=array)
-    walk = dataclasses.replace(walk, named=[Event(ticker, dates[day], "dividend", cash, dates[pay])])
+    after = multiplied(MARKET, ticker, slice(day), 0.98, slice(4))
+    walk.named = [Event(ticker, dates[day], "dividend", cash, dates[pay])]
     paid = dict[int, float]()
     for today in range(day, day + 7):
         account.cash += account.held.get(ticker, 0.0) * cash if today == pay else 0.0
-        walk = stepped(
-            dataclasses.replace(walk, market=after if today >= shown else MARKET), account, range(today, today + 1)
-        )
-        with walk.journal() as journal:
-            book = walk.account(journal, today).book
-            own = [fill for fill in book.fills(today) if not book.known_orders[fill.id].is_of_basket]
-            traded = sum(fill.value if fill.side == "sell" else -fill.value for fill in own)
-            paid[today] = book.session(today)["cash"] - book.session(today - 1)["cash"] - traded
+        walk.market = after if today >= shown else MARKET
+        book = stepped(walk, account, today).at(today).book
+        own = [fill for fill in book.fills(today) if not book.known_orders[fill.id].is_of_basket]
+        traded = sum(fill.value if fill.side == "sell" else -fill.value for fill in own)
+        paid[today] = book.session(today)["cash"] - book.session(today - 1)["cash"] - traded
     assert {one: sum_ for one, sum_ in paid.items() if abs(sum_) > 1e-6} == {
         max(pay, shown): pytest.approx(shares * cash)
     }
     assert [row[1] for row in walk.rows() if row[0] == "event"] == [f"{ticker} {dates[day]} dividend"]
-    assert not any(row[0] == "doubt" for row in walk.rows())
+    assert not walk.of("doubt")
 
 
 def test_orders_beyond_a_page_are_read(tmp_path: Path) -> None:
     account = FakeAlpaca(1e6)
     for number in range(1203):
         account.post({"client_order_id": f"o{number}", "symbol": "A", "qty": "1", "side": "buy", "type": "market"})
-    with served(account, 0.0) as address:
-        venue = alpaca.AlpacaVenue("key", "secret", address)
-        assert venue.open_orders() == {f"o{number}" for number in range(1203)}
-        account.fill("2010-01-05", {"A": 1.0})
-        assert len(venue.fills_since(np.datetime64("2010-01-04"))) == 1203
+    assert account.venue.open_orders() == {f"o{number}" for number in range(1203)}
+    account.fill("2010-01-05", {"A": 1.0})
+    assert len(account.venue.fills_since(np.datetime64("2010-01-04"))) == 1203
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])
@@ -339,14 +260,11 @@ def test_a_question_that_is_refused_is_one_line(path: str, status: int) -> None:
     account = FakeAlpaca(1.0)
     account.refused = {path: status}
     ask = {"account": "cash", "positions": "positions", "orders": "open_orders"}[path]
-    with served(account, 0.0) as address, pytest.raises(DataError, match=f"got {status}: .*no {path}"):
-        getattr(alpaca.AlpacaVenue("key", "secret", address), ask)()
+    with pytest.raises(DataError, match=f"got {status}: .*no {path}"):
+        getattr(account.venue, ask)()
 
 
 def test_an_answer_without_cash_is_one_line() -> None:
-    account = FakeAlpaca(1.0)
-    words = "with its fields, got none for 'cash'"
-    with mock.patch.object(account, "get", lambda *_: {"id": "1"}), served(account, 0.0) as address:
-        venue = alpaca.AlpacaVenue("key", "secret", address)
-        with pytest.raises(DataError, match=words):
-            venue.cash()
+    account = FakeAlpaca()
+    with mock.patch.object(account, "get", lambda *_: {"id": "1"}), pytest.raises(DataError, match="none for 'cash'"):
+        account.venue.cash()

@@ -1,15 +1,13 @@
 """Agents and basket in one account at a broker: ledger, venue and page agree, whatever happens to a stock or order."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.features.nine import CLOSE, OPEN, PRICES
-from tests.paper.cases import MARKET, START, Walk, keeper
-from tests.paper.fake_alpaca import FakeAlpaca, served
-from training.paper import alpaca
+from data.features.nine import CLOSE, PRICES
+from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
+from tests.paper.fake_alpaca import FakeAlpaca, stepped
 from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.known import units
@@ -24,7 +22,8 @@ class Broker:
     """A venue, and an account at it that steps session by session."""
 
     def __init__(self, folder: Path) -> None:
-        self.account, self.walk = FakeAlpaca(12_345.67), Walk(folder, AGENT)
+        self.account = FakeAlpaca()
+        self.walk = Walk(folder, AGENT, broker=self.account.venue)
 
     def last(self, day: int, feature: int) -> dict[str, float]:
         """Return the last known prices, in the units of the day."""
@@ -37,42 +36,40 @@ class Broker:
         for order in self.account.orders:
             if order["status"] == "new" and order["type"] == "limit":
                 order["status"] = "canceled"
-        opens = zip(MARKET.tickers, self.walk.market.data_array[day, :, OPEN].tolist(), strict=True)
-        self.account.fill(str(MARKET.dates[day]), {ticker: price for ticker, price in opens if price > 0})
-        with served(self.account, 0.0) as address:
-            dataclasses.replace(self.walk, broker=alpaca.AlpacaVenue("key", "secret", address)).step(day)
+        stepped(self.walk, self.account, day)
 
     def check(self, day: int) -> None:
-        """Both parts are what the venue has and is worth, and the page says so; nothing is doubted or held."""
+        """Both parts are what the venue has and is worth, and the page says so; nothing is doubted or held.
+
+        Limits are in shares and prices of the day.
+        """
         assert not [row[2] for row in self.walk.rows() if row[0] in ("doubt", "hold")]
-        with self.walk.journal() as journal:
-            account = self.walk.account(journal, day)
-            factors, said, held = units(journal), account.book.session(day), account.book.held(day)
-            now = {ticker: shares / factors.get(ticker, 1.0) for ticker, shares in held.items()}
-            assert now == pytest.approx(self.account.held)
-            closes = self.last(day, CLOSE)
-            worth = self.account.cash + sum(shares * closes[one] for one, shares in self.account.held.items())
-            assert said["whole"] == pytest.approx(worth) == pytest.approx(said["equity"] + said["basket"])
-            assert number(said["whole"], 2) in write_report(account, backtest(account)).read_text()
+        account = self.walk.at(day)
+        factors, said, held = units(account.journal), account.book.session(day), account.book.held(day)
+        now = {ticker: shares / factors.get(ticker, 1.0) for ticker, shares in held.items()}
+        assert now == pytest.approx(self.account.held)
+        closes = self.last(day, CLOSE)
+        worth = self.account.cash + sum(shares * closes[one] for one, shares in self.account.held.items())
+        assert said["whole"] == pytest.approx(worth) == pytest.approx(said["equity"] + said["basket"])
+        assert number(said["whole"], 2) in write_report(account, backtest(account)).read_text()
+        for order in (one for one in self.account.orders if (one["status"], one["type"]) == ("new", "limit")):
+            own = said["positions"][order["symbol"]] / factors.get(order["symbol"], 1.0)
+            assert float(order["qty"]) == np.floor(own + 1e-6)
+            assert 0.8 < float(order["limit_price"]) / closes[order["symbol"]] < 2
 
     def said(self, day: int) -> dict[str, float]:
         """Return the equity of the account and of its parts."""
-        with self.walk.journal() as journal:
-            row = self.walk.account(journal, day).book.session(day)
+        row = self.walk.at(day).book.session(day)
         return {name: row[name] for name in ("whole", "equity", "basket")}
 
-    def read(self, ticker: str, ratio: float, since: int = 0) -> int:
+    def read(self, ticker: str, ratio: float, since: int = 0) -> None:
         """Multiply a stock's prices in the data from a day on."""
-        array, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
-        array[since:, column, list(PRICES)] *= np.float32(ratio)
-        self.walk.market = dataclasses.replace(MARKET, data_array=array)
-        return column
+        self.walk.market = multiplied(MARKET, ticker, slice(since, None), ratio, list(PRICES))
 
     def readjust(self, ticker: str, ratio: float, day: int, since: int = 0) -> None:
         """Multiply a stock's prices; the broker splits what is held, or pays a dividend of less than a tenth."""
-        column = self.read(ticker, ratio, since)
-        array = self.walk.market.data_array
-        price, shares = float(array[day, column, CLOSE]), self.account.held[ticker]
+        self.read(ticker, ratio, since)
+        price, shares = self.last(day, CLOSE)[ticker], self.account.held[ticker]
         if 0.9 < ratio < 1:
             self.account.cash += shares * price * (1 / ratio - 1)
         else:  # a fraction of a share is paid in cash
@@ -91,8 +88,7 @@ def test_splits_and_dividends(tmp_path: Path, ratio: float, monkeypatch: pytest.
         for one in (plain, other):
             one.step(day)
             one.check(day)
-    with other.walk.journal() as journal:
-        said = other.walk.account(journal, EVENT - 1).book.session(EVENT - 1)
+    said = other.walk.at(EVENT - 1).book.session(EVENT - 1)
     ordered = (order for order in other.account.orders if order["status"] == "new" and order["type"] != "limit")
     both = {*said["positions"]} & {*said["basket_positions"]} - {order["symbol"] for order in ordered}
     closes = MARKET.data_array[EVENT, :, CLOSE]
@@ -106,7 +102,7 @@ def test_splits_and_dividends(tmp_path: Path, ratio: float, monkeypatch: pytest.
             parts = ("whole",) if ratio == 0.97 else ("whole", "equity", "basket")
             for part in parts:
                 assert other.said(day)[part] == pytest.approx(plain.said(day)[part], rel=1e-5), part
-    events = [row[2]["kind"] for row in other.walk.rows() if row[0] == "event"]
+    events = [one["kind"] for one in other.walk.of("event")]
     assert events == ["dividend" if ratio == 0.97 else "split"]
 
 
@@ -116,17 +112,14 @@ def test_a_split_that_the_data_tell_late_is_doubted_once(tmp_path: Path, monkeyp
     broker = Broker(tmp_path)
     for day in range(START, EVENT):
         broker.step(day)
-    with broker.walk.journal() as journal:
-        ticker = max(broker.walk.account(journal, EVENT - 1).book.session(EVENT - 1)["basket_positions"])
+    ticker = max(broker.walk.at(EVENT - 1).book.session(EVENT - 1)["basket_positions"])
     broker.readjust(ticker, 0.5, EVENT, since=EVENT)
     broker.step(EVENT)
-    with broker.walk.journal() as journal:
-        assert f"the venue holds {ticker}" in journal.stop_reason()
-        journal.append("go", "1", {})
+    assert f"the venue holds {ticker}" in broker.walk.at(EVENT).journal.stop_reason()
+    broker.walk.go()
     broker.read(ticker, 0.5)
     broker.step(EVENT + 1)
-    kinds = [row[0] for row in broker.walk.rows()]
-    assert kinds.count("doubt") == kinds.count("event") == 1
+    assert len(broker.walk.of("doubt")) == len(broker.walk.of("event")) == 1
 
 
 @pytest.mark.parametrize("fault", ["rejected", "partial"])
@@ -141,8 +134,7 @@ def test_an_order_of_the_basket_that_is_not_filled_in_full(tmp_path: Path, fault
         broker.step(day)
         broker.check(day)
     of_basket = [order for order in broker.account.orders if "-basket-" in order["client_order_id"]]
-    with broker.walk.journal() as journal:
-        held = broker.walk.account(journal, START + DAYS - 1).book.session(START + DAYS - 1)["basket_positions"]
-        refused = [row.key for row in journal.of("answer").values() if row.body["status"] == "rejected"]
+    held = broker.walk.of("session")[-1]["basket_positions"]
+    refused = [one for one in broker.walk.of("answer") if one["status"] == "rejected"]
     assert held == {one["symbol"]: float(one["filled_qty"]) for one in of_basket}
     assert (len(refused) > 0) == (fault == "rejected") and (fault == "rejected" or held["T00"] == 2.0)

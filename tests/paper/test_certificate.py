@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.learning.certificate import CRASHES, MEDIAN_SESSIONS, crash_careers, median_sessions, null_careers
 from data.features.nine import CLOSE
-from tests.paper.cases import MARKET, START, Walk, keeper
+from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
 from tests.small_market import TINY_RULES
 from training.paper.certificate import (
     BETS,
@@ -98,19 +98,14 @@ def test_gains_are_cut_and_losses_are_not() -> None:
 def test_a_stock_whose_bars_end_counts_a_loss(tmp_path: Path, pause: int, loss: float) -> None:
     """Once, after the sessions that the rules wait, and not if it trades again: then its price counts."""
     rules, first = dataclasses.replace(TINY_RULES, delisting_loss=loss), START + 4
-    plain = Walk(tmp_path / "plain", keeper(), rules=rules)
-    for day in range(START, first):
-        plain.step(day)
-    with plain.journal() as journal:
-        ticker = next(iter(plain.account(journal, first - 1).book.session(first - 1)["positions"]))
-    bars, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
-    bars[first : first + pause, column] = np.nan
-    walk = dataclasses.replace(plain, folder=tmp_path / "ended", market=dataclasses.replace(MARKET, data_array=bars))
+    walk = Walk(tmp_path, keeper(), rules)
+    walk.step(*range(START, first))
+    ticker = next(iter(walk.of("session")[-1]["positions"]))
+    walk.market = multiplied(MARKET, ticker, slice(first, first + pause), np.nan)
     charged = list[float]()
-    for day in range(START, first + 9):
+    for day in range(first, first + 9):
         walk.step(day)
-        with walk.journal() as journal:
-            found = walk.account(journal, day).book.stakes(day)
+        found = walk.at(day).book.stakes(day)
         charged.append(sum(one.loss for one in found))
         free = [dataclasses.replace(one, loss=0.0) for one in found]
         moved = bounded_result(walk.market, day, found) - bounded_result(walk.market, day, free)
@@ -118,9 +113,10 @@ def test_a_stock_whose_bars_end_counts_a_loss(tmp_path: Path, pause: int, loss: 
     expected = max(0.3, loss / 100)
     # No bar on the first two sessions: the rules sell at the second one, and it is lost in the third.
     after = [expected] if pause > 2 else []
-    back = [-expected] if 2 < pause < 9 and np.isfinite(bars[first + pause, column, CLOSE]) else []
+    is_back = np.isfinite(walk.market.data_array[first + pause, MARKET.tickers.index(ticker), CLOSE])
+    back = [-expected] if 2 < pause < 9 and is_back else []
     assert [one for one in charged if one] == pytest.approx([*after, *back])
-    assert not after or charged[first - START + 2] == pytest.approx(expected)
+    assert not after or charged[2] == pytest.approx(expected)
 
 
 def test_the_words_are_honest() -> None:

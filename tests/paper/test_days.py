@@ -8,10 +8,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from data.features.nine import CLOSE, NUM_FEATURES, PRICES
+from data.features.nine import CLOSE, PRICES
 from data.market import Market
-from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
-from tests.small_market import small_market
+from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied
 from training.paper.account import Account, Held
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
@@ -30,23 +29,12 @@ def without(market: Market, *days: int) -> Market:
     )
 
 
-def changed(walk: Walk, day: int, ticker: str, factor: float) -> Walk:
-    bars, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
-    bars[day:, column] *= factor
-    return dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
-
-
-def holds(walk: Walk) -> list[str]:
-    return [row[1] for row in walk.rows() if row[0] == "hold"]
-
-
 def test_a_holiday_in_the_data_and_a_missing_day_are_held(tmp_path: Path) -> None:
     walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
-    for day in range(START, PRESIDENTS_DAY):
-        walk.step(day)
+    walk.step(*range(START, PRESIDENTS_DAY))
     with pytest.raises(Held, match="a session of XNYS, got bars of 2010-02-15"):
         walk.step(PRESIDENTS_DAY)
-    assert holds(walk) == ["2010-02-15 session"]
+    assert [row[1] for row in walk.rows() if row[0] == "hold"] == ["2010-02-15 session"]
     # The 16th without the 15th is right; the 18th without the 17th is not.
     right = dataclasses.replace(walk, market=without(MARKET, PRESIDENTS_DAY))
     assert right.step(PRESIDENTS_DAY)
@@ -59,36 +47,14 @@ def test_the_clock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
     walk.step(START)
     rows = walk.rows()
-    with pytest.raises(DataError, match="set it"):
-        walk.step(START, now=datetime(2009, 12, 1, tzinfo=UTC))
+    with pytest.raises(DataError, match="expected a clock after 2010-02-01, the newest bars, got 2010-01-29; set it"):
+        walk.step(START, now=datetime(2010, 1, 29, tzinfo=UTC))
     caplog.set_level("INFO")
     walk.step(START, now=datetime(2010, 2, 3, 12, tzinfo=UTC))
     assert "stale data: they end on 2010-02-01, and 2010-02-02 has closed" in caplog.text
     walk.step(START, now=datetime(2010, 2, 6, 12, tzinfo=UTC))
     assert "2010-02-06 is no session of XNYS" in caplog.text
     assert walk.rows() == rows
-
-
-def test_a_split_is_held_until_accepted(tmp_path: Path) -> None:
-    walk = Walk(tmp_path, AGENT)
-    day = START
-    while True:
-        walk.step(day)
-        with walk.journal() as journal:
-            held = walk.account(journal, day).book.session(day)["positions"]
-        bars = MARKET.data_array[day : day + 2, :, CLOSE]
-        steady = [t for t in held if 0.99 < np.divide(*bars[:, MARKET.tickers.index(t)]) < 1.01]
-        if steady:
-            break
-        day += 1
-    opened = MARKET.data_array[day + 1, MARKET.tickers.index(steady[0]), 0]
-    factor = float(bars[0, MARKET.tickers.index(steady[0])] / opened) / 2
-    split = changed(walk, day + 1, steady[0], factor)
-    with pytest.raises(Held, match=f"{steady[0]}, got what looks like a split by 2"):
-        split.step(day + 1)
-    with walk.journal() as journal:
-        journal.append("go", "1", {})
-    assert split.step(day + 1)
 
 
 def test_stale_data_send_nothing(tmp_path: Path) -> None:
@@ -106,12 +72,7 @@ def test_an_order_that_was_not_sent_in_time_lapses(tmp_path: Path) -> None:
     with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
         walk.step(START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
     walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
-    assert {row[2]["status"] for row in walk.rows() if row[0] == "answer"} == {"lapsed"}
-
-
-def test_a_clock_behind_the_newest_bars_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a clock after 2010-02-01, the newest bars, got 2010-01-29; set it"):
-        Walk(tmp_path, AGENT).step(START, now=datetime(2010, 1, 29, tzinfo=UTC))
+    assert {one["status"] for one in walk.of("answer")} == {"lapsed"}
 
 
 def test_bars_of_yesterday_under_the_date_of_today_are_held(tmp_path: Path) -> None:
@@ -123,63 +84,36 @@ def test_bars_of_yesterday_under_the_date_of_today_are_held(tmp_path: Path) -> N
     assert walk.step(START + 1)
 
 
-@pytest.mark.parametrize("ratio", [1 / 25, 1 / 150, 0.8, 1.2, 1.5, 4.0])
+@pytest.mark.parametrize("ratio", [1 / 25, 1 / 150, 0.5, 0.8, 1.2, 1.5, 4.0])
 def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ratio: float) -> None:
-    """Reverse splits and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`."""
-    market = small_market(3)
-    market.data_array[START + 3 :, 0, list(PRICES)] = market.data_array[START + 2, 0, CLOSE] * ratio
-    walk = Walk(tmp_path, AGENT)
-    for day in range(START, START + 3):
-        walk.step(day)
-    for column in range(len(market.tickers)):  # whatever it holds
-        market.data_array[START + 3 :, column, list(PRICES)] = market.data_array[START + 2, column, CLOSE, None] * ratio
-    market.data_array[START + 3 :, :, CLOSE] *= 1.01
-    split = dataclasses.replace(walk, market=market)
+    """Splits, reverse ones and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`."""
+    walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
+    walk.step(*range(START, START + 3))
+    ticker = next(iter(walk.of("session")[-1]["positions"]))
+    column = MARKET.tickers.index(ticker)
+    bars[START + 3 :, column, list(PRICES)] = bars[START + 2, column, CLOSE] * ratio
+    bars[START + 3 :, column, CLOSE] *= 1.01
+    walk.market = dataclasses.replace(MARKET, data_array=bars)
     kind = "reverse split" if ratio > 1 else "split"
-    with pytest.raises(Held, match=f"got what looks like a {kind} by"):
-        split.step(START + 3)
-    with walk.journal() as journal:
-        journal.append("go", "1", {})
+    with pytest.raises(Held, match=f"{ticker}, got what looks like a {kind} by"):
+        walk.step(START + 3)
+    walk.go()
+    assert walk.step(START + 3)
 
 
-def test_a_stock_that_vanishes_is_sold_at_its_last_price(tmp_path: Path) -> None:
-    walk = Walk(tmp_path, AGENT)
-    for day in range(START, START + 3):
-        walk.step(day)
-    with walk.journal() as journal:
-        ticker = next(iter(walk.account(journal, START + 2).book.session(START + 2)["positions"]))
-    bars = MARKET.data_array.copy()
-    bars[START + 3 :, MARKET.tickers.index(ticker)] = np.full(NUM_FEATURES, np.nan)
-    gone = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
-    for day in range(START + 3, START + 8):
-        gone.step(day)
-    sold = [fill for row in gone.rows() if row[0] == "session" for fill in row[2]["fills"] if fill["side"] == "sell"]
-    assert "no_bar" in {fill["reason"] for fill in sold if fill["ticker"] == ticker}
-
-
-def test_a_stock_that_was_sold_for_want_of_bars_counts_its_loss_when_it_trades_again(tmp_path: Path) -> None:
+def test_a_stock_without_bars_is_sold_at_its_last_price_and_its_loss_counts_when_it_trades_again(
+    tmp_path: Path,
+) -> None:
     """The account got its last price; the certificate gets what the stock is worth."""
-    for seed in range(12):
-        agent = agent_of(seed)
-        walk = Walk(tmp_path / str(seed), agent)
-        for day in range(START, START + 3):
-            walk.step(day)
-        with walk.journal() as journal:
-            held = [one for one in walk.account(journal, START + 2).book.positions(START + 2) if one.order.is_own]
-        if not held:
-            continue
-        bars, column = MARKET.data_array.copy(), held[0].holding.column
-        last = MARKET.data_array[START + 2, column].copy()
-        bars[START + 3 : START + 8, column] = np.nan
-        bars[START + 8 :, column] = last * np.float32(0.4)
-        gone = dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars))
-        for day in range(START + 3, START + 9):
-            gone.step(day)
-        sessions = [row[2] for row in gone.rows() if row[0] == "session"]
-        assert held[0].holding.ticker not in sessions[-2]["positions"]
-        assert sessions[-1]["result"] < -0.01
-        return
-    raise AssertionError("no agent bought")
+    walk = Walk(tmp_path, AGENT)
+    walk.step(*range(START, START + 3))
+    ticker = next(iter(walk.of("session")[-1]["positions"]))
+    halted = multiplied(MARKET, ticker, slice(START + 3, START + 8), np.nan)
+    walk.market = multiplied(halted, ticker, slice(START + 8, None), 0.4)
+    walk.step(*range(START + 3, START + 9))
+    *_, before, last = sessions = walk.of("session")
+    assert "no_bar" in {fill["reason"] for one in sessions for fill in one["fills"] if fill["ticker"] == ticker}
+    assert ticker not in before["positions"] and last["result"] < -0.01
 
 
 def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:
@@ -191,7 +125,7 @@ def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:
             if day == START + 2:
                 (walk.folder / STOP).touch()
             walk.step(day)
-        intents, sessions = ([row[2] for row in walk.rows() if row[0] == kind] for kind in ("intent", "session"))
+        intents, sessions = walk.of("intent"), walk.of("session")
         assert [STOP in intent.get("stopped", "") for intent in intents] == 2 * [False] + 5 * [True]
         after |= {order["side"] for intent in intents[2:] for order in intent["orders"]}
         bought = [any(fill["side"] == "buy" for fill in session["fills"]) for session in sessions]

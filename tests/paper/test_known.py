@@ -1,7 +1,7 @@
 """An account in a world that changes: dividends and splits change nothing, revised bars are asked about once."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,7 @@ from data.events import Event
 from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from data.readjustment import price_step, readjustment
-from data.record import record_market
-from tests.paper.cases import MARKET, START, Walk, keeper
+from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
 from training.paper.account import Account, Held
 from training.paper.backtest import backtest
 from training.paper.known import under_known_names, units
@@ -27,29 +26,25 @@ LAST = START + 12
 
 def scaled(market: Market, ticker: str, until: int, ratio: float) -> Market:
     """The file after a vendor has multiplied all of a ticker's prices before a day."""
-    array, column = market.data_array.copy(), market.tickers.index(ticker)
-    for feature in (*PRICES, MACD, MACD_SIGNAL):
-        array[:until, column, feature] *= np.float32(ratio)
-    return dataclasses.replace(market, data_array=array)
+    return multiplied(market, ticker, slice(until), ratio, [*PRICES, MACD, MACD_SIGNAL])
 
 
-def revised(market: Market, ticker: str, day: int, factor: float) -> Market:
-    array, column = market.data_array.copy(), market.tickers.index(ticker)
-    array[day, column, CLOSE] *= np.float32(factor)
-    return dataclasses.replace(market, data_array=array)
-
-
-def walked(folder: Path, file: Callable[[int], Market] = lambda _: MARKET) -> Walk:
+def walked(
+    folder: Path,
+    file: Callable[[int], Market] = lambda _: MARKET,
+    days: Sequence[int] = range(START, LAST + 1),
+    named: Sequence[Event] = (),
+) -> Walk:
     """An account whose file of each day is what a vendor gives on that day."""
-    walk = Walk(folder, AGENT, market=file(START), record=record_market(file(START), START))
-    for day in range(START, LAST + 1):
-        walk = dataclasses.replace(walk, market=file(day))
+    walk = Walk(folder, AGENT, market=file(START), named=named)
+    for day in days:
+        walk.market = file(day)
         walk.step(day)
     return walk
 
 
 def equities(walk: Walk) -> list[float]:
-    return [row[2]["equity"] for row in walk.rows() if row[0] == "session"]
+    return [one["equity"] for one in walk.of("session")]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +55,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Walk:
 
 def held_on(plain: Walk, day: int) -> str:
     """A ticker that an undisturbed account holds over the night before a day, with bars around it."""
-    rows = [row[2] for row in plain.rows() if row[0] == "session"]
+    rows = plain.of("session")
     names = sorted(rows[day - START - 1]["positions"].keys() & rows[day - START]["positions"].keys())
     return next(
         one for one in names if np.isfinite(MARKET.data_array[day - 2 : day + 2, MARKET.tickers.index(one), 0]).all()
@@ -85,10 +80,9 @@ def test_an_adjusted_history_changes_nothing(tmp_path: Path, plain: Walk, ratio:
     assert events[0][2]["ratio"] == pytest.approx(ratio, rel=1e-6)
     assert events[0][2]["kind"] == ("dividend" if ratio > 0.9 and ratio < 1 else "split")
     assert not any(row[0] in ("hold", "doubt") for row in walk.rows())
-    with walk.journal() as journal:
-        account = walk.account(journal, LAST)
-        assert "equal to the cent" in parity_sentence(account, backtest(account))
-        assert units(journal)[ticker] == pytest.approx(ratio, rel=1e-6)
+    account = walk.at(LAST)
+    assert "equal to the cent" in parity_sentence(account, backtest(account))
+    assert units(account.journal)[ticker] == pytest.approx(ratio, rel=1e-6)
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -105,10 +99,8 @@ def test_events_that_a_vendor_names_are_told_apart(tmp_path: Path, plain: Walk, 
         Event(ticker, dates[START - 3], "split", 4.0, dates[START - 3]),  # it was known at the opening
     ]
     before = scaled(MARKET, ticker, len(MARKET.dates), 1 / (0.85 * 0.5))
-    walk = Walk(tmp_path, AGENT, market=before, record=record_market(before, START), named=named if is_named else ())
-    for day in (*range(START, first), newest, newest, *range(newest + 1, LAST + 1)):
-        walk = dataclasses.replace(walk, market=before if day < first else MARKET)
-        walk.step(day)
+    days = (*range(START, first), newest, newest, *range(newest + 1, LAST + 1))
+    walk = walked(tmp_path, lambda today: before if today < first else MARKET, days, named if is_named else ())
     events = [row for row in walk.rows() if row[0] == "event"]
     kinds = [(row[2]["since"], row[2]["kind"], row[2]["ratio"]) for row in events]
     if is_named:
@@ -118,12 +110,10 @@ def test_events_that_a_vendor_names_are_told_apart(tmp_path: Path, plain: Walk, 
     else:
         found = [(dates[first], "split", 0.425)]
     assert kinds == [(since, kind, pytest.approx(ratio, rel=1e-5)) for since, kind, ratio in found]
-    with walk.journal() as journal:
-        assert units(journal)[ticker] == pytest.approx(0.425, rel=1e-6)
+    assert units(walk.at(LAST).journal)[ticker] == pytest.approx(0.425, rel=1e-6)
     # The account that missed two sessions, with nothing that disturbs it.
     calm = Walk(tmp_path / "calm", AGENT)
-    for day in (*range(START, first), *range(newest, LAST + 1)):
-        calm.step(day)
+    calm.step(*range(START, first), *range(newest, LAST + 1))
     np.testing.assert_allclose(equities(walk), equities(calm), rtol=0, atol=0.005)
 
 
@@ -133,17 +123,17 @@ def test_the_close_before_an_event_is_one_that_it_multiplied(
     """Of a stock that was halted before a dividend, which the vendor names late, and which fell by half on its day."""
     monkeypatch.setattr(Account, "_check", lambda *_: None)  # which would ask about the fall
     day, dates = START + 4, MARKET.dates.astype("M8[D]").astype(str)
-    ticker, array = held_on(plain, day), MARKET.data_array.copy()
-    column = MARKET.tickers.index(ticker)
-    array[START + 1 : day - 1, column] = np.nan
-    array[day:, column, list(PRICES)] *= np.float32(0.4)
-    market = dataclasses.replace(MARKET, data_array=array)
+    ticker = held_on(plain, day)
+    market = multiplied(MARKET, ticker, slice(START + 1, day - 1), np.nan)
+    market = multiplied(market, ticker, slice(day, None), 0.4, list(PRICES))
     raw, before = (scaled(market, ticker, until, 1 / 0.85) for until in (day, len(dates)))
-    named = [Event(ticker, dates[day], "dividend", 0.15 * float(before.data_array[day - 1, column, CLOSE]), dates[day])]
-    walk = Walk(tmp_path, AGENT, market=before, record=record_market(before, START), named=named)
-    for today in range(START, day + 3):
-        walk.market = before if today < day else raw if today < day + 2 else market
-        walk.step(today)
+    cash = 0.15 * float(before.data_array[day - 1, MARKET.tickers.index(ticker), CLOSE])
+    named = [Event(ticker, dates[day], "dividend", cash, dates[day])]
+
+    def file(today: int) -> Market:
+        return before if today < day else raw if today < day + 2 else market
+
+    walk = walked(tmp_path, file, range(START, day + 3), named)
     assert [row[1] for row in walk.rows() if row[0] == "event"] == [f"{ticker} {dates[day]} dividend"]
 
 
@@ -152,11 +142,9 @@ def test_shares_are_shown_in_todays_units(tmp_path: Path, plain: Walk) -> None:
     ticker = held_on(plain, day)
     before = scaled(MARKET, ticker, len(MARKET.dates), 4.0)
     walk = walked(tmp_path / "split", lambda today: MARKET if today >= day else before)
-    with walk.journal() as journal:
-        event = next(iter(journal.of("event").values())).body
-        book = walk.account(journal, day).book
-        holding = next(one.holding for one in book.positions(day) if one.holding.ticker == ticker)
-        today = holding.in_units(units(journal)[ticker])
+    (event,), book = walk.of("event"), walk.at(day).book
+    holding = next(one.holding for one in book.positions(day) if one.holding.ticker == ticker)
+    today = holding.in_units(units(book.journal)[ticker])
     column = MARKET.tickers.index(ticker)
     assert f"split of {ticker}" in event["text"] and "shares are" in event["held"]
     assert today.last_price == pytest.approx(MARKET.data_array[day, column, CLOSE], rel=1e-6)
@@ -170,19 +158,18 @@ def test_a_split_that_the_vendor_adjusts_late_is_made_good(tmp_path: Path, plain
     day = START + night
     ticker = held_on(plain, day)
     raw, before = (scaled(MARKET, ticker, until, 1 / 0.5) for until in (day, len(MARKET.dates)))
-    walk = Walk(tmp_path / "late", AGENT, market=before, record=record_market(before, START))
+    walk = Walk(tmp_path / "late", AGENT, market=before)
     for today in range(START, LAST + 1):
         walk = dataclasses.replace(walk, market=before if today < day else raw if today < day + 2 else MARKET)
         if today == day:
             with pytest.raises(Held, match=f"{ticker}, got what looks like a split"):
                 walk.step(today)
-            with walk.journal() as journal:
-                journal.append("go", "1", {})
+            walk.go()
         walk.step(today)
     undisturbed = equities(plain)
     assert equities(walk)[-1] == pytest.approx(undisturbed[-1], rel=2e-3)
     assert equities(walk)[day - START] < undisturbed[day - START] * 0.99
-    events = [row[2] for row in walk.rows() if row[0] == "event"]
+    events = walk.of("event")
     assert [event["since"] for event in events] == [str(MARKET.dates[day].astype("M8[D]"))]
 
 
@@ -192,19 +179,18 @@ def test_a_revised_bar_is_asked_about_once(tmp_path: Path, day: int) -> None:
     ticker = next(t for t in MARKET.tickers if np.isfinite(MARKET.data_array[day, MARKET.tickers.index(t), CLOSE]))
     walk = walked(tmp_path)
     before = equities(walk)
-    walk = dataclasses.replace(walk, market=revised(MARKET, ticker, day, 1.01))
+    walk = dataclasses.replace(walk, market=multiplied(MARKET, ticker, day, 1.01, CLOSE))
     for _ in range(2):
         with pytest.raises(Held, match=f"the bars of {ticker} as the account knew them"):
             walk.step(LAST + 1)
-    with walk.journal() as journal:
-        journal.append("go", "1", {})
+    walk.go()
     for later in range(LAST + 1, LAST + 4):
         assert walk.step(later)
     assert [row[0] for row in walk.rows()].count("hold") == 1 and equities(walk)[: len(before)] == before
     # The bar as it was is no question either, and another one is.
     back = dataclasses.replace(walk, market=MARKET)
     back.step(LAST + 4)
-    again = dataclasses.replace(walk, market=revised(walk.market, ticker, START + 8, 1.02))
+    again = dataclasses.replace(walk, market=multiplied(walk.market, ticker, START + 8, 1.02, CLOSE))
     if np.isfinite(MARKET.data_array[START + 8, MARKET.tickers.index(ticker), CLOSE]):
         with pytest.raises(Held, match=ticker):
             again.step(LAST + 5)
@@ -212,15 +198,17 @@ def test_a_revised_bar_is_asked_about_once(tmp_path: Path, day: int) -> None:
 
 def test_a_dividend_after_an_accepted_revision_is_no_question(tmp_path: Path, plain: Walk) -> None:
     ticker = held_on(plain, START + 4)
-    other = revised(revised(MARKET, ticker, START - 5, 1.01), ticker, START + 4, 1.01)
+    other = multiplied(MARKET, ticker, START - 5, 1.01, CLOSE)
+    other = multiplied(other, ticker, START + 4, 1.01, CLOSE)
     walk = walked(tmp_path / "one")
+    walk.market = other
     with pytest.raises(Held):
-        dataclasses.replace(walk, market=other).step(LAST + 1)
-    with walk.journal() as journal:
-        journal.append("go", "1", {})
-    dataclasses.replace(walk, market=other).step(LAST + 1)
-    dataclasses.replace(walk, market=scaled(other, ticker, LAST + 2, 0.99)).step(LAST + 2)
-    events = [row[2]["ratio"] for row in walk.rows() if row[0] == "event"]
+        walk.step(LAST + 1)
+    walk.go()
+    walk.step(LAST + 1)
+    walk.market = scaled(other, ticker, LAST + 2, 0.99)
+    walk.step(LAST + 2)
+    events = [one["ratio"] for one in walk.of("event")]
     assert events == [pytest.approx(0.99, rel=1e-6)]
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import os
+import signal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,11 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.faults.paper import begin_early, kill_at_writes
+from benchmarks.faults.paper import begin_early, in_child, kill_at_writes
 from data.features.own import OwnFeature
 from data.features.wide import WideBars
 from main import main
-from tests.paper.cases import MARKET, START, Walk
+from tests.paper.cases import START, Walk
 from tests.small_market import TINY_RULES
 from tests.tiny_run import TINY, frame
 from training.api import judge, load_market
@@ -106,8 +108,9 @@ def test_an_account_equals_its_backtest(
     """Whatever the numbers of its rule: prices of cash, sizes by score; with gaps, stops, locks and exits."""
     rules = dataclasses.replace(TINY_RULES, max_days_without_bar=6, **changed)
     monkeypatch.setattr(Account, "_check", lambda *_: None)  # random prices may move as a split would move them
-    days, numbers = range(START, START + 80), {**_numbers(ScoreRule(np.zeros((1, 1)))), **numbers}
-    walk = Walk(tmp_path, OwnPolicy("own", function, numbers, b""), rules, MARKET)
+    days, plain = range(START, START + 80), ScoreRule(np.zeros((1, 1)))
+    numbers = {name: getattr(plain, name) for name in RULE_NUMBERS} | numbers
+    walk = Walk(tmp_path, OwnPolicy("own", function, numbers, b""), rules)
     with walk.journal() as journal:
         account = walk.account(journal, days[-1])
         venue = account.new_venue()
@@ -116,10 +119,6 @@ def test_an_account_equals_its_backtest(
         account = account.on(days[-1])
         assert backtest(account).first_difference(account) == ""
         assert sum(len(account.book.fills(day)) for day in days) > 5
-
-
-def _numbers(rule: ScoreRule) -> dict[str, float]:
-    return {name: getattr(rule, name) for name in RULE_NUMBERS}
 
 
 def test_a_replay_is_its_backtest_and_what_evaluate_says(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,17 +159,17 @@ def test_a_replay_takes_what_a_live_account_asks_about(home: Path, capsys: pytes
 
 
 def test_a_replay_reads_its_journal_once_and_leaves_what_it_walked(home: Path) -> None:
-    """The sessions before a step that is cut short are on the disk, as in the journal of a whole replay."""
+    """After a kill -9 in a step the sessions before it are on the disk, as in the journal of a whole replay."""
     assert open_it(home, "own", "mine.py:reversal") == 0
     path, real, steps = home / "runs" / "own" / "replay" / JOURNAL, Account.step, itertools.count()
 
     def stepped(account: Account) -> bool:
         if next(steps) == 7:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGKILL)
         return real(account)
 
     with mock.patch.object(Account, "step", stepped):
-        assert paper(home, "replay", "own") == 130
+        assert os.WTERMSIG(in_child(lambda: paper(home, "replay", "own"))) == signal.SIGKILL
     with Journal(path) as journal:
         assert len(journal.of("session")) == 7
         walked = [row.hash for kind in ("session", "intent") for row in journal.of(kind).values()]

@@ -47,28 +47,25 @@ def test_an_account_equals_its_backtest(
         walk = Walk(Path(folder), agent, rules, market)
         for day in range(START, last + 1):
             assert walk.step(day)
-        with walk.journal() as journal:
-            account = walk.account(journal, last)
-            played = backtest(account)
-            assert played.first_difference(account) == ""
-            assert "equal bit for bit" in parity_sentence(account, played)
-            book = account.book
-            every = Basket.of(market, "", 0)
-            held = every.hold(
-                dataclasses.replace(rules, initial_capital=12_345.67), torch.tensor([START]), last - START
-            )
-            for day in range(START, last):
-                values, basket = book.session(day), held.equity[0, day - START].item()
-                assert values["basket"] == basket
-                parts = share * values["equity"] + (1 - share) * basket
-                assert values["whole"] == pytest.approx(0.8 * parts + 0.2 * 12_345.67, rel=1e-12)
-            # It is the account that `evaluate --continuous` plays.
-            env = dataclasses.replace(rules, initial_capital=12_345.67, trading_days=last - START, settlement_days=0)
-            setup = EvaluationSetup(market, Portfolio.on(market, env, goes_on=True), torch.tensor([START]))
-            curves, trades, _ = play_agent(setup, walk.agent)
-            own = [book.equity(day) for day in range(START, last + 1)]
-            assert own == pytest.approx(curves.equity[0, 0].tolist(), rel=1e-5)
-            assert len(trades) == sum(fill.side == "buy" for day in range(START, last + 1) for fill in book.fills(day))
+        account = walk.at(last)
+        played = backtest(account)
+        assert played.first_difference(account) == ""
+        assert "equal bit for bit" in parity_sentence(account, played)
+        book = account.book
+        every = Basket.of(market, "", 0)
+        held = every.hold(dataclasses.replace(rules, initial_capital=12_345.67), torch.tensor([START]), last - START)
+        for day in range(START, last):
+            values, basket = book.session(day), held.equity[0, day - START].item()
+            assert values["basket"] == basket
+            parts = share * values["equity"] + (1 - share) * basket
+            assert values["whole"] == pytest.approx(0.8 * parts + 0.2 * 12_345.67, rel=1e-12)
+        # It is the account that `evaluate --continuous` plays.
+        env = dataclasses.replace(rules, initial_capital=12_345.67, trading_days=last - START, settlement_days=0)
+        setup = EvaluationSetup(market, Portfolio.on(market, env, goes_on=True), torch.tensor([START]))
+        curves, trades, _ = play_agent(setup, walk.agent)
+        own = [book.equity(day) for day in range(START, last + 1)]
+        assert own == pytest.approx(curves.equity[0, 0].tolist(), rel=1e-5)
+        assert len(trades) == sum(fill.side == "buy" for day in range(START, last + 1) for fill in book.fills(day))
 
 
 class Remembering(DDPGAgent):
@@ -96,20 +93,19 @@ def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.Monkey
         venue = recorded.new_venue()
         for day in days:  # as a replay
             recorded.on(day, embedded=venue).step()
-    with walk.journal() as journal:
-        account = walk.account(journal, days[-1])
-        played = backtest(account)
-        assert played.first_difference(account) == ""
-        fills = [fill for day in days for fill in account.book.fills(day)]
-        assert len(fills) > 100 and "episode_end" not in {fill.reason for fill in fills}
-        ends = range(START + TINY_RULES.episode_steps, days[-1], TINY_RULES.episode_steps)
-        assert sum(bool(account.book.session(day)["positions"]) for day in ends) > len(ends) / 2
-        # Sizes follow the equity: an order of the largest coefficient is half of it, whatever the capital was.
-        ordered = [(day, order) for day in days for order in account.book.orders(day) if order.side == "buy"]
-        uncut = [(day, order) for day, order in ordered if order.value < account.book.session(day)["cash"] * 0.99]
-        for day, order in uncut:
-            assert order.value == pytest.approx(0.05 * order.coefficient * account.book.equity(day))
-        assert len(uncut) > 20 and abs(account.book.equity(days[-1]) / 12_345.67 - 1) > 0.05
+    account = walk.at(days[-1])
+    played = backtest(account)
+    assert played.first_difference(account) == ""
+    fills = [fill for day in days for fill in account.book.fills(day)]
+    assert len(fills) > 100 and "episode_end" not in {fill.reason for fill in fills}
+    ends = range(START + TINY_RULES.episode_steps, days[-1], TINY_RULES.episode_steps)
+    assert sum(bool(account.book.session(day)["positions"]) for day in ends) > len(ends) / 2
+    # Sizes follow the equity: an order of the largest coefficient is half of it, whatever the capital was.
+    ordered = [(day, order) for day in days for order in account.book.orders(day) if order.side == "buy"]
+    uncut = [(day, order) for day, order in ordered if order.value < account.book.session(day)["cash"] * 0.99]
+    for day, order in uncut:
+        assert order.value == pytest.approx(0.05 * order.coefficient * account.book.equity(day))
+    assert len(uncut) > 20 and abs(account.book.equity(days[-1]) / 12_345.67 - 1) > 0.05
 
 
 def test_a_lock_ends_when_a_person_says_so(tmp_path: Path) -> None:
@@ -118,25 +114,21 @@ def test_a_lock_ends_when_a_person_says_so(tmp_path: Path) -> None:
     walk = Walk(tmp_path, keeper(), rules)
 
     def is_locked(day: int) -> bool:
-        with walk.journal() as journal:
-            return walk.account(journal, day).book.is_locked(day)
+        return walk.at(day).book.is_locked(day)
 
     day = START
     while walk.step(day) and not is_locked(day):
         day += 1
     for later in range(day + 1, day + 9):
         walk.step(later)
-        with walk.journal() as journal:
-            book = walk.account(journal, later).book
-            assert book.is_locked(later) and not [one for one in book.intended(later) if one.side == "buy"]
-    with walk.journal() as journal:
-        journal.append("go", "1", {})
+        book = walk.at(later).book
+        assert book.is_locked(later) and not [one for one in book.intended(later) if one.side == "buy"]
+    walk.go()
     walk.step(day + 9)
     walk.step(day + 10)
-    with walk.journal() as journal:
-        book = walk.account(journal, day + 10).book
-        assert [one for one in book.intended(day + 9) if one.side == "buy"]
-        assert [fill for fill in book.fills(day + 10) if fill.side == "buy"]
+    book = walk.at(day + 10).book
+    assert [one for one in book.intended(day + 9) if one.side == "buy"]
+    assert [fill for fill in book.fills(day + 10) if fill.side == "buy"]
 
 
 @pytest.mark.parametrize("exits", ["daily", "target"])
@@ -146,38 +138,32 @@ def test_positions_are_sold_at_the_open_where_the_agents_say_so(tmp_path: Path, 
     sold, intended, days = set(), set(), range(START + 1, START + rules.episode_steps)
     for seed in range(3):
         walk = Walk(tmp_path / str(seed), agent_of(seed, rules), rules)
-        for day in (START, *days):
-            walk.step(day)
-        with walk.journal() as journal:
-            book = walk.account(journal, days[-1]).book
-            for day in days:
-                sales = [order.ticker for order in book.orders(day - 1) if order.side == "sell"]
-                open_ = dict(zip(MARKET.tickers, MARKET.data_array[day, :, OPEN].tolist(), strict=True))
-                intended |= {(seed, day, ticker, open_[ticker]) for ticker in sales if open_[ticker] > 0}
-                fills = [fill for fill in book.fills(day) if fill.reason == "sold"]
-                sold |= {(seed, day, fill.ticker, fill.price) for fill in fills}
+        walk.step(START, *days)
+        book = walk.at(days[-1]).book
+        for day in days:
+            sales = [order.ticker for order in book.orders(day - 1) if order.side == "sell"]
+            open_ = dict(zip(MARKET.tickers, MARKET.data_array[day, :, OPEN].tolist(), strict=True))
+            intended |= {(seed, day, ticker, open_[ticker]) for ticker in sales if open_[ticker] > 0}
+            fills = [fill for fill in book.fills(day) if fill.reason == "sold"]
+            sold |= {(seed, day, fill.ticker, fill.price) for fill in fills}
     assert sold == intended and (len(sold) > 5) == (exits == "daily")
 
 
 def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:
     """An order that is not in the journal, at the close of a session that no step saw in time."""
     walk = Walk(tmp_path, keeper())
-    for day in (START, START + 2, START + 3):
-        walk.step(day)
-    with walk.journal() as journal:
-        account = walk.account(journal, START + 3)
-        assert backtest(account).first_difference(account).startswith(f"{account.book.date(START + 2)}: buy")
+    walk.step(START, START + 2, START + 3)
+    account = walk.at(START + 3)
+    assert backtest(account).first_difference(account).startswith(f"{account.book.date(START + 2)}: buy")
 
 
 def test_a_basket_that_is_not_the_accounts_is_named(tmp_path: Path) -> None:
     walk = Walk(tmp_path, agent_of(3).betting(0.5))
-    for day in range(START, START + 6):
-        walk.step(day)
-    with walk.journal() as journal:
-        account = walk.account(journal, START + 5)
-        played = backtest(account)
-        held = played.basket.copy()
-        held[3] += 0.01
-        other = dataclasses.replace(played, basket=held)
-        assert played.first_difference(account) == ""
-        assert other.first_difference(account).startswith(f"{account.book.date(START + 3)}: basket ")
+    walk.step(*range(START, START + 6))
+    account = walk.at(START + 5)
+    played = backtest(account)
+    held = played.basket.copy()
+    held[3] += 0.01
+    other = dataclasses.replace(played, basket=held)
+    assert played.first_difference(account) == ""
+    assert other.first_difference(account).startswith(f"{account.book.date(START + 3)}: basket ")

@@ -38,7 +38,7 @@ def test_an_intent_without_an_answer_is_cancelled_under_a_stop(
         walk.step(START)
     stop(walk)
     walk.step(START)
-    answers = [row[2]["status"] for row in walk.rows() if row[0] == "answer"]
+    answers = [one["status"] for one in walk.of("answer")]
     assert answers and set(answers) == {"cancelled"} and "is cancelled" in caplog.text
     walk.step(START + 1)
     assert not any(row[2]["fills"] or row[2]["positions"] for row in walk.rows() if row[0] == "session")
@@ -49,13 +49,12 @@ def test_sales_go_on_under_a_stop(tmp_path: Path) -> None:
     statuses = set[tuple[str, str]]()
     for seed, last in product(range(3), (START + 2, START + 5)):
         walk = Walk(tmp_path / f"{seed} {last}", agent_of(seed))
-        for day in range(START, last):
-            walk.step(day)
+        walk.step(*range(START, last))
         with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
             walk.step(last)
         by_file(walk)
         walk.step(last)
         answers = {row[1]: row[2]["status"] for row in walk.rows() if row[0] == "answer"}
-        orders = [row[2]["orders"] for row in walk.rows() if row[0] == "intent"][-1]
+        orders = [one["orders"] for one in walk.of("intent")][-1]
         statuses |= {(order["side"], answers[order["id"]]) for order in orders}
     assert statuses == {("sell", "accepted"), ("buy", "cancelled")}
