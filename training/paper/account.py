@@ -88,11 +88,6 @@ class Account:
         return float(self.journal.opening["capital"])
 
     @property
-    def is_at_broker(self) -> bool:
-        """Tell whether a broker executes its orders."""
-        return bool(self.journal.opening["venue"] != "paper")
-
-    @property
     def _parts(self) -> tuple[float, float]:
         """Capital at the opening of which each part has the use: the agents, and the basket."""
         exposed = self.config.env.exposure * self.capital
@@ -101,7 +96,7 @@ class Account:
     @property
     def capitals(self) -> tuple[float, float]:
         """Capitals with which the accounts of agents and basket begin: at the embedded venue each with all of it."""
-        agents, others = self._parts if self.is_at_broker else (self.capital, self.capital)
+        agents, others = (self.capital,) * 2 if self.journal.opening["venue"] == "paper" else self._parts
         return max(1.0, agents), max(1.0, others)
 
     def on(self, day: int, **changes: Any) -> Account:
@@ -127,7 +122,7 @@ class Account:
             self._take_in(day)
         if not is_late:
             self._decide(newest)
-            self._send(newest)
+            self._send()
         return self.journal.last.number > length
 
     def _is_late(self, now: datetime) -> bool:
@@ -205,14 +200,6 @@ class Account:
         """Return the name that a ticker has today."""
         return names(self.journal).get(ticker, ticker)
 
-    def _venue(self, day: int) -> Venue:
-        """Return the venue as it is after the close of a day."""
-        if self.broker is not None:
-            return self.broker
-        self.embedded = self.embedded or self.new_venue()
-        self.embedded.play(day, self.book.orders, self.book.released)
-        return self.embedded
-
     def new_venue(self) -> PaperVenue:
         """Return the embedded venue before its first session, for all days of the market."""
         rules = dataclasses.replace(self.config.env, initial_capital=self.capitals[0])
@@ -251,11 +238,11 @@ class Account:
 
     def _embedded(self, day: int) -> Statement:
         """Return the account as the embedded venue plays it, and its basket."""
-        venue, since = self._venue(day), np.datetime64(self.market.dates[day - 1], "D")
-        assert isinstance(venue, PaperVenue)
+        venue = self.embedded = self.embedded or self.new_venue()
+        venue.play(day, self.book.orders, self.book.released)
         equity, basket = venue.equity_on(day)
-        fills, cash, positions = venue.fills_since(since), venue.cash(), venue.positions()
-        return Statement(fills, cash, equity, positions, basket, self.whole(equity, basket))
+        whole = self.whole(equity, basket)
+        return Statement(venue.fills_on(day), float(venue.portfolio.cash), equity, venue.positions(), basket, whole)
 
     def _at_broker(self, day: int, venue: Venue) -> Statement:
         """Ask the broker, and tell the agents' part from the basket's.
@@ -304,13 +291,14 @@ class Account:
             logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
 
     def _reconcile(self, newest: int, *, is_late: bool) -> None:
-        """Ask the venue about the orders without an answer; those that it does not know are sent if it is not too late.
+        """Ask the broker about orders without an answer; those that it does not know are sent if it is not too late.
 
-        An order whose session has begun lapses.
+        An order whose session has begun lapses. The embedded venue knows of an order what the journal says.
         """
         for day, order in list(self.book.unanswered()):
-            venue = self._venue(max(day, self.book.last))
-            known = venue.open_orders() | {fill.id for fill in venue.fills_since(np.datetime64(self.book.date(day)))}
+            known, since = set[str](), np.datetime64(self.book.date(day))
+            if self.broker is not None:
+                known = self.broker.open_orders() | {fill.id for fill in self.broker.fills_since(since)}
             if order.id in known:
                 self.journal.append("answer", order.id, {"status": "accepted"})
             elif day < newest or is_late:
@@ -342,19 +330,21 @@ class Account:
 
     def _for_broker(self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder]) -> list[Order]:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
-        purchases, sales = ({order.ticker: order for order in orders if order.side == side} for side in ("buy", "sell"))
         date, known = self.book.date(day), {order.id: order for order in orders}
-        factors = units(self.journal, date)
+        factors, sales = units(self.journal, date), [order.ticker for order in orders if order.side == "sell"]
         shares = {
-            ticker: order.value / (float(self._prices(ticker, day)[-1]) * factors.get(ticker, 1.0))
-            for ticker, order in purchases.items()
+            order.ticker: order.value / (float(self._prices(order.ticker, day)[-1]) * factors.get(order.ticker, 1.0))
+            for order in orders
+            if order.side == "buy"
         }
         positions = [position.holding for position in self.book.positions(day)]
         holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in positions]
-        forms = broker_orders(self.name, date, shares, holdings, self.config.env, [*sales])
+        forms = broker_orders(self.name, date, shares, holdings, self.config.env, sales)
         of_basket = [dataclasses.replace(one, shares=one.shares / factors.get(one.ticker, 1.0)) for one in basket]
-        by_rules = (Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False) for form in forms)
-        placed = [known.get(order.id, order) for order in by_rules]
+        placed = [
+            known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False)
+            for form in forms
+        ]
         values, parts = {one.ticker: one.value for one in basket}, basket_at_broker(self.name, date, of_basket)
         placed += [
             Order(form.order_id, form.ticker, form.side, values[form.ticker], 0.0, 0.0, False, is_of_basket=True)
@@ -369,8 +359,9 @@ class Account:
     def _decided(self, day: int) -> tuple[list[Order], list[Order]]:
         """Return the decider's purchases and sales at a close."""
         book, date, cash = self.book, self.book.date(day), float(self.book.session(day)["cash"])
+        rules = dataclasses.replace(self.config.env, initial_capital=max(1.0, book.equity(day)))  # sizes refer to it
         holdings = [position.holding for position in book.positions(day)]
-        bought, sold = self.decider.decide(self.market, day, book.rules_on(day), cash, holdings)
+        bought, sold = self.decider.decide(self.market, day, rules, cash, holdings)
         purchases = [
             Order(
                 order_id(self.name, date, one.ticker, "buy"),
@@ -381,9 +372,9 @@ class Account:
         sales = [Order(order_id(self.name, date, one, "sell"), one, "sell", 0.0, 0.0, 0.0, True) for one in sold]
         return purchases, sales
 
-    def _send(self, day: int) -> None:
+    def _send(self) -> None:
         """Send the newest close's orders that have no answer; under a stop its purchases are cancelled."""
-        venue, reason = self._venue(day), self.journal.stop_reason()
+        reason = self.journal.stop_reason()
         for _, order in list(self.book.unanswered()):
             if reason and order.side == "buy":
                 self.journal.append("answer", order.id, {"status": "cancelled"})
@@ -392,10 +383,11 @@ class Account:
                 )
                 continue
             try:
-                answer = venue.submit(order)
+                refusal = "" if self.broker is None else self.broker.submit(order)
             except NoAnswer:
                 self.journal.append("unknown", order.id)
                 raise
-            self.journal.append("answer", order.id, {name: said for name, said in vars(answer).items() if said})
-            level, said = logging.WARNING if answer.reason else self.level, (answer.status, answer.reason)
+            answer = {"status": "rejected", "reason": refusal} if refusal else {"status": "accepted"}
+            self.journal.append("answer", order.id, answer)
+            level, said = logging.WARNING if refusal else self.level, (answer["status"], refusal)
             logger.log(level, "%s %s for the next session: %s %s", order.side, order.ticker, *said)

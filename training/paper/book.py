@@ -57,10 +57,6 @@ class Book:
         sessions = self.journal.of("session")
         return self.day_of(next(reversed(sessions))) if sessions else self.start - 1
 
-    def rules_on(self, day: int) -> EnvironmentConfig:
-        """Return the rules by which the agents decide at a close: sizes refer to their equity."""
-        return replace(self._rules, initial_capital=max(1.0, self.equity(day)))
-
     def session(self, day: int) -> dict[str, Any]:
         """Return a session as the venue stated it, fills, cash, equity and positions, with the champion's result."""
         return self.journal.of("session")[self.date(day)].body

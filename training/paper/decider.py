@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,32 +30,6 @@ from utils.errors import ConfigError, DataError
 logger = logging.getLogger(__name__)
 
 
-class Decider(Protocol):
-    """What an account asks of whoever decides in it."""
-
-    file: ClassVar[str]
-    """Name of the file in the account's folder that it is read from."""
-
-    @property
-    def share(self) -> float:
-        """Share of the capital that follows it; the rest holds the basket."""
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Write its file into a folder; return what the journal's first row says of it."""
-
-    def decide(
-        self, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
-    ) -> tuple[list[Order], list[str]]:
-        """Return purchases and the tickers that are sold, see `training.signals.signals.decide`."""
-
-    def play(self, setup: EvaluationSetup, market: Market) -> tuple[EquityCurves, Sequence[dict[str, Any]]]:
-        """Return its account on the one window of a setup, as it is evaluated, and its trades, see `trade_ledger`.
-
-        Args:
-            market: without the days that a setup may have beyond those of the account.
-        """
-
-
 @dataclass(frozen=True)
 class Champion:
     """The champion of a run."""
@@ -64,14 +38,15 @@ class Champion:
     run: str = ""
     generation: int = 0
     file: ClassVar[str] = "champion.safetensors"
+    """Name of the file in the account's folder that it is read from."""
 
     @property
     def share(self) -> float:
-        """Share of the capital that follows the agents."""
+        """Share of the capital that follows it; the rest holds the basket."""
         return self.agent.share
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the agent."""
+        """Write its file into a folder; return what the journal's first row says of it."""
         self.agent.save(folder / self.file)
         digest = _digest((folder / self.file).read_bytes())
         return {"run": self.run, "generation": self.generation, "champion": digest}
@@ -79,11 +54,15 @@ class Champion:
     def decide(
         self, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
     ) -> tuple[list[Order], list[str]]:
-        """Decide by the agent's forecasts of the day."""
+        """Return purchases and the tickers that are sold, by forecasts of the day, see `signals.decide`."""
         return decide(self.agent, market, day, rules, cash, holdings)
 
     def play(self, setup: EvaluationSetup, market: Market) -> tuple[EquityCurves, Sequence[dict[str, Any]]]:
-        """Play the agent, by forecasts of each day by itself."""
+        """Return its account on the one window of a setup, as it is evaluated, and its trades, see `trade_ledger`.
+
+        Args:
+            market: without the days that a setup may have beyond those of the account.
+        """
         forecasts = forecasts_by_day(self.agent, market, setup.judged.start, len(setup.market.dates))
         return play_agent(setup, self.agent, forecasts)[:2]
 
@@ -131,7 +110,7 @@ class OwnPolicy:
         return cls(said["name"], function, {k: float(v) for k, v in said["rule"].items()}, path.read_bytes())
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the source."""
+        """As `Champion.save`."""
         (folder / self.file).write_bytes(self.source)
         rule = {number: repr(value) for number, value in self.numbers.items()}  # JSON has no infinite ones
         policy = {"name": self.name, "sha256": (digest := _digest(self.source)), "rule": rule}
@@ -140,7 +119,7 @@ class OwnPolicy:
     def decide(
         self, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
     ) -> tuple[list[Order], list[str]]:
-        """Decide by the values of the day, of bars up to it."""
+        """As `Champion.decide`, by the values of the day, of bars up to it."""
         rule, portfolio = self._rule(market, rules, stop=day + 1), account_at(market, day, rules, cash, holdings)
         place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
         stocks = [place[holding.column] for holding in holdings]
@@ -160,13 +139,17 @@ class OwnPolicy:
             logger.warning("%s", said)
 
     def play(self, setup: EvaluationSetup, market: Market) -> tuple[EquityCurves, Sequence[dict[str, Any]]]:
-        """Play the policy by its values of all days at once, which must be those of each day by itself."""
+        """As `Champion.play`, by its values of all days at once, which must be those of each day by itself."""
         act = score_policy(setup.env, self._rule(market, setup.env.rules), setup.judged)
         account = account_by(setup, lambda step: step_by(setup.env, act, step))
         return account.curves, account.trades
 
     def _rule(self, market: Market, rules: EnvironmentConfig, stop: int | None = None) -> ScoreRule:
         return rule_of_function(self.name, self.function, market, rules, self.numbers, stop)
+
+
+Decider = Champion | OwnPolicy
+"""Who decides in an account."""
 
 
 def load_decider(folder: Path, opening: Mapping[str, Any]) -> Decider:

@@ -1,8 +1,8 @@
-"""Venues: the interface to the place where orders are executed, and the embedded venue `paper`."""
+"""Where orders are executed: the interface to a broker, and the embedded venue `paper`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -48,15 +48,6 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a venue made of an order."""
-
-    status: Literal["accepted", "rejected"]
-    reason: str = ""
-    """Why it was rejected, in the venue's words."""
-
-
-@dataclass(frozen=True)
 class Fill:
     """A purchase or a sale that was executed."""
 
@@ -95,10 +86,10 @@ class Statement:
 
 
 class Venue(Protocol):
-    """A place where orders are executed. Each method may raise `NoAnswer`: nothing follows from silence."""
+    """A broker. Each method may raise `NoAnswer`: nothing follows from silence."""
 
-    def submit(self, order: Order) -> Answer:
-        """Send an order; one that the venue knows already is not executed twice."""
+    def submit(self, order: Order) -> str:
+        """Send an order; return why it was rejected, in the venue's words, or "". One that is known is not doubled."""
 
     def open_orders(self) -> set[str]:
         """Return the ids of the orders that are not filled yet."""
@@ -161,27 +152,14 @@ class PaperVenue:
         """Return the equity of the agents and of the basket at a close that was played."""
         return float(self.portfolio.equity_curve[day - self._start, 0]), float(self._basket[day - self._start])
 
-    def submit(self, order: Order) -> Answer:
-        """Accept every order: the journal that it is read from is the venue's memory."""
-        return Answer("accepted")
-
-    def open_orders(self) -> set[str]:
-        """Return none: orders are filled or lapse at the next open."""
-        return set()
-
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
         trades = trade_ledger(self.portfolio, 0)
         return {self._stocks[one["stock"]]: one["shares"] for one in trades if one["exit_day"] is None}
 
-    def cash(self) -> float:
-        """Return the cash."""
-        return float(self.portfolio.cash)
-
-    def fills_since(self, day: np.datetime64) -> list[Fill]:
-        """Return the fills on sessions after `day`, those of a session in the order of their decisions."""
-        fills = fills_of(self._account, self._market, self._start, trade_ledger(self.portfolio, 0))
-        return [fill for session, some in fills.items() if self._market.dates[session] > day for fill in some]
+    def fills_on(self, day: int) -> list[Fill]:
+        """Return the fills on a day that was played, in the order of their decisions."""
+        return fills_of(self._account, self._market, self._start, trade_ledger(self.portfolio, 0)).get(day, [])
 
 
 def investable_tickers(market: Market) -> list[str]:
