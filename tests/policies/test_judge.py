@@ -18,6 +18,7 @@ from tests.tiny_run import TINY, run, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
+from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
 from utils.errors import ConfigError, DataError
 
@@ -313,7 +314,7 @@ def test_the_documented_names_are_those_of_the_module() -> None:
 
 
 def test_a_run_is_trained_opened_and_judged(tmp_path: Path, tiny: Path) -> None:
-    config = load_market(settings={**api_settings(tiny), "runs_dir": str(tmp_path), "run": "api"}).config
+    config = load_market(settings={**read_settings(tiny), "runs_dir": str(tmp_path), "run": "api"}).config
     with unjudged():
         trained = api.train(config)
     opened = api.open_run(tmp_path, "api")
@@ -322,9 +323,3 @@ def test_a_run_is_trained_opened_and_judged(tmp_path: Path, tiny: Path) -> None:
     assert {"champion", "code"} <= set(found.table.index)
     pages = found.save_page(tmp_path / "pages")
     assert [page.parent.name for page in pages] == ["code"] and all(page.is_file() for page in pages)
-
-
-def api_settings(tiny: Path) -> dict[str, Any]:
-    from utils.config.settings import read_settings
-
-    return read_settings(tiny)

@@ -16,17 +16,13 @@ from hypothesis import strategies as st
 from data.market import Market
 from data.splits import consecutive_windows
 from environment.portfolio import Portfolio
-from main import main
+from tests.policies.test_judge import evaluate
 from tests.small_market import TINY_RULES, small_market
-from tests.tiny_run import TINY
 from training.api import Trades, load_market
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.policies.trades import account_of_trades
 from training.rollout import step_by
-from utils.config.settings import read_settings
-from utils.config.trader import EvaluationConfig
-from utils.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 MARKET = small_market()
@@ -173,28 +169,21 @@ def test_one_account_may_be_written_in_many_ways(written: Callable[[pd.DataFrame
     assert len(one.trades) == len(other.trades) > 5
 
 
-QUICK = EvaluationConfig(rivals="none", random_pickers=40)
-
-
-def evaluate(tmp_path: Path, text: str, *words: str) -> int:
-    (tmp_path / "tiny.toml").write_text(TINY)
+def evaluate_trades(tmp_path: Path, tiny: Path, text: str, *words: str) -> int:
     (tmp_path / "orders.csv").write_text(text)
-    quick = ["--random-pickers", "20", "--rivals", "none", "--threads", "1", "--device", "cpu"]
-    place = ["--runs-dir", str(tmp_path / "runs"), "--config", str(tmp_path / "tiny.toml")]
-    return main(["evaluate", "--trades", str(tmp_path / "orders.csv"), *place, *quick, *words])
+    return evaluate(tmp_path, "--trades", str(tmp_path / "orders.csv"), "--config", str(tiny), *words)
 
 
-def days_of(tmp_path: Path) -> list[str]:
-    (tmp_path / "tiny.toml").write_text(TINY)
-    market = load_market(settings=read_settings(tmp_path / "tiny.toml")).market
+def days_of(tiny: Path) -> list[str]:
+    market = load_market(settings=tiny).market
     first = int(consecutive_windows(market.splits.validation, 16)[0])
     return [str(day) for day in market.dates[first : first + 4].astype("datetime64[D]")]
 
 
-def test_a_file_of_trades_is_judged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    days = days_of(tmp_path)
+def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    days = days_of(tiny)
     text = f"date,ticker,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,50000\n"
-    assert evaluate(tmp_path, text) == 0
+    assert evaluate_trades(tmp_path, tiny, text) == 0
     shown = capfd.readouterr()
     assert "orders: 1 of 1 purchases" in shown.out and "orders: 1 of" not in shown.err
     folder = tmp_path / "runs" / "judged" / "evaluation-validation" / "orders"
@@ -203,7 +192,7 @@ def test_a_file_of_trades_is_judged(tmp_path: Path, capfd: pytest.CaptureFixture
         ["S000", *days[:2], days[3]]
     ]
     assert json.loads((folder / "results.json").read_text())["policies"]["orders"]
-    assert evaluate(tmp_path, text, "--planted") == 2
+    assert evaluate_trades(tmp_path, tiny, text, "--planted") == 2
 
 
 @pytest.mark.parametrize(
@@ -222,13 +211,8 @@ def test_a_file_of_trades_is_judged(tmp_path: Path, capfd: pytest.CaptureFixture
     ],
 )
 def test_bad_files_are_refused_in_one_line(
-    text: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    text: str, said: str, tmp_path: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate(tmp_path, text.replace("DAY", days_of(tmp_path)[0])) == 2
+    assert evaluate_trades(tmp_path, tiny, text.replace("DAY", days_of(tiny)[0])) == 2
     last = capfd.readouterr().err.strip().splitlines()[-1]
     assert said in last and "Traceback" not in last
-
-
-def test_rows_of_a_frame_are_refused_alike() -> None:
-    with pytest.raises(DataError, match="expected columns date, ticker, value"):
-        account_of_trades("own", Trades(pd.DataFrame({"date": [], "ticker": []})), setup_of())

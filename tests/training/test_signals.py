@@ -35,6 +35,8 @@ from utils.errors import ConfigError, DataError
 CONTEXT = 16
 MARKET = small_market(3)
 BASKET = Basket.of(MARKET, "", 0)
+FRAME = frame(301, 5)
+DATES = np.unique(FRAME["date"].to_numpy().astype("datetime64[D]"))
 HEADER = "ticker,entry_date,entry_price,target_percent,shares\n"
 days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
@@ -57,23 +59,16 @@ def signals_of(
     return make_signals(agent(seed, rules), Basket.of(market, "", 0), market, day, rules, cash, list(holdings))
 
 
-def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> list[dict[str, object]]:
-    """What the agent's action on the episode's first day buys in the environment."""
-    observation, info = env.reset()
-    env.step(chosen.act(observation, chosen.forecasts(market), info["day_index"]))
-    return env.get_trades()
-
-
 @settings(max_examples=10)
 @given(st.integers(0, 50), days, st.sampled_from(["next_open", "same_close"]), st.sampled_from([1, 2]))
 def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: int) -> None:
     rules = dataclasses.replace(TINY_RULES, fill=fill, max_new_positions_per_day=orders)
     made = signals_of(MARKET, seed, day, rules=rules)
+    chosen, env = agent(seed, rules), environment_of(MARKET, day, rules=rules)
+    forecasts, (observation, info) = chosen.forecasts(MARKET), env.reset()
+    env.step(chosen.act(observation, forecasts, info["day_index"]))
     # An order on a stock without a bar in the next session lapses in the environment; nobody knows that today.
-    trades = {
-        trade["stock"]: trade
-        for trade in first_trades(environment_of(MARKET, day, rules=rules), agent(seed, rules), MARKET)
-    }
+    trades = {trade["stock"]: trade for trade in env.get_trades()}
     tradable = np.isfinite(MARKET.close[day + (fill == "next_open")])
     ordered = {MARKET.tickers.index(order.ticker): order for order in made.orders}
     assert {stock for stock in ordered if tradable[stock]} == set(trades)
@@ -87,7 +82,7 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.target_percent == pytest.approx(target_percent, rel=1e-4)
         assert order.target_price == pytest.approx(order.close * (1 + order.target_percent / 100), rel=1e-6)
         assert order.close == MARKET.close[day, stock]
-        gain = float(agent(seed, rules).forecasts(MARKET).gain[0, day, stock])
+        gain = float(forecasts.gain[0, day, stock])
         assert order.expected_percent == pytest.approx(gain - 100 * rules.cost_rate, abs=1e-4)
         last_day = trade["entry_day"] + rules.longest_holding - 1
         assert order.latest_exit == str(MARKET.dates[last_day])
@@ -216,11 +211,11 @@ def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
         assert held.ticker not in {order.ticker for order in again.orders}
 
 
-def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0) -> Holding:
+def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0, shares: float = 100.0) -> Holding:
     """A position in a stock, bought at the close of its entry day."""
     price = float(MARKET.close[entry_day, stock])
     bars = MARKET.data_array[entry_day : day + 1, stock]
-    return Holding(MARKET.tickers[stock], stock, entry_day, price, target_percent, 100.0, bars)
+    return Holding(MARKET.tickers[stock], stock, entry_day, price, target_percent, shares, bars)
 
 
 def test_the_status_of_a_position_says_when_it_is_sold() -> None:
@@ -254,8 +249,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, its data file, and the same file with one more day."""
     path = tmp_path_factory.mktemp("runs")
     (path / "tiny.toml").write_text(TINY)
-    frame(301, 5).to_parquet(path / "more.parquet")
-    frame(301, 5).head(300 * 5).to_parquet(path / "data.parquet")
+    FRAME.to_parquet(path / "more.parquet")
+    FRAME.head(300 * 5).to_parquet(path / "data.parquet")
     with unjudged():
         assert train(path / "tiny.toml", "--run", "one", "--data", str(path / "data.parquet")) == 0
     return path
@@ -273,42 +268,35 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     shown = capsys.readouterr().out
     code, after = command(folder, "--data", str(folder / "more.parquet"))
     assert code == 0 and shown.splitlines()[0] == before["evidence"]
-    dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
-    assert (before["date"], after["date"]) == (str(dates[-2]), str(dates[-1]))
-    _, again = command(folder, "--data", str(folder / "more.parquet"), "--date", str(dates[-2]))
+    assert (before["date"], after["date"]) == (str(DATES[-2]), str(DATES[-1]))
+    _, again = command(folder, "--data", str(folder / "more.parquet"), "--date", str(DATES[-2]))
     # Of the orders only what the calendar says differs: the day added is no estimate any more.
-    assert [{k: v for k, v in o.items() if k != "latest_exit"} for o in again["orders"]] == [
-        {k: v for k, v in o.items() if k != "latest_exit"} for o in before["orders"]
-    ]
-    assert again["next_session"] == str(dates[-1])
+    for order in (*again["orders"], *before["orders"]):
+        del order["latest_exit"]
+    assert again["orders"] == before["orders"]
+    assert again["next_session"] == str(DATES[-1])
     champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
-    evidence = champion.evidence
-    assert before["evidence"] == evidence.sentence(champion.share)
-    assert f"decided at the close of {dates[-2]}" in shown and ("latest exit" in shown or "no order" in shown)
+    assert before["evidence"] == champion.evidence.sentence(champion.share)
+    assert f"decided at the close of {DATES[-2]}" in shown and ("latest exit" in shown or "no order" in shown)
     capsys.readouterr()
     assert command(folder, "--date", "2010-01-03")[0] == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
     assert len(errors) == 1 and "expected a session from" in errors[0]
 
 
-def price_of(ticker: int, day: int) -> float:
-    """A close of the run's market."""
-    return round(float(frame(301, 5)["close"].to_numpy().reshape(301, 5)[day, ticker]), 3)
-
-
 def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
     held = (0, 299, 100), (1, 297, 10.75), (2, 299, 0.5)
-    rows = [f"T{stock},{dates[day]},{price_of(stock, day)},50,{shares}" for stock, day, shares in held]
+    closes = FRAME["close"].to_numpy().reshape(301, 5).round(3)
+    rows = [f"T{stock},{DATES[day]},{closes[day, stock]},50,{shares}" for stock, day, shares in held]
     (folder / "held.csv").write_text(HEADER + "\n".join(rows) + "\n")
     positions = ("--positions", str(folder / "held.csv"))
     before = command(folder, *positions)
     ib, alpaca = folder / "basket.csv", folder / "orders.json"
     after = command(folder, *positions, "--ib", str(ib), "--alpaca", str(alpaca))
     assert after == before and after[0] == 0
-    paid = sum(shares * price_of(stock, day) for stock, day, shares in held)
+    paid = sum(shares * closes[day, stock] for stock, day, shares in held)
     assert after[1]["cash"] == pytest.approx(after[1]["capital"] - 1.001 * paid)
     assert not {order["ticker"] for order in after[1]["orders"]} & {"T0", "T1", "T2"}
     with ib.open(newline="") as file:
@@ -368,12 +356,6 @@ def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
     assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
 
 
-def basket_part(ticker: str, day: int, shares: float, bought: int) -> Holding:
-    column = MARKET.tickers.index(ticker)
-    price = float(MARKET.close[bought, column])
-    return Holding(ticker, column, bought, price, math.inf, shares, MARKET.data_array[bought : day + 1, column])
-
-
 @pytest.mark.parametrize("exposure", [1.0, 0.5])
 @pytest.mark.parametrize("share", [0.0, 0.25])
 def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float, exposure: float) -> None:
@@ -407,14 +389,14 @@ def test_a_basket_that_is_held_is_left_alone_for_a_year(monkeypatch: pytest.Monk
     assert len(known) > 2
     for day, is_due in ((first + 30, False), (first + 59, True), (first + 60, False)):
         sizes = {stock: 1e5 / float(MARKET.close[day, stock]) * (10 if stock == known[0] else 1) for stock in known}
-        held = [basket_part(MARKET.tickers[stock], day, size, first) for stock, size in sizes.items()]
+        held = [bought(stock, first, day, math.inf, size) for stock, size in sizes.items()]
         made = make_signals(holder, BASKET, MARKET, day, rules, 0.0, held).basket
         assert made is not None and bool(made.orders) == is_due
         assert ("held: no order" in made.line) != is_due
         if is_due:
             assert [order.ticker for order in made.orders if order.side == "sell"] == [MARKET.tickers[known[0]]]
-            sold, bought = (sum(o.value for o in made.orders if o.side == side) for side in ("sell", "buy"))
-            assert bought * rules.purchase_factor == pytest.approx(sold * rules.sale_factor)
+            sold, spent = (sum(o.value for o in made.orders if o.side == side) for side in ("sell", "buy"))
+            assert spent * rules.purchase_factor == pytest.approx(sold * rules.sale_factor)
 
 
 def test_a_row_without_a_target_is_of_the_basket(tmp_path: Path) -> None:

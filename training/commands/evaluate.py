@@ -19,7 +19,7 @@ from training.evaluation.stage import stage_of
 from training.features.importance import decided, importance
 from training.policies.judgement import TradedMarket, judge, load_market
 from training.policies.planted import planted_shares
-from training.policies.read import read_policy, read_rows, read_scores
+from training.policies.read import read_policy, read_rows, wide_scores
 from training.policies.trades import Trades
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
@@ -63,7 +63,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
     """Judge policies that are not a run's champion, beside that of the named run if there is one."""
     policies = dict[str, Any]()
     read = [read_policy(place) for place in arguments.policy]
-    read += [(arguments.scores.stem, read_scores(arguments.scores))] if arguments.scores else []
+    if path := arguments.scores:
+        read.append((path.stem, wide_scores(read_rows(path, "scores"), str(path))))
     if path := arguments.trades:
         read.append((path.stem, Trades(read_rows(path, "trades"), str(path))))
     for name, policy in read:

@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from environment.trading_env import Observation, TradingEnvironment, windows_from
@@ -20,11 +19,6 @@ from utils.errors import DataError, first_line
 
 logger = logging.getLogger(__name__)
 Array = NDArray[np.float32]
-
-
-def has_code(policy: Any) -> bool:
-    """Tell whether a policy can be called, so that a leak is looked for by other means than its scores."""
-    return not isinstance(policy, pd.DataFrame | Trades)
 
 
 def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:

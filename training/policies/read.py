@@ -60,14 +60,6 @@ def _read_model(path: Path) -> Any:
     raise DataError(f"expected a model of {', '.join(_ALGORITHMS)} in {path}, got {said}; save it by model.save")
 
 
-def read_scores(path: Path) -> pd.DataFrame:
-    """Return the scores of a CSV or parquet file with columns date, ticker and score, as a frame of days by tickers.
-
-    Raises DataError: another file, or one that gives two scores for one ticker and day.
-    """
-    return wide_scores(read_rows(path, "scores"), str(path))
-
-
 def read_rows(path: Path, wanted: str) -> pd.DataFrame:
     """Return the rows of a CSV or parquet file of what is wanted. Raises DataError for another file."""
     try:
@@ -77,7 +69,10 @@ def read_rows(path: Path, wanted: str) -> pd.DataFrame:
 
 
 def wide_scores(rows: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return long rows of scores as a frame of days by tickers, NaN where there is none; errors as `read_scores`."""
+    """Return rows of date, ticker and score as a frame of days by tickers, NaN where there is none.
+
+    Raises DataError for other columns, or two scores for one ticker and day.
+    """
     long = long_rows(rows, "score", source)
     if (twice := long.duplicated(["date", "ticker"])).any():
         one = long[twice].iloc[0]
