@@ -15,7 +15,7 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.export import entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import PlayedPolicies, play_all
-from training.evaluation.stage import stage_of
+from training.evaluation.stage import RESERVED, stage_of
 from training.features.importance import decided, importance
 from training.policies.judgement import TradedMarket, judge, load_market
 from training.policies.planted import planted_shares
@@ -24,7 +24,7 @@ from training.policies.trades import Trades
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.cli import command_line
-from utils.config.settings import changed_flags
+from utils.config.settings import changed_flags, read_settings
 from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
@@ -61,18 +61,11 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
 
 def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
     """Judge policies that are not a run's champion, beside that of the named run if there is one."""
-    policies = dict[str, Any]()
-    read = [read_policy(place) for place in arguments.policy]
-    if path := arguments.scores:
-        read.append((path.stem, wide_scores(read_rows(path, "scores"), str(path))))
-    if path := arguments.trades:
-        read.append((path.stem, Trades(read_rows(path, "trades"), str(path))))
-    for name, policy in read:
-        if name in policies:
-            raise ConfigError(f"expected policies with different names, got two called {name!r}; rename one")
-        policies[name] = policy
+    policies = read_policies(arguments)
     if arguments.run is None:
-        market = load_market(arguments.data, arguments.config, device)
+        settings = read_settings(arguments.config) if arguments.config else {}
+        listed = {"investable": str(arguments.investable)} if arguments.investable else {}
+        market = load_market(arguments.data, {**settings, **listed}, device)
     else:
         run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
         market = TradedMarket.of_run(run)
@@ -93,6 +86,27 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
         found = planted_shares(policies, market.config).to_dict("records")
         logger.info("profit of a window on the built-in markets, %% of the capital\n%s", table(found, list(found[0])))
     judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
+
+
+def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
+    """Return the policies that the arguments name.
+
+    Raises:
+        ConfigError, DataError: a file cannot be used, two policies have one name, or one has that of a baseline.
+    """
+    policies = dict[str, Any]()
+    read = [read_policy(place) for place in arguments.policy]
+    if path := arguments.scores:
+        read.append((path.stem, wide_scores(read_rows(path, "scores"), str(path))))
+    if path := arguments.trades:
+        read.append((path.stem, Trades(read_rows(path, "trades"), str(path))))
+    for name, policy in read:
+        if name in policies:
+            raise ConfigError(f"expected policies with different names, got two called {name!r}; rename one")
+        if name in RESERVED:
+            raise ConfigError(f"expected policies with names of their own, got {name!r}, a baseline's; rename it")
+        policies[name] = policy
+    return policies
 
 
 def _judging(config: Config, arguments: EvaluateArguments) -> EvaluationConfig:

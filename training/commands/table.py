@@ -101,6 +101,8 @@ class EvaluateArguments(SavedRunArguments):
     planted: bool = False
     """Play --policy on built-in markets of all kinds too, and show the share of what is planted that it finds."""
     config: kinds.SettingsFile = None
+    investable: kinds.InputFile = None
+    """Text file of the tickers of --data that policies of your own may buy, one per line; default: all of them."""
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each look at the holdout is recorded, and asks for --spend-look."""
     spend_look: kinds.SpendLook = False
@@ -125,8 +127,11 @@ class EvaluateArguments(SavedRunArguments):
     def __post_init__(self) -> None:
         if self.split == "holdout":
             kinds.require_spent(self.spend_look)
-        if self.config and (self.run or not self.is_of_policies):
-            raise ConfigError("expected --config with policies of your own and without a run, which has its settings")
+        for flag in ("config", "investable"):
+            if getattr(self, flag) and (self.run or not self.is_of_policies):
+                raise ConfigError(
+                    f"expected --{flag} with policies of your own and without a run, which has its settings"
+                )
         if self.planted and (self.scores or self.trades or not self.policy):
             raise ConfigError("expected --planted with --policy alone: files of scores or trades are of one market")
         if self.variants > 1 and not self.is_of_policies:
