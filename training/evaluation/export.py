@@ -1,7 +1,10 @@
 """An evaluation as text on the console and as files: results.json, trades, equity, and a self-contained page."""
 
 import dataclasses
+import filecmp
+import itertools
 import logging
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pandas as pd
 from data.record import data_fingerprint
 from training.evaluation import charts
 from training.evaluation.answer import answer, headline, untrained
-from training.evaluation.baselines import RANDOM
+from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
@@ -105,6 +108,9 @@ def short_table(evaluation: Evaluation) -> str:
 
 def log_evaluation(evaluation: Evaluation) -> None:
     """Show the most important measures, the tests, and the verdict on the console; the page has all the rest."""
+    if evaluation.never_traded:
+        logger.info("%s", evaluation.sentence)
+        return
     days, dates = evaluation.played.days, evaluation.dates
     head = (
         f"{evaluation.title}, {dates[0]} to {dates[-1]} in {len(days)} windows of {days.shape[1] - 1} sessions, one "
@@ -127,7 +133,14 @@ def log_evaluation(evaluation: Evaluation) -> None:
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
-    """Write page, results, trades and equity into a folder, each file in one step or newly made."""
+    """Write page, results, trades and equity into a folder, each file in one step or newly made.
+
+    Other results of a policy of the user are kept in FOLDER-1, FOLDER-2 and so on, the oldest first.
+    """
+    earlier = None
+    if evaluation.judged != CHAMPION and (folder / RESULTS).is_file():
+        places = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
+        earlier = folder.rename(next(place for place in places if not place.exists()))
     folder.mkdir(exist_ok=True)
     trades = evaluation.trades
     trades.assign(ticker=trades["ticker"].map(spreadsheet_text)).to_csv(folder / "trades.csv", index=False)
@@ -139,6 +152,13 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     write_json(folder / RESULTS, results(evaluation))
     write_document(render(evaluation), folder / REPORT)
     logger.info("written to %s", folder)
+    if earlier is None:
+        return
+    equal, *_ = filecmp.cmpfiles(earlier, folder, FILES, shallow=False)
+    if {path.name for path in earlier.iterdir()} == {*equal}:
+        shutil.rmtree(earlier)
+    else:
+        logger.info("earlier results of %s are kept in %s", evaluation.judged, earlier)
 
 
 def entered(evaluation: Evaluation, runs: Path) -> Evaluation:

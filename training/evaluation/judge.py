@@ -182,7 +182,32 @@ class Evaluation:
     @property
     def sentence(self) -> str:
         """Return the verdict in words, preceded by a suspicion of a leak and by the evidence from training days."""
-        return " ".join(part for part in (self.suspicion, self.evidence_sentence, self.verdict.sentence) if part)
+        return " ".join(part for part in (self.suspicion, self.evidence_sentence, self.finding) if part)
+
+    @property
+    def finding(self) -> str:
+        """Return the verdict in words, or that there is none of a policy that never traded."""
+        return self.never_traded or self.verdict.sentence
+
+    @property
+    def never_traded(self) -> str:
+        """Say that a policy of the user never traded, and why that may be; empty where it did, and for champions."""
+        if self.judged == CHAMPION or self.played.trades:
+            return ""
+        if self.judged in self.played.scores:
+            wanted = (self.played.scores[self.judged] > 0).sum()
+            reason = (
+                f"none of its {wanted:,} scores above 0 passed the level that earned most on training days (the line "
+                "'bought above'), or no such stock could be ordered on its day"
+            )
+        elif self.has_code:
+            reason = (
+                f"in none of its actions has one of the {len(self.market.investable_columns):,} stocks that may be "
+                "bought a coefficient of 1 or more on a day on which it can be ordered"
+            )
+        else:
+            reason = "its purchases are of stocks or days without a price, or of days on which windows are settled"
+        return f"{self.judged} never traded from {self.dates[0]} to {self.dates[-1]}: no verdict. Perhaps {reason}."
 
     @property
     def suspicion(self) -> str:
