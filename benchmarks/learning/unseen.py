@@ -21,8 +21,9 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
+from training.evaluation import baselines
 from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted, tune_rule
-from training.evaluation.supervised import LIGHTGBM, TUNING_WINDOWS, fit_supervised, fit_trees
+from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
 from training.rollout import Rollout, play, play_agent_on
 from training.run.market import with_own_features
@@ -35,7 +36,7 @@ CPU = torch.device("cpu")
 UNSEEN_SEED = 2_000_000
 """Seed of the first unseen path while things are developed; training paths have small ones."""
 UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
-OUR_TREES = f"{LIGHTGBM} on our inputs"
+OUR_TREES = f"{baselines.LIGHTGBM} on our inputs"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
+from training.evaluation.baselines import RESERVED
 from training.evaluation.export import entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import PlayedPolicies, play_all
-from training.evaluation.stage import RESERVED, stage_of
+from training.evaluation.stage import stage_of
 from training.features.importance import decided, importance
 from training.policies.judgement import TradedMarket, judge, load_market
 from training.policies.planted import planted_shares

@@ -9,7 +9,7 @@ from typing import Any
 from training.commands.table import SignalsArguments
 from training.run.saved import open_saved_run
 from training.signals.basket import basket_at_broker
-from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
+from training.signals.broker_orders import alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import Holding, read_holdings, session
 from training.signals.signals import Signals, cash_left, make_signals
 from utils.runs.devices import choose_device, choose_threads
@@ -78,17 +78,12 @@ def run_signals(arguments: SignalsArguments) -> Signals:
             wanted |= {one.ticker for one in signals.basket.orders}
         if too_small := wanted - {order.ticker for order in orders}:
             logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(sorted(too_small)))
-        _write_for_brokers(arguments, orders)
+        if arguments.ib is not None:
+            write_atomically(arguments.ib, ib_basket(orders))
+        if arguments.alpaca is not None:
+            write_atomically(arguments.alpaca, json.dumps(alpaca_requests(orders), indent=2) + "\n")
+        logger.info("%d orders for brokers written: %s", len(orders), _BROKER_NOTE)
     return signals
-
-
-def _write_for_brokers(arguments: SignalsArguments, orders: Sequence[BrokerOrder]) -> None:
-    """Write the files for brokers that were asked for, and log what to know before sending them."""
-    if arguments.ib is not None:
-        write_atomically(arguments.ib, ib_basket(orders))
-    if arguments.alpaca is not None:
-        write_atomically(arguments.alpaca, json.dumps(alpaca_requests(orders), indent=2) + "\n")
-    logger.info("%d orders for brokers written: %s", len(orders), _BROKER_NOTE)
 
 
 def described(signals: Signals) -> list[str]:

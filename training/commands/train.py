@@ -53,8 +53,6 @@ FILES = (MARKET, f"{INHERITED}/*")
 """Patterns of what is written before the first generation."""
 PLOT_EVERY = 10
 """Generations between updates of the pictures."""
-SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
-SURVIVORS_NOTE = "data of survivors only flatter every result"
 
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
@@ -169,7 +167,9 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
 
 
 def _note(config: Config) -> str:
-    return SYNTHETIC_NOTE if config.data is None else SURVIVORS_NOTE
+    if config.data is None:
+        return "built-in synthetic market: the result says nothing about real markets"
+    return "data of survivors only flatter every result"
 
 
 def _draw_progress(run: RunLog, note: str) -> None:

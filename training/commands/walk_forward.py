@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from data.market import Market
 from data.record import MARKET
 from data.splits import FoldPlan, Splits, make_folds
 from environment.portfolio import Portfolio
@@ -76,10 +75,6 @@ def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits
     return folds
 
 
-def _dates(market: Market, fold: Splits) -> dict[str, list[str]]:
-    return {name: [str(market.dates[span.first]), str(market.dates[span.last])] for name, span in vars(fold).items()}
-
-
 def _train_folds(
     study: Study[FoldPlan], splits: Sequence[Splits], explicit: frozenset[str], arguments: WalkForwardArguments
 ) -> None:
@@ -106,7 +101,10 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         env = Portfolio.on(run.market, run.config.env, device)
         played = play_run(run, fold.holdout, env, config.evaluation, f"walk-forward {run.name}")
         champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
-        folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
+        days = {
+            name: run.market.dates[[span.first, span.last]].astype(str).tolist() for name, span in vars(fold).items()
+        }
+        folds.append(FoldResult(run.name, days, run.generation, champion, random))
         results.append(played)
         champions.append(run.champion)
     again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)

@@ -4,9 +4,8 @@ import shutil
 import textwrap
 from dataclasses import dataclass
 
-from training.evaluation.baselines import CLOSED, EQUAL, RANDOM, RULE
+from training.evaluation.baselines import CLOSED, EQUAL, LIGHTGBM, RANDOM, RULE
 from training.evaluation.judge import Evaluation
-from training.evaluation.supervised import LIGHTGBM
 from training.evaluation.verdict import yearly
 from utils.charts import number
 from utils.statistics import MeanTest, mean_test
@@ -83,16 +82,12 @@ def untrained(evaluation: Evaluation) -> str:
 
 def answer(evaluation: Evaluation, **lines: object) -> str:
     """Return the result as a person reads it on a terminal, with further labelled lines at its end."""
-    champion, dates, is_synthetic = (
-        evaluation.policies[evaluation.judged],
-        evaluation.dates,
-        evaluation.config.data is None,
-    )
+    champion, is_synthetic = evaluation.policies[evaluation.judged], evaluation.config.data is None
     width = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
-    head = f"RESULT  {evaluation.split}, {str(dates[0])[:7]} to {str(dates[-1])[:7]}, after costs"
+    first, last = (str(evaluation.dates[place])[:7] for place in (0, -1))
     shown = [number(champion[name].value, decimals) for name, decimals in (("sharpe", 1), ("max_drawdown", 0))]
     said = [
-        head,
+        f"RESULT  {evaluation.split}, {first} to {last}, after costs",
         f"{_cells(evaluation.judged, champion['return'].value)}   Sharpe {shown[0]}   max drawdown {shown[1]} %",
         f"{'':24}{'lead, % a year':>16}",
     ]
@@ -107,8 +102,8 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
         "warning": evaluation.suspicion,
         "note": _SYNTHETIC if is_synthetic else f"known biases: {', '.join(evaluation.biases).lower()}",
     }
-    if not is_synthetic and (first := headline(evaluation)):
-        said.insert(0, first)
+    if not is_synthetic and (head := headline(evaluation)):
+        said.insert(0, head)
     for label, text in labelled.items():
         if text:
             said.append(textwrap.fill(f"  {label:<15}{text}", width, subsequent_indent=" " * 17))

@@ -38,6 +38,12 @@ RULE, ORACLE = "planted rule", "oracle"
 BEST_AGENT, CLOSED = "best agent", "closed form"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
+RIDGE, LIGHTGBM = "ridge", "LightGBM"
+RESERVED = {CHAMPION, RANDOM, EQUAL, HOLD, ALL_ORDERS, BASKET, EQUAL_RISK, BENCHMARK, RULE, ORACLE, BEST_AGENT, CLOSED}
+RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM}
+"""Names that no policy of the user may have."""
+NO_RIVALS = (ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+"""Among which the best baseline is not sought: they are compared for themselves, or know what is planted."""
 _YEAR, _MONTH = 252, 21
 RULE_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score", "keep_above")
 """Of a `ScoreRule`, what is tuned."""

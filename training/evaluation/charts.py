@@ -10,7 +10,6 @@ from data.features.nine import CLOSE
 from training.evaluation import baselines
 from training.evaluation.answer import rivals
 from training.evaluation.judge import Evaluation
-from training.evaluation.supervised import LIGHTGBM, RIDGE
 from utils.charts import Chart, FloatArray, number
 from utils.metrics import YEAR_ROOT, daily_returns
 
@@ -18,16 +17,16 @@ COLOURS = {
     baselines.CHAMPION: "#0072B2",
     baselines.RANDOM: "#8A8A8A",
     baselines.EQUAL: "#E69F00",
-    LIGHTGBM: "#009E73",
+    baselines.LIGHTGBM: "#009E73",
     baselines.CLOSED: "#6A3D9A",
-    RIDGE: "#CC79A7",
+    baselines.RIDGE: "#CC79A7",
     baselines.ALL_ORDERS: "#56B4E9",
     baselines.BENCHMARK: "#333333",
     baselines.MOMENTUM: "#D55E00",
     baselines.RULE: "#A6761D",
 }
 """Of the policies that charts show apart, in all of them."""
-_COMPARED = (baselines.EQUAL, LIGHTGBM)
+_COMPARED = (baselines.EQUAL, baselines.LIGHTGBM)
 _ROLLING = 126
 """Sessions of a rolling measure."""
 _EXTREME_STOCKS = 5

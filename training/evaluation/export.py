@@ -24,7 +24,7 @@ from training.evaluation.verdict import TAIL, outcome
 from utils.charts import Dates, FloatArray
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags
-from utils.config.trader import Config, profile_config
+from utils.config.trader import profile_config
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
 from utils.tables import spreadsheet_text, table, written_p
@@ -186,6 +186,9 @@ def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
 
 def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
+    # The command that trains a run with these settings.
+    config = dataclasses.replace(evaluation.config, run=None, resume=None)
+    again = command_line("--profile", config.profile, *changed_flags(profile_config(config.profile), config))
     return document(
         "page.html",
         evaluation.title,
@@ -207,7 +210,7 @@ def render(evaluation: Evaluation) -> str:
         traded=charts.traded_stocks(evaluation),
         fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
         settings=shown_settings(evaluation.config),
-        training=None if evaluation.folds else _training_command(evaluation.config),
+        training=None if evaluation.folds else again,
     )
 
 
@@ -219,12 +222,6 @@ def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:
         net, reason = 100 * (trade["profit"] - trade["costs"]) / capital, trade["reason"]
         rows.append({**trade, "net": net, "reason": charts.EXITS.get(reason, "still held"), "moved_by": moved_by})
     return rows
-
-
-def _training_command(config: Config) -> str:
-    """Return the command that trains a run with these settings."""
-    again, default = dataclasses.replace(config, run=None, resume=None), profile_config(config.profile)
-    return command_line("--profile", config.profile, *changed_flags(default, again))
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:

@@ -60,10 +60,17 @@ def read_looks(runs: Path, market: Market, first_day: str, last_day: str) -> lis
 
     Raises ConfigError if a line is no look.
     """
-    fingerprint = set(data_fingerprint(market))
-    looks = (look for look in _read(runs / LEDGER) if fingerprint & set(look.data))
-    overlapping = (look for look in looks if look.first_day <= last_day and first_day <= look.last_day)
-    return sorted(overlapping, key=lambda look: look.time)
+    path, fingerprint, looks = runs / LEDGER, set(data_fingerprint(market)), list[Look]()
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+            look = Look(**{**values, "data": tuple(values["data"])})
+        except (ValueError, TypeError, KeyError):
+            raise ConfigError(f"expected a look on line {number} of {path}, got {line[:60]!r}; mend it") from None
+        if fingerprint & set(look.data) and look.first_day <= last_day and first_day <= look.last_day:
+            looks.append(look)
+    return sorted(looks, key=lambda look: look.time)
 
 
 def add_look(ledger: Path, look: Look) -> None:
@@ -80,16 +87,3 @@ def champions_looked_at(looks: Sequence[Look], champion: tuple[str, int | None])
     Repeated looks at one champion are one trial; each further champion adds one.
     """
     return len({look.champion for look in looks} | {champion})
-
-
-def _read(path: Path) -> list[Look]:
-    if not path.is_file():
-        return []
-    looks = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            values = json.loads(line)
-            looks.append(Look(**{**values, "data": tuple(values["data"])}))
-        except (ValueError, TypeError, KeyError):
-            raise ConfigError(f"expected a look on line {number} of {path}, got {line[:60]!r}; mend it") from None
-    return looks

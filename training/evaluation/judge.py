@@ -13,16 +13,7 @@ import pandas as pd
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import (
-    ALL_ORDERS,
-    BASKET,
-    CHAMPION,
-    EQUAL,
-    HOLD,
-    ORACLE,
-    RANDOM,
-    RULE,
-)
+from training.evaluation.baselines import CHAMPION, EQUAL, NO_RIVALS, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
@@ -165,9 +156,7 @@ class Evaluation:
     def verdict(self) -> Verdict:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
-        # The best baseline is sought among policies that do not know what is planted, and are not judged themselves.
-        no_baselines = (self.judged, ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, RULE, ORACLE)
-        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in no_baselines]
+        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {self.judged, *NO_RIVALS}]
         champion, equal = (float(played.curves[name].exposure.mean()) for name in (self.judged, EQUAL))
         return verdict(
             profit[self.judged][0],

@@ -136,7 +136,11 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     first = trading * torch.arange(windows, device=moved.device)
     # (lanes,) where in the circle each lane begins, draws within shifts.
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
-    sessions = torch.zeros_like(plan.stock) if plan.sale_step is None else _sessions_until(plan.sale_step)
+    # From an order to the decision on its sale; 0: nobody decided on it.
+    sessions = torch.zeros_like(plan.stock)
+    if plan.sale_step is not None:
+        ordered = torch.arange(len(plan.sale_step), device=begin.device)[:, None, None]
+        sessions = (plan.sale_step - ordered).clamp(min=0)
     # (windows * trading, orders) each, by time.
     plan_arrays = (plan.stock, plan.coefficient, plan.target_percent, sessions)
     circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in plan_arrays]
@@ -170,12 +174,6 @@ def execute_again(
         setup.env.step_orders(orders)
 
     return _play_days(setup, copies, order)
-
-
-def _sessions_until(sale_step: Tensor) -> Tensor:
-    """Return the (steps, orders, lanes) sessions from an order to the decision on its sale; 0: nobody decided on it."""
-    step = torch.arange(len(sale_step), device=sale_step.device)[:, None, None]
-    return (sale_step - step).clamp(min=0)
 
 
 def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:

@@ -63,7 +63,8 @@ def check_scores(scores: Array, moves: Array, results: Array) -> ScoreCheck:
     """
     ranks = _ranks(scores)
     stale, fresh = ranks[:-1], ranks[1:]
-    persistence = _mean(_paired(fresh, stale))
+    both = np.isfinite(fresh) & np.isfinite(stale)
+    persistence = _mean(correlation(np.where(both, fresh, np.nan), np.where(both, stale, np.nan)))
     news = np.vstack((np.full_like(ranks[:1], np.nan), fresh - np.nan_to_num(persistence) * stale))
     news[news == 0] = np.nan  # of a day on which nothing was new
     rank_ic = _mean(information_coefficients(scores, results)[1])
@@ -81,12 +82,6 @@ def _ranks(values: Array) -> Array:
     count = np.maximum(np.isfinite(values).sum(axis=1, keepdims=True), 1)
     known = np.where(np.isfinite(values), values, np.nan)
     return np.asarray((rankdata(known, axis=1, nan_policy="omit") - 0.5) / count - 0.5)
-
-
-def _paired(x: Array, y: Array) -> Array:
-    """Return the (days,) correlations of values that may be missing at different places."""
-    both = np.isfinite(x) & np.isfinite(y)
-    return correlation(np.where(both, x, np.nan), np.where(both, y, np.nan))
 
 
 def _mean(daily: Array) -> float:

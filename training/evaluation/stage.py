@@ -11,40 +11,11 @@ from data.synthetic.built_in import PlantedScores
 from environment.basket import Basket
 from environment.portfolio import Portfolio
 from models.inputs import Float32Array
-from training.evaluation.baselines import (
-    ALL_ORDERS,
-    BASKET,
-    BENCHMARK,
-    BEST_AGENT,
-    CHAMPION,
-    CLOSED,
-    EQUAL,
-    EQUAL_RISK,
-    HOLD,
-    LOW_VOLATILITY,
-    MOMENTUM,
-    ORACLE,
-    RANDOM,
-    REVERSAL,
-    RULE,
-    YEAR_MOMENTUM,
-    ScoreRule,
-    benchmark_close,
-    simple_rules,
-    tune_planted,
-)
+from training.evaluation.baselines import ScoreRule, benchmark_close, simple_rules, tune_planted
 from training.evaluation.play import EvaluationSetup
-from training.evaluation.supervised import LIGHTGBM, RIDGE, TUNING_WINDOWS, fit_supervised
+from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from utils.config.trader import EvaluationConfig
 from utils.errors import ConfigError
-
-RESERVED = frozenset(
-    (
-        *(CHAMPION, ALL_ORDERS, BASKET, BEST_AGENT, CLOSED, RANDOM, EQUAL, HOLD, EQUAL_RISK, BENCHMARK, RULE, ORACLE),
-        *(MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM),
-    )
-)
-"""Names that no policy of the user may have."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from models.inputs import BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
-from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
+from training.evaluation.baselines import LIGHTGBM, RIDGE, ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
 from utils.errors import DataError
@@ -32,7 +32,6 @@ from utils.threads import in_order
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float32Array]
 """From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
-RIDGE, LIGHTGBM = "ridge", "LightGBM"
 TUNING_WINDOWS = 32
 _BANK = 2 + VOLATILITY
 """Inputs before the features: the constant and the bank."""

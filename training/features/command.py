@@ -45,7 +45,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
         *(sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
     )
     if arguments.json is not None:
-        features = [{name: _finite(value) for name, value in row.cells().items()} for row in sheet.rows]
+        features = [row.cells() for row in sheet.rows]
         write_json(arguments.json, {"ic": sheet.ic, "t": sheet.t, "features": features})
     if arguments.page is not None:
         write_document(render(sheet, config.data), arguments.page)
@@ -82,7 +82,3 @@ def _rows(sheet: FeatureSheet) -> list[dict[str, str]]:
 
 def _text(name: str, value: float | str) -> str:
     return value if isinstance(value, str) else number(value, 1 if name.endswith("%") or name.startswith("t ") else 3)
-
-
-def _finite(value: float | str) -> float | str | None:
-    return value if isinstance(value, str) or np.isfinite(value) else None
