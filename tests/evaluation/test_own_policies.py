@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from main import main
-from tests.tiny_run import TINY, frame
+from tests.tiny_run import frame
 from training.policies import judgement
 
-pytestmark = pytest.mark.usefixtures("small_heap")
 POLICIES = """
 import numpy as np
 
@@ -24,12 +23,11 @@ class Waits:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tiny: Path) -> Path:
     """A folder with settings, policies and data."""
-    (tmp_path / "tiny.toml").write_text(TINY)
-    (tmp_path / "mine.py").write_text(POLICIES)
-    frame(300, 5).to_parquet(tmp_path / "data.parquet")
-    return tmp_path
+    (tiny.parent / "mine.py").write_text(POLICIES)
+    frame(300, 5).to_parquet(tiny.parent / "data.parquet")
+    return tiny.parent
 
 
 def evaluate(folder: Path, *words: str) -> int:

@@ -1,7 +1,6 @@
 """Supervised baselines: an independent regression, purged folds, causality, planted rules, what cannot be fitted."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -39,17 +38,21 @@ SPLIT = DataConfig(context_window_days=64)
 PRICES = (OPEN, HIGH, LOW, CLOSE)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
+@pytest.fixture(autouse=True, scope="module")
+def one_thread(restore_process: None) -> None:
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache
 def market_of(kind: str, seed: int = 1, days: int = 3000, stocks: int = 12) -> Market:
     return built_in_market(SyntheticConfig(kind=kind, days=days, stocks=stocks), SPLIT, RULES, seed=seed)[0]
+
+
+def fitted_inputs(market: Market) -> tuple[BankInputs, Samples]:
+    """The inputs of a market's stocks, and the results of orders of its training days."""
+    inputs, train = BankInputs.fit(market), market.splits.train
+    x = inputs.of(market, np.isfinite(market.close))
+    return inputs, Samples.of(x, Portfolio.on(market, RULES), train, train.last)
 
 
 def corrupted(market: Market, first_day: int) -> Market:
@@ -103,10 +106,7 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
     none = built_in_market(SyntheticConfig(kind="martingale", days=3000, stocks=92), SPLIT, RULES, seed=3)[0]
     taken = []
     for market in (market_of("lead-lag"), replace(none, investable_columns=np.arange(12))):
-        inputs, train = BankInputs.fit(market), market.splits.train
-        x = inputs.of(market, np.isfinite(market.close))
-        samples = Samples.of(x, Portfolio.on(market, RULES), train, train.last)
-        taken.append({term.column for term in with_context(market, inputs, samples)[0].terms})
+        taken.append({term.column for term in with_context(market, *fitted_inputs(market))[0].terms})
     assert taken == [{0}, set()]
 
 
@@ -160,10 +160,8 @@ def dated_a_day_early(kind: str) -> Market:
 
 def judged(market: Market) -> Evaluation:
     """An evaluation in which ridge regression, fitted to the training days, scores the validation days."""
-    inputs, train = BankInputs.fit(market), market.splits.train
-    x = inputs.of(market, np.isfinite(market.close))
-    samples = Samples.of(x, Portfolio.on(market, RULES), train, train.last)
-    scores = scores_of(fit_ridge(samples).ranker(2).fit(samples.train_days), x)
+    _, samples = fitted_inputs(market)
+    scores = scores_of(fit_ridge(samples).ranker(2).fit(samples.train_days), samples.x)
     days = np.arange(market.splits.validation.first, market.splits.validation.last + 1)
     base = case()
     played = replace(base.played, days=days[None], scores={RIDGE: scores[days[:-1]]})
