@@ -42,13 +42,8 @@ def built_in_market(
     loader = StockDataLoader.from_frame(bars_frame(drawn), config=split, investable_tickers=tickers)
     loader.load_and_prepare()
     market = build_market(loader, split, env)
-    rule, oracle = (
-        scores[:, : drawn.stocks]
-        for scores in (
-            rule_scores(synthetic, drawn.bars, env.trade_sessions),
-            oracle_scores(synthetic, drawn.drift, env.trade_sessions),
-        )
-    )
+    rule = rule_scores(synthetic, drawn.bars, env.trade_sessions)[:, : drawn.stocks]
+    oracle = oracle_scores(synthetic, drawn.drift, env.trade_sessions)[:, : drawn.stocks]
     sizes = rule_sizes(synthetic, drawn.close)
     planted = PlantedScores(rule, oracle, None if sizes is None else sizes[:, : drawn.stocks])
     return market if stats is None else replace(market, stats=stats), planted

@@ -18,7 +18,6 @@ from data.synthetic.law import (
     Bars,
     Draws,
     Float64Array,
-    PlantedKind,
     busyness,
     volume_level,
 )
@@ -89,9 +88,14 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     std = std * volatility[:-1]
     gap = overnight - OVERNIGHT_SHARE * std**2 / 2.0
     bars = _bars(gap, log_return, (session * std) ** 2, start, draws)
-    dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
+    # Whole shares: a level of each stock, times what calm and busy times make of it.
+    volume = np.exp(volume_level(shape[1]) + VOLUME_STD * busyness(draws)).round()
     further = {} if law.signal is None else law.signal.columns(draws)
-    return SyntheticMarket(*bars, drift, _tickers(config, law), dates, config.stocks, _volume(draws), further)
+    digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
+    tickers = [f"S{stock:0{digits}d}" for stock in range(config.stocks)]
+    tickers += [f"X{column:0{digits}d}" for column in range(shape[1] - config.stocks)]
+    dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
+    return SyntheticMarket(*bars, drift, tickers, dates, config.stocks, volume, further)
 
 
 def bars_frame(market: SyntheticMarket) -> pd.DataFrame:
@@ -100,12 +104,6 @@ def bars_frame(market: SyntheticMarket) -> pd.DataFrame:
     values = {name: column.ravel() for name, column in market.bars.items()}
     dates = np.repeat(market.dates.astype("datetime64[s]"), columns)
     return pd.DataFrame({"date": dates, "ticker": np.tile(np.array(market.tickers), days), **values})
-
-
-def _volume(draws: Draws) -> Float64Array:
-    """Return the whole shares traded: a level of each stock, times what calm and busy times make of it."""
-    shares: Float64Array = np.exp(volume_level(draws.volume.shape[1]) + VOLUME_STD * busyness(draws)).round()
-    return shares
 
 
 def _bars(
@@ -131,9 +129,3 @@ def _bars(
 def _single(values: Float64Array) -> Float64Array:
     # Processors differ in the last bit of an exponential; rounded to single precision, they agree.
     return values.astype(np.float32).astype(np.float64)
-
-
-def _tickers(config: SyntheticConfig, law: PlantedKind) -> list[str]:
-    digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
-    context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios(config)))]
-    return [f"S{stock:0{digits}d}" for stock in range(config.stocks)] + context

@@ -21,11 +21,8 @@ OVERNIGHT_SHARE = 0.1
 """Share of the noise variance that falls between close and open."""
 FAIR_SESSIONS = 20
 """Holding a stock this long from a random day on earns nothing on average, before costs."""
-LatentDrift = Callable[[SyntheticConfig, Float64Array, np.random.Generator], Float64Array]
 Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
 """Scores (days, columns) from what is known of the market, and the sessions for which a trade is held."""
-
-
 Bars = Mapping[str, Float64Array]
 """open, high, low, close, volume and further columns, (days, columns) each."""
 
@@ -67,7 +64,7 @@ class PlantedKind:
     mean growth before the constant is taken off.
     """
 
-    latent_drift: LatentDrift
+    latent_drift: Callable[[SyntheticConfig, Float64Array, np.random.Generator], Float64Array]
     summed_variance: Callable[[SyntheticConfig, int], Float64Array]
     rule: Scores
     """From log returns with the constant put back, 0 on the first day; row t from returns up to t only."""
@@ -172,3 +169,17 @@ def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
     for ahead in range(min(sessions, len(values))):
         total[: len(values) - ahead] += values[ahead:]
     return total
+
+
+def told_ahead(sessions: int) -> Scores:
+    """Return the oracle of stocks whose drifts of so many sessions are set already, beside a last, context column.
+
+    Those after the last day of the market are left out.
+    """
+
+    def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+        scores = sum_ahead(drift, min(holding_days, sessions))
+        scores[:, -1] = 0.0
+        return scores
+
+    return oracle

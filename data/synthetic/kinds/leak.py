@@ -11,7 +11,7 @@ hold anything, only the raw window does.
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, register, sum_ahead
+from data.synthetic.law import Float64Array, PlantedKind, register, told_ahead
 from utils.config.trader import SyntheticConfig
 
 LEAK_SESSIONS = 20
@@ -53,7 +53,8 @@ def leak(lag: int) -> PlantedKind:
         told[lag:] = slope * returns[: max(0, len(returns) - lag), -1]
         return np.column_stack((told[:, None] * loadings(config), np.zeros(len(told))))
 
-    return PlantedKind(drift, _variance, rule, _oracle, context_noise_ratios=lambda config: (LEAK_NOISE_RATIO,))
+    oracle = told_ahead(LEAK_SESSIONS)
+    return PlantedKind(drift, _variance, rule, oracle, context_noise_ratios=lambda config: (LEAK_NOISE_RATIO,))
 
 
 def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
@@ -62,13 +63,6 @@ def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     column = (LEAK_FACTOR_RATIO * LEAK_SHARE) ** 2 * float(overlaps @ overlaps) + LEAK_NOISE_RATIO**2 * sessions
     stocks = (1.0 + (LEAK_FACTOR_RATIO * loadings(config)) ** 2) * sessions
     return config.daily_noise**2 * np.append(stocks, column)
-
-
-def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    """Sum the drifts that a leak tells by today; those after the last day of the market are left out."""
-    scores = sum_ahead(drift, min(holding_days, LEAK_SESSIONS))
-    scores[:, -1] = 0.0
-    return scores
 
 
 _TOLD = "a context column's move tells the factor of the next 20 sessions, which stocks answer up or down"

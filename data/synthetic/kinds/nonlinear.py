@@ -79,12 +79,8 @@ class TrendDrift:
         trends[:, 0] = (self.pull * TREND_LOADING / (1.0 - TREND_KEPT))[:, None]  # where they are on average
         for day in range(1, len(specific)):
             trends[:, day] = updated(trends[:, day - 1], specific[day])
-        return self.specific_std(config) * self.expected_sum(trends, holding_days)
-
-    def expected_sum(self, trends: Float64Array, holding_days: int) -> Float64Array:
-        """Return the expected sum of the next `holding_days` drifts from (2, ...) trends."""
-        later: Float64Array = _interpolation(trends.reshape(2, -1)) @ _later_drifts(self, holding_days)
-        return self.next_drift(trends) + later.reshape(trends.shape[1:])
+        later = _interpolation(trends.reshape(2, -1)) @ _later_drifts(self, holding_days)
+        return self.specific_std(config) * (self.next_drift(trends) + later.reshape(specific.shape))
 
     def oracle(self, config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
         """Scale each drift to the sum that follows such a drift, by least squares.

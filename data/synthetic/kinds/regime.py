@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, register, sum_ahead
+from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, register, sum_ahead, told_ahead
 from utils.config.trader import SyntheticConfig
 
 
@@ -138,13 +138,6 @@ def _interaction_rule(config: SyntheticConfig, returns: Float64Array, holding_da
     return sum_ahead(answers, min(holding_days, INTERACTION_SESSIONS))[: len(returns)]
 
 
-def _interaction_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    """Sum the answers that past moves have set; those after the last day of the market are left out."""
-    scores = sum_ahead(drift, min(holding_days, INTERACTION_SESSIONS))
-    scores[:, -1] = 0.0
-    return scores
-
-
 register(
     "interaction",
     "stocks repeat moves made while a context column rose, and undo the others",
@@ -152,7 +145,7 @@ register(
         _interaction_drift,
         _interaction_variance,
         _interaction_rule,
-        _interaction_oracle,
+        told_ahead(INTERACTION_SESSIONS),
         context_noise_ratios=lambda config: (INTERACTION_NOISE_RATIO,),
     ),
 )

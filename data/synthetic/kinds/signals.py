@@ -42,13 +42,11 @@ MACRO_SWITCH_CHANCE = 1 / 60
 RSI_BARS, OVERSOLD, OVERBOUGHT, RSI_DRIFT = 14, 35.0, 65.0, 0.006
 _SAMPLE = (4000, 64)
 """Days and columns from which moments are taken."""
-State = Callable[[SyntheticConfig, Draws], Float64Array]
-Read = Callable[[SyntheticConfig, Bars], Float64Array]
 
 
 def signal_kind(
-    state: State,
-    read: Read,
+    state: Callable[[SyntheticConfig, Draws], Float64Array],
+    read: Callable[[SyntheticConfig, Bars], Float64Array],
     columns: Callable[[Draws], Bars] = lambda draws: {},
     log_phi: float = LOG_PHI,
     size: float = DRIFT_STD,
@@ -64,7 +62,10 @@ def signal_kind(
 
     @lru_cache
     def summed_variance(config: SyntheticConfig, sessions: int) -> float:
-        draws = _sample(config)
+        rng, shares = np.random.default_rng(0), np.sqrt((OVERNIGHT_SHARE, 1.0 - OVERNIGHT_SHARE))
+        specific = config.daily_noise * shares[:, None, None] * rng.standard_normal((2, *_SAMPLE))
+        others = rng.standard_exponential((2, *_SAMPLE)), rng.standard_normal((2, *_SAMPLE))
+        draws = Draws(*specific, *others[0], *others[1])
         drift = np.concatenate((np.zeros((1, _SAMPLE[1])), size * state(config, draws)[:-1]))
         total = np.cumsum(_noise(draws) + drift, axis=0)
         return 2.0 * math.log(np.exp(total[sessions:] - total[:-sessions]).mean())
@@ -79,12 +80,6 @@ def signal_kind(
             columns,
         ),
     )
-
-
-def _sample(config: SyntheticConfig) -> Draws:
-    rng, shares = np.random.default_rng(0), np.sqrt((OVERNIGHT_SHARE, 1.0 - OVERNIGHT_SHARE))
-    specific = config.daily_noise * shares[:, None, None] * rng.standard_normal((2, *_SAMPLE))
-    return Draws(*specific, *rng.standard_exponential((2, *_SAMPLE)), *rng.standard_normal((2, *_SAMPLE)))
 
 
 def _noise(draws: Draws) -> Float64Array:
@@ -139,14 +134,14 @@ register(
 )
 
 
-def _read_volume(config: SyntheticConfig, bars: Bars) -> Float64Array:
-    return (np.log(bars["volume"]) - volume_level(bars["volume"].shape[1])) / VOLUME_STD
-
-
 register(
     "volume",
     "stocks rise while their volume is above its level, and fall while it is below",
-    signal_kind(lambda config, draws: busyness(draws), _read_volume, log_phi=VOLUME_LOG_PHI),
+    signal_kind(
+        lambda config, draws: busyness(draws),
+        lambda config, bars: (np.log(bars["volume"]) - volume_level(bars["volume"].shape[1])) / VOLUME_STD,
+        log_phi=VOLUME_LOG_PHI,
+    ),
 )
 
 
