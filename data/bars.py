@@ -202,7 +202,6 @@ def _check_schema(
             )
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         is_number, is_date = _is_number(kind), _is_text(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
         expected, is_fit = _KINDS.get(name, "numbers"), {"date": is_date, "ticker": _is_text(kind)}.get(name, is_number)
         if not is_fit:

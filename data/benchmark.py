@@ -35,8 +35,7 @@ def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
 def read_closes(path: Path) -> pd.Series:
     """Return the closes by day since 1970-01-01, sorted; adjusted ones where the file has them.
 
-    Raises:
-        DataError: the file has no columns of dates and closes, or a close is not a positive number.
+    Raises `DataError` if the file has no columns of dates and closes, or a close is not a positive number.
     """
     choices, dropped, evidence = Choices(), Counter[str](), Evidence(set)
     try:

@@ -40,11 +40,7 @@ def events_file(data: Path) -> Path:
 
 
 def read_events(data: Path | None) -> list[Event]:
-    """Return the events beside a data file by date, splits first; none where there is no such file.
-
-    Raises:
-        DataError: a row is no event.
-    """
+    """Return the events beside a data file by date, splits first, or none. Raises DataError where a row is no event."""
     if data is None or not (path := events_file(data)).is_file():
         return []
     events = list[Event]()

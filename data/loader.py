@@ -172,7 +172,12 @@ class StockDataLoader:
         require_memory(len(days), len(self.tickers), 4 * NUM_FEATURES)
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         close, counts = self._read(bars, days)
-        _check_share(counts["masked"], counts["empty"], bars.rows, self.config.max_bad_row_share)
+        masked, empty, most = counts["masked"], counts["empty"], self.config.max_bad_row_share
+        if masked > most * bars.rows or masked + empty == bars.rows:
+            raise DataError(
+                f"expected finite, positive prices in all but {most:.2%} of the rows, got {masked} bad rows and "
+                f"{empty} empty ones of {bars.rows}; mend the file or raise --split.max-bad-row-share"
+            )
         self._add_indicators(close, counts)
         self.quality = DataQuality(bars.rows, **{name: counts[name] for name in _COUNTED})
         del bars, close
@@ -268,15 +273,6 @@ class StockDataLoader:
                 moves[absurd[0]],
                 absurd.size,
             )
-
-
-def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:
-    """Raise `DataError` if too many rows are bad, or none is usable."""
-    if masked > max_bad_share * rows or masked + empty == rows:
-        raise DataError(
-            f"expected finite, positive prices in all but {max_bad_share:.2%} of the rows, got {masked} bad rows and "
-            f"{empty} empty ones of {rows}; mend the file or raise --split.max-bad-row-share"
-        )
 
 
 def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None:

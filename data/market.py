@@ -75,8 +75,7 @@ def span_of(market: Market, first: int, last: int) -> Market:
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:
     """Split a prepared loader's days and fit the normalisation on the training days.
 
-    Raises:
-        ConfigError: the rules cap orders by volume, and the loader has none.
+    Raises `ConfigError` if the rules cap orders by volume, and the loader has none.
     """
     if env.volume_cap > 0 and loader.volume is None:
         raise ConfigError(

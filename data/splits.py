@@ -35,10 +35,7 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
     """Divide `days` sessions by the configured fractions, in order of time.
 
     The first training day has a full context. A purge of `trade_sessions` days between splits keeps trades of one
-    from being open in the next.
-
-    Raises:
-        DataError: a split holds no whole episode.
+    from being open in the next. Raises `DataError` if a split holds no whole episode.
     """
     known, kept_out = config.train_fraction + config.validation_fraction, config.holdout_fraction
     if kept_out is None and 1.0 - known < 1e-9:
@@ -84,9 +81,7 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
 
     Test days are consecutive: a fold's begin on the day on which those of the fold before it end, with an account
     that holds nothing. Between training, validation and test lie `trade_sessions` days that no part uses.
-
-    Raises:
-        DataError: a part of a fold holds no whole episode.
+    Raises `DataError` if a part of a fold holds no whole episode.
     """
     length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, env.trade_sessions + 1
     folds = []
@@ -110,10 +105,7 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
 def random_windows(span: Span, steps: int, count: int, generator: torch.Generator) -> Tensor:
     """Draw the first days of episodes of `steps` steps, one in each of `count` equal parts of the span: (count,).
 
-    Stratified draws vary less than independent ones.
-
-    Raises:
-        DataError: the span holds no such episode.
+    Stratified draws vary less than independent ones. Raises `DataError` if the span holds no such episode.
     """
     starts = _possible_starts(span, steps)
     draw = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
@@ -125,10 +117,7 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
     """Return distinct, sorted, evenly spaced first days, from the first to the last possible one.
 
     (count,), or fewer where the span is so short that each day on which an episode can start is given. A single window
-    is the last of the span, the market as it was most recently.
-
-    Raises:
-        DataError: the span holds no such episode.
+    is the last of the span, the market as it was most recently. Raises `DataError` if the span holds no such episode.
     """
     starts = _possible_starts(span, steps)
     gaps = min(count, starts) - 1
@@ -141,10 +130,8 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
 def consecutive_windows(span: Span, steps: int) -> Tensor:
     """Return first days of as many episodes of `steps` steps as fit into the span in a row, to its last day.
 
-    Each begins on the day on which the one before it ended, without positions.
-
-    Raises:
-        DataError: the span holds no such episode.
+    Each begins on the day on which the one before it ended, without positions. Raises `DataError` if the span holds no
+    such episode.
     """
     count = (_possible_starts(span, steps) - 1) // steps + 1
     return span.last - steps * torch.arange(count, 0, -1)

@@ -7,6 +7,7 @@ among the stocks of the day, or relative to its past, see `data.features.inputs`
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -59,11 +60,7 @@ def column_feature(name: str, *, is_market_wide: bool) -> Feature:
     """Return the feature that is a further column of the data."""
     form: Form = "past" if is_market_wide else "rank"
     group = "market-wide columns" if is_market_wide else "columns"
-    return Feature(name, group, "as in the data", form, partial(_column, name=name))
-
-
-def _column(bars: WideBars, name: str) -> pd.DataFrame:
-    return bars[name]
+    return Feature(name, group, "as in the data", form, itemgetter(name))
 
 
 def _recent(bars: WideBars, of: Values) -> pd.DataFrame:

@@ -141,11 +141,7 @@ class FeatureInputs:
         return tuple(dict.fromkeys(one.group for one in self.inputs))
 
     def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
-        """Return the place and the (days, n) values of each input on some days, one after the other.
-
-        Raises:
-            DataError: the market lacks a feature.
-        """
+        """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
         close = market.close[: days.stop]
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
             read = ReadFeature(values_of(market, name, slice(days.stop)), close)
@@ -181,8 +177,7 @@ def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
 def values_of(market: Market, name: str, days: slice) -> Float32Array:
     """Return the (days, n) values of a feature of the stocks that may be bought, NaN where there is none.
 
-    Raises:
-        DataError: the market does not have it.
+    Raises `DataError` if the market does not have it.
     """
     feature = next((one for one in market.features if one.name == name), None)
     if feature is None:

@@ -33,12 +33,9 @@ _GAPS = 0.1
 def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
     """Return the public functions of a file by name, and the hash of the file.
 
-    Raises:
-        DataError: it cannot be read or run, or defines no function.
+    Raises `DataError` if it cannot be read or run, or defines no function.
     """
-    functions: dict[str, OwnFeature] = {
-        name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)
-    }
+    functions = {name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)}
     if not functions:
         raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
     return functions, hashlib.sha256(path.read_bytes()).hexdigest()
@@ -66,8 +63,7 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
 def own_columns(functions: Mapping[str, OwnFeature], bars: WideBars) -> dict[str, Float32Array]:
     """Compute features: (days, tickers) by name, NaN where there is no value.
 
-    Raises:
-        DataError: a function fails, returns something else, or has the name of a column.
+    Raises `DataError` if a function fails, returns something else, or has the name of a column.
     """
     columns = dict[str, Float32Array]()
     for name, function in functions.items():
@@ -103,10 +99,8 @@ def audit_features(functions: Mapping[str, OwnFeature], bars: WideBars, draws: n
     """Prove on random days that no feature changes with later data: cut off, poisoned or scaled, also inside gaps.
 
     Random bars are taken out first, for a backward fill reads the future only where there are gaps. Features are
-    compared on all days up to the one after which the data change.
-
-    Raises:
-        DataError: the first feature that changes, with day and ticker.
+    compared on all days up to the one after which the data change. Raises `DataError` for the first
+    feature that changes, with day and ticker.
     """
     days = len(bars.dates)
     if days < _LEAST_DAYS:

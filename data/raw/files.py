@@ -97,7 +97,7 @@ def _require_no_tickers(table: Table) -> None:
         if place in table.layout.fields.values() or not isinstance(cell := table.cells[place], str):
             continue
         texts = [text for text in dict.fromkeys(cell.split("\n")) if text.casefold() not in BLANKS][:_HEAD_LINES]
-        plain = [text.rstrip("%KMB") for text in texts[:_HEAD_LINES]]
+        plain = [text.rstrip("%KMB") for text in texts]
         if len(texts) > 1 and not any(are_numbers(plain) + are_days(plain)) and ":" not in texts[0]:
             raise UnclearFileError(
                 f"no column of tickers, but {title!r} with {texts[0][:20]!r} and {texts[1][:20]!r}; say what it is: "

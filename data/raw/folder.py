@@ -80,13 +80,9 @@ def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
         key, _, value = part.partition("=")
         if value and (role_of(key) or ("", 0))[0] == "ticker":
             return value
-    suffixes = [suffix for suffix in SUFFIXES if name.lower().endswith(suffix)]
-    stem = name.removesuffix(name[-len(max(suffixes, key=len)) :]) if suffixes else name
-    years = {
-        str(1970 + int(year))
-        for year in days[days != NO_DAY].astype("datetime64[D]").astype("datetime64[Y]").astype(int)
-    }
-    if (year := _YEAR.fullmatch(stem)) and years == {year[2]}:
+    stem = name[: len(name) - max(len(suffix) * name.lower().endswith(suffix) for suffix in SUFFIXES)]
+    years = days[days != NO_DAY].astype("datetime64[D]").astype("datetime64[Y]").astype(str)
+    if (year := _YEAR.fullmatch(stem)) and {*years.tolist()} == {year[2]}:
         stem = year[1] or (folders[-1] if folders else "")
     elif folders and _NO_TICKER.fullmatch(stem):
         stem = folders[-1]

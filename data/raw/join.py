@@ -7,7 +7,7 @@ the last such row (an as-of join, `pandas.merge_asof`).
 import re
 from collections import Counter
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,18 +94,6 @@ def kept(names: set[str], choices: Choices) -> list[str]:
     return sorted(wanted)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A file to join."""
-
-    rows: pd.DataFrame
-    """`day` on which a row is known, `ticker` but for a market-wide series, and columns of numbers; sorted by day."""
-    is_slow: bool
-    """It has rows on few of the sessions."""
-    longest: int | None
-    """Days for which a row counts where later ones are missing; None: for ever."""
-
-
 def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
     """Return rows, sorted by `ticker` (a category) and `day`, with the columns of all files of `choices.join`.
 
@@ -118,13 +106,13 @@ def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
         name, _, lag = text.rpartition(":")
         path, days = (Path(name), int(lag)) if name and lag.isdecimal() else (Path(text), None)
         try:
-            source = _read(path, days, choices, rows["ticker"].cat.categories, sessions)
+            other, is_slow, longest = _read(path, days, choices, rows["ticker"].cat.categories, sessions)
         except (UnusableFileError, UnclearFileError) as reason:
             raise DataError(f"expected a file of dates and numbers to join, got {path}: {reason}") from None
-        by, columns = [name for name in key if name in source.rows], sorted({*source.rows} - {*key})
-        other = source.rows.assign(since=np.searchsorted(sessions, source.rows["day"]))
-        joined = pd.merge_asof(bars, other, on="day", by=by[1:] or None, tolerance=source.longest).set_index("index")
-        if source.is_slow:
+        by, columns = "ticker" if "ticker" in other else None, sorted({*other} - {*key})
+        other = other.assign(since=np.searchsorted(sessions, other["day"]))
+        joined = pd.merge_asof(bars, other, on="day", by=by, tolerance=longest).set_index("index")
+        if is_slow:
             age = np.searchsorted(sessions, joined["day"]) - joined["since"]
             joined = joined.assign(**{f"{name}_age": age.where(joined[name].notna()) for name in columns})
             columns = sorted({*joined} - {*key, "since"})
@@ -134,8 +122,14 @@ def with_joined(rows: pd.DataFrame, choices: Choices) -> pd.DataFrame:
     return rows
 
 
-def _read(path: Path, lag: int | None, choices: Choices, tickers: pd.Index, sessions: Int32Array) -> _Source:
-    """Read a file. Raises `UnclearFileError` for one that is not daily and does not tell when its rows are known."""
+def _read(
+    path: Path, lag: int | None, choices: Choices, tickers: pd.Index, sessions: Int32Array
+) -> tuple[pd.DataFrame, bool, int | None]:
+    """Return the rows of a file, whether they are on few of the sessions, and for how many days each counts at most.
+
+    Rows are `day` on which each is known, `ticker` but for a market-wide series, and numbers, sorted by day. Raises
+    `UnclearFileError` for a file that is not daily and does not tell when its rows are known.
+    """
     table = read_table(path, replace(choices, columns=(*choices.columns, "date=known")), Counter(), ())
     fields, text = table.layout.fields, table.text("date")
     orders = possible_orders(text, sessions, is_daily=False) if choices.dates == "auto" else [choices.dates]
@@ -163,4 +157,4 @@ def _read(path: Path, lag: int | None, choices: Choices, tickers: pd.Index, sess
             f"them a column 'known' of dates, or a lag in days, as in --join {path}:45"
         )
     rows["day"] += lag or 0
-    return _Source(rows, days["nunique"].mean() < _SLOW * len(sessions), _STALE_DAYS if is_own else None)
+    return rows, days["nunique"].mean() < _SLOW * len(sessions), _STALE_DAYS if is_own else None
