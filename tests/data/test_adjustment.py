@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.raw.prepare import PrepareSummary, prepare
+from data.raw.prepare import prepare
+from tests.data.files import run
 from utils.config.prepare import Choices
 
 HEADER = "Date,Open,High,Low,Close,Volume,Dividends,Stock Splits\n"
-
-
-def prepared(folder: Path, text: str, choices: Choices | None = None) -> tuple[PrepareSummary, pd.DataFrame]:
-    (folder / "A.csv").write_text(text)
-    summary = prepare(folder / "A.csv", folder / "out" / "bars.parquet", choices=choices)
-    return summary, pd.read_parquet(folder / "out" / "bars.parquet")
 
 
 def test_the_example_of_yahoo(tmp_path: Path) -> None:
@@ -28,7 +23,7 @@ def test_the_example_of_yahoo(tmp_path: Path) -> None:
         "2003-02-19": (24.53, 0.08, 0), "2003-02-20": (24.54, 0, 0),
     }  # fmt: skip
     rows = [f"{day},{close},{close},{close},{close},100,{paid},{split}" for day, (close, paid, split) in closes.items()]
-    summary, bars = prepared(tmp_path, HEADER + "\n".join(rows))
+    summary, bars = run(tmp_path, {"A.csv": HEADER + "\n".join(rows)})
     assert bars["close"].round(2).tolist() == [23.42, 24.07, 24.88, 24.53, 24.54]
     assert (bars["close"] * bars["volume"]).tolist() == pytest.approx([4699, 4830, 2496, 2453, 2454])
     done = "1 of 1 tickers: not in the prices, which move by them; prices adjusted, volume the other way"
@@ -78,8 +73,8 @@ def test_events_give_what_the_oracle_and_the_adjusted_close_give(
 ) -> None:
     folder, raw = tmp_path_factory.mktemp("market"), market(seed)
     expected = oracle(raw)
-    _, by_events = prepared(folder, raw.to_csv(index=False))
-    _, by_close = prepared(folder, raw.assign(**{"Adj Close": expected}).to_csv(index=False))
+    _, by_events = run(folder, {"A.csv": raw.to_csv(index=False)})
+    _, by_close = run(folder, {"A.csv": raw.assign(**{"Adj Close": expected}).to_csv(index=False)})
     np.testing.assert_allclose(by_events["close"], expected, rtol=1e-12)
     for role in ("open", "high", "low", "close", "volume"):
         np.testing.assert_allclose(by_events[role], by_close[role], rtol=1e-9)
@@ -95,7 +90,7 @@ def test_tickers_of_both_kinds_are_told_apart(tmp_path: Path) -> None:
     given["C"] = raw["C"].assign(**{name: raw["C"][name] * factor for name in ("Open", "High", "Low", "Close")})
     given["D"] = raw["D"].assign(Dividends=raw["D"]["Dividends"] / 20)
     frame = pd.concat([own.assign(Ticker=name) for name, own in given.items()])
-    summary, bars = prepared(tmp_path, frame.to_csv(index=False))
+    summary, bars = run(tmp_path, {"A.csv": frame.to_csv(index=False)})
     made = {str(name): own["close"].to_numpy() for name, own in bars.groupby("ticker", observed=True)}
     for name in "AB":
         np.testing.assert_allclose(made[name], adjusted[name], rtol=1e-12)
@@ -108,11 +103,11 @@ def test_dividends_alone_are_told_from_the_moves_of_many(tmp_path: Path) -> None
     """Splits are in the prices, dividends are not, as in a close of Yahoo's whose adjusted close was dropped."""
     raw = market(3, days=2000, dividends=60, splits=0)
     expected = oracle(raw)
-    summary, bars = prepared(tmp_path, raw.to_csv(index=False))
+    summary, bars = run(tmp_path, {"A.csv": raw.to_csv(index=False)})
     np.testing.assert_allclose(bars["close"], expected, rtol=1e-12)
     factor = np.array(expected) / raw["Close"]
     done = raw.assign(**{name: raw[name] * factor for name in ("Open", "High", "Low", "Close")})
-    summary, bars = prepared(tmp_path, done.to_csv(index=False))
+    summary, bars = run(tmp_path, {"A.csv": done.to_csv(index=False)})
     np.testing.assert_array_equal(bars["close"], done["Close"])
     assert ": in the prices already" in summary.notes[0]
 
@@ -120,14 +115,15 @@ def test_dividends_alone_are_told_from_the_moves_of_many(tmp_path: Path) -> None
 def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     raw = market(1, days=30, dividends=1, splits=0)
     raw["Dividends"] /= 10
-    summary, bars = prepared(tmp_path, raw.to_csv(index=False))
+    summary, bars = run(tmp_path, {"A.csv": raw.to_csv(index=False)})
     np.testing.assert_array_equal(bars["close"], raw["Close"])
     assert ": prices do not tell whether they are in them already; left as they are" in summary.notes[0]
 
 
 def test_events_that_change_nothing(tmp_path: Path) -> None:
     rows = "2014-01-02,10,10,10,10,1,3,4\n2014-01-03,10,10,10,10,1,20,1\n2014-01-06,10,10,10,10,1,-1,nan\n"
-    summary, bars = prepared(tmp_path, HEADER + rows + "2014-01-07,0,0,0,0,1,1,2\n", Choices(max_bad_row_share=0.3))
+    files: dict[str, str | bytes] = {"A.csv": f"{HEADER}{rows}2014-01-07,0,0,0,0,1,1,2\n"}
+    summary, bars = run(tmp_path, files, choices=Choices(max_bad_row_share=0.3))
     assert bars["close"].tolist() == [10.0, 10.0, 10.0]
     assert not any("prices" in note for note in summary.notes)
 

@@ -12,22 +12,13 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.market import build_market
-from data.raw.prepare import PrepareSummary, prepare
+from data.raw.prepare import prepare
+from tests.data.files import LENIENT, run, written
 from tests.data.test_loader import TOLERANT, bars_frame, load
 from tests.data.test_vendors import truth
 from utils.config.prepare import Choices
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
-
-LENIENT = Choices(max_bad_row_share=0.99)
-
-
-def prepared(
-    folder: Path, name: str, text: str, encoding: str = "utf-8", choices: Choices | None = None
-) -> tuple[PrepareSummary, pd.DataFrame]:
-    (folder / name).write_text(text, encoding=encoding)
-    summary = prepare(folder / name, folder / "out" / "bars.parquet", choices=choices)
-    return summary, pd.read_parquet(summary.target)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +42,7 @@ def prepared(
 )
 def test_bars_of_one_ticker_in_many_languages(header: str, encoding: str, tmp_path: Path) -> None:
     rows = "\n2024-01-02;10,5;12;9;11;1000\n2024-01-03;11;13;10;12,25;2000\n"
-    summary, bars = prepared(tmp_path, "SAP.csv", header + rows, encoding)
+    summary, bars = run(tmp_path, {"SAP.csv": (header + rows).encode(encoding)})
     assert bars["ticker"].tolist() == ["SAP", "SAP"] and summary.closes_only == 0
     values = bars[["open", "high", "low", "close", "volume"]].to_numpy().tolist()
     assert values == [[10.5, 12, 9, 11, 1000], [11, 13, 10, 12.25, 2000]]
@@ -85,16 +76,16 @@ def test_bars_under_unknown_titles_are_no_closes_of_tickers(columns: list[str], 
 )  # fmt: skip
 def test_what_downloads_add_to_a_name_is_no_part_of_the_ticker(name: str, ticker: str, tmp_path: Path) -> None:
     text = '"Date","Price","Open","High","Low","Vol.","Change %"\n"01/16/2024","12","11","13","10","1.5M","0.1%"\n'
-    _, bars = prepared(tmp_path, f"{name}.csv", text)
+    _, bars = run(tmp_path, {f"{name}.csv": text})
     assert (bars["ticker"].tolist(), bars["volume"].tolist()) == ([ticker], [1.5e6])
 
 
 def test_spellings_of_a_ticker_are_one_ticker(tmp_path: Path) -> None:
     rows = [f"{name},2024-01-0{day},1,1,1,{day}" for name, day in (("t00", 2), ("T00 ", 3), ("T00", 4))]
-    summary, bars = prepared(tmp_path, "all.csv", "\n".join(["ticker,date,open,high,low,close", *rows]))
+    summary, bars = run(tmp_path, {"all.csv": "\n".join(["ticker,date,open,high,low,close", *rows])})
     assert bars["ticker"].tolist() == ["T00"] * 3 and summary.notes == ["t00 and T00 are one ticker, T00"]
-    (tmp_path / "t00.csv").write_text("date,open,high,low,close\n2024-01-05,1,1,1,5\n")
-    prepare(tmp_path / "t00.csv", summary.target, append=True)
+    new = written(tmp_path / "t00.csv", "date,open,high,low,close\n2024-01-05,1,1,1,5\n")
+    prepare(new, summary.target, append=True)
     assert pd.read_parquet(summary.target)["ticker"].tolist() == ["T00"] * 4
     twins = bars_frame(tickers=("T00", "t00"))
     with pytest.raises(DataError, match=r"expected one spelling of each ticker, got '[Tt]00' and '[tT]00'"):
@@ -123,7 +114,7 @@ def test_impossible_days_and_prices_are_dropped_and_said(tmp_path: Path) -> None
     days = [date(1899, 12, 31), today, today + timedelta(1), today + timedelta(3), date(2024, 1, 2)]
     prices = [1.0, 1.0, 1.0, 1.0, 1e-31]
     text = "\n".join(f"{day},{price},{price},{price},{price}" for day, price in zip(days, prices, strict=True))
-    summary, bars = prepared(tmp_path, "A.csv", text, choices=Choices(max_bad_row_share=0.99, dates="ymd"))
+    summary, bars = run(tmp_path, {"A.csv": text}, choices=Choices(max_bad_row_share=0.99, dates="ymd"))
     assert bars["date"].tolist() == days[1:3]
     assert summary.dropped == {"date before 1900": 1, "date after tomorrow": 1, "price infinite or not positive": 1}
     frame = bars_frame()
