@@ -15,15 +15,11 @@ from data.benchmark import read_benchmark
 from data.events import read_events
 from data.raw.prepare import prepare
 from main import main
+from tests.data.files import PRICES, written
 from tests.data.test_adjustment import market, oracle
 from tests.data.test_vendors import truth
 
 Frame = pd.DataFrame
-
-
-def written(bars: Frame, path: Path) -> Path:
-    bars.to_csv(path, index=False)
-    return path
 
 
 @given(seed=st.integers(0, 1000), data=st.data())
@@ -36,14 +32,14 @@ def test_days_appended_in_steps_make_the_file_of_all_days(
     day = bars["date"].rank(method="dense").astype(int)
     arrives = day.mask((bars["ticker"] == "AAPL") & (day < 5), 5)
     target = folder / "bars.parquet"
-    prepare(written(bars[arrives <= 3], folder / "first.csv"), target)
+    prepare(written(folder / "first.csv", bars[arrives <= 3]), target)
     for last in range(4, 9):
         is_in = arrives.between(last - data.draw(st.integers(0, 3)), last)
         before = pq.read_metadata(target).num_rows
         again = bars[is_in].assign(close=bars["close"].where(arrives == last, bars["close"] * (1 + 1e-8)))
-        summary = prepare(written(again, folder / "days.csv"), target, append=True)
+        summary = prepare(written(folder / "days.csv", again), target, append=True)
         assert summary.appended == summary.rows_kept - before == (arrives == last).sum()
-    prepare(written(bars, folder / "all.csv"), folder / "all.parquet")
+    prepare(written(folder / "all.csv", bars), folder / "all.parquet")
     assert target.read_bytes() == (folder / "all.parquet").read_bytes()
 
 
@@ -64,11 +60,11 @@ def test_one_close_that_is_another_is_no_dividend(tmp_path: Path, capsys: pytest
     """A file of closes, of which only the last old one is given again."""
     bars, target = truth(closes_only=True), tmp_path / "bars.parquet"
     days = bars["date"].unique()
-    prepare(written(bars[bars["date"] < days[-1]], tmp_path / "old.csv"), target)
+    prepare(written(tmp_path / "old.csv", bars[bars["date"] < days[-1]]), target)
     is_other = (bars["ticker"] == "BRK-B") & (bars["date"] == days[-2])
     close = bars["close"].mask(is_other, 1.01 * bars["close"])
     again = bars.assign(open=close, high=close, low=close, close=close)[bars["date"] >= days[-2]]
-    assert main(["prepare", str(written(again, tmp_path / "new.csv")), str(target), "--append"]) == 2
+    assert main(["prepare", str(written(tmp_path / "new.csv", again)), str(target), "--append"]) == 2
     assert "to stay as they are, got BRK-B" in capsys.readouterr().err
 
 
@@ -79,31 +75,31 @@ def test_a_past_that_was_adjusted_again_is_taken(
 ) -> None:
     """As a vendor of adjusted prices gives it after a dividend or a split: the file is what all files would make."""
     bars, target = truth(), tmp_path / "bars.parquet"
-    days, prices = bars["date"].unique(), ["open", "high", "low", "close"]
-    prepare(written(bars[bars["date"] < days[-1]], tmp_path / "old.csv"), target)
+    days = bars["date"].unique()
+    prepare(written(tmp_path / "old.csv", bars[bars["date"] < days[-1]]), target)
     is_past = (bars["ticker"] == "AAPL") & (bars["date"] < days[-1])
-    bars.loc[is_past, prices] *= factor
+    bars.loc[is_past, PRICES] *= factor
     bars["volume"] = bars["volume"].astype(float).mask(is_past, bars["volume"] / factor)
-    new = written(bars[bars["date"].isin(days[-1 - repeated :])], tmp_path / "new.csv")
+    new = written(tmp_path / "new.csv", bars[bars["date"].isin(days[-1 - repeated :])])
     assert main(["prepare", str(new), str(target), "--append"]) == 0
     assert f"AAPL: prices of the past times {factor:g}, for a dividend or a split" in capsys.readouterr().out
-    prepare(written(bars, tmp_path / "all.csv"), tmp_path / "all.parquet")
+    prepare(written(tmp_path / "all.csv", bars), tmp_path / "all.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(target), pd.read_parquet(tmp_path / "all.parquet"), rtol=1e-6)
 
 
 def test_a_split_among_the_events_of_the_new_day_is_applied_once(tmp_path: Path) -> None:
     bars, target = truth(), tmp_path / "bars.parquet"
-    last, prices = bars["date"].max(), ["open", "high", "low", "close"]
-    prepare(written(bars[bars["date"] < last], tmp_path / "old.csv"), target)
+    last = bars["date"].max()
+    prepare(written(tmp_path / "old.csv", bars[bars["date"] < last]), target)
     is_new = bars["date"] == last
-    bars.loc[is_new, prices] /= 50
-    new = written(bars.assign(split=np.where(is_new, 50.0, 1.0))[is_new], tmp_path / "new.csv")
+    bars.loc[is_new, PRICES] /= 50
+    new = written(tmp_path / "new.csv", bars.assign(split=np.where(is_new, 50.0, 1.0))[is_new])
     for _ in range(2):
         prepare(new, target, append=True)
         found = pd.read_parquet(target)
         past = (bars["ticker"] == "AAPL") & ~is_new
-        expected = bars.loc[past, prices].to_numpy() / 50
-        np.testing.assert_allclose(found[found["ticker"] == "AAPL"][prices].to_numpy()[:-1], expected, rtol=1e-6)
+        expected = bars.loc[past, PRICES].to_numpy() / 50
+        np.testing.assert_allclose(found[found["ticker"] == "AAPL"][PRICES].to_numpy()[:-1], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +119,9 @@ def test_a_bar_that_would_change_is_refused_and_nothing_written(
 ) -> None:
     bars, target = truth(), tmp_path / "bars.parquet"
     last = bars["date"].max()
-    prepare(written(bars[bars["date"] < last], tmp_path / "old.csv"), target)
+    prepare(written(tmp_path / "old.csv", bars[bars["date"] < last]), target)
     before = target.read_bytes()
-    written(change(bars), tmp_path / "new.csv")
+    written(tmp_path / "new.csv", change(bars))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert main(["prepare", "new.csv", "bars.parquet", "--append"]) == 2
@@ -141,18 +137,18 @@ def test_an_index_is_appended_to_its_own_file(tmp_path: Path, capsys: pytest.Cap
     target = tmp_path / "bars.parquet"
     middle = bars["date"].unique()[15]
     words = ["prepare", str(tmp_path / "bars.csv"), str(target), "--benchmark", "^SPX"]
-    written(bars[bars["date"] < middle], tmp_path / "bars.csv")
+    written(tmp_path / "bars.csv", bars[bars["date"] < middle])
     assert main(words) == 0
-    written(bars[bars["date"] >= middle], tmp_path / "bars.csv")
+    written(tmp_path / "bars.csv", bars[bars["date"] >= middle])
     assert main([*words, "--append"]) == 0
     own = bars[bars["ticker"] == "^SPX"]
     closes = read_benchmark(tmp_path / "bars.benchmark.csv", own["date"].to_numpy())
     np.testing.assert_array_equal(closes, own["close"])
     assert len(pd.read_parquet(target)) == len(bars) - len(own)
     assert f"Appended: {(bars['date'] >= middle).sum()} bars" in capsys.readouterr().out
-    written(own.assign(close=own["close"] * 1.1, ticker="^SPX"), tmp_path / "index.csv")
+    written(tmp_path / "index.csv", own.assign(close=own["close"] * 1.1, ticker="^SPX"))
     others = bars[(bars["ticker"] != "^SPX") & (bars["date"] > bars["date"].unique()[-5])]
-    written(pd.concat([own.assign(close=own["high"]), others]), tmp_path / "bars.csv")
+    written(tmp_path / "bars.csv", pd.concat([own.assign(close=own["high"]), others]))
     assert main([*words, "--append"]) == 2
     assert "bars.parquet to stay as they are, got ^SPX on " in capsys.readouterr().err
 
@@ -161,7 +157,7 @@ def test_an_index_is_appended_to_its_own_file(tmp_path: Path, capsys: pytest.Cap
 def test_there_must_be_a_file_to_append_to(
     content: bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, target = written(truth(), tmp_path / "bars.csv"), tmp_path / "bars.parquet"
+    source, target = written(tmp_path / "bars.csv", truth()), tmp_path / "bars.parquet"
     if content is not None:
         target.write_bytes(content)
     assert main(["prepare", str(source), str(target), "--append"]) == 2
@@ -179,7 +175,7 @@ def test_events_of_appended_days_adjust_the_days_before(tmp_path: Path, has_adju
         if has_adjusted_close:
             file = file.assign(**{"Adj Close": oracle(raw[:last])[-len(file) :]})
         for _ in range(2):  # the same file again changes nothing
-            prepare(written(file, tmp_path / "A.csv"), target, append=last > known)
+            prepare(written(tmp_path / "A.csv", file), target, append=last > known)
             bars = pd.read_parquet(target)
             np.testing.assert_allclose(bars["close"], oracle(raw[:last]), rtol=1e-6)
     turnover = (raw["Close"] * raw["Volume"]).to_numpy()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from data.loader import StockDataLoader
 from data.raw.prepare import prepare
 from main import main
+from tests.data.files import refused, written
 from utils.config.prepare import Choices
-from utils.errors import ProgramError
 
 DAYS = pd.bdate_range("2020-01-02", periods=60)
 FIRST = [f"{day:%Y-%m-%d}" for day in DAYS[:10]]
@@ -23,15 +23,10 @@ def bars(tickers: str = "AB", days: pd.DatetimeIndex = DAYS) -> pd.DataFrame:
     return pd.concat([one.assign(ticker=name) for name in tickers], ignore_index=True)
 
 
-def made(folder: Path, source: pd.DataFrame, *join: str, keep: tuple[str, ...] = ()) -> pd.DataFrame:
-    source.to_csv(folder / "source.csv", index=False)
-    prepare(folder / "source.csv", folder / "bars.parquet", choices=Choices(join=join, keep=keep))
+def made(folder: Path, source: pd.DataFrame, *join: Path | str) -> pd.DataFrame:
+    choices = Choices(join=tuple(map(str, join)))
+    prepare(written(folder / "source.csv", source), folder / "bars.parquet", choices=choices)
     return pd.read_parquet(folder / "bars.parquet").astype({"ticker": str})
-
-
-def written(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text)
-    return str(folder / name)
 
 
 def own(rows: pd.DataFrame, name: str, ticker: str = "A") -> dict[str, float]:
@@ -66,7 +61,7 @@ def test_names_of_bars_are_not_taken(tmp_path: Path) -> None:
     rows = made(tmp_path, source)
     assert sorted(rows.columns[7:]) == ["last", "other_close", "vol"] and rows["other_close"].eq(5).all()
     vix = pd.DataFrame({"date": DAYS, "close": np.arange(60.0), "ticker": "A"})
-    rows = made(tmp_path, bars(), written(tmp_path, "vix.csv", vix.to_csv(index=False)))
+    rows = made(tmp_path, bars(), written(tmp_path / "vix.csv", vix))
     assert rows["close"].eq(10).all() and own(rows, "vix_close")["2020-01-03"] == 1.0
     assert rows[rows["ticker"] == "B"]["vix_close"].isna().all()
 
@@ -75,7 +70,7 @@ def test_a_row_counts_from_the_day_on_which_it_is_known(tmp_path: Path) -> None:
     text = (
         "ticker,date,known,eps\nA,2019-12-31,2020-01-07,1.5\nA,2020-03-31,2020-01-11,2.5\nZ,2019-12-31,2020-01-02,9\n"
     )
-    rows = made(tmp_path, bars(), written(tmp_path, "eps.csv", text))
+    rows = made(tmp_path, bars(), written(tmp_path / "eps.csv", text))
     found, age = own(rows, "eps"), own(rows, "eps_age")
     assert [found[day] for day in FIRST] == pytest.approx([np.nan] * 3 + [1.5] * 4 + [2.5] * 3, nan_ok=True)
     assert [age[day] for day in FIRST] == pytest.approx([np.nan] * 3 + [0, 1, 2, 3, 0, 1, 2], nan_ok=True)
@@ -84,13 +79,13 @@ def test_a_row_counts_from_the_day_on_which_it_is_known(tmp_path: Path) -> None:
 
 def test_a_lag_in_days_after_the_rows_own_date(tmp_path: Path) -> None:
     text = "symbol,date,eps\na,2020-01-02,1.5\n"
-    rows = made(tmp_path, bars(), written(tmp_path, "eps.csv", text) + ":5")
+    rows = made(tmp_path, bars(), f"{written(tmp_path / 'eps.csv', text)}:5")
     assert [own(rows, "eps")[day] for day in FIRST[:5]] == pytest.approx([np.nan] * 3 + [1.5] * 2, nan_ok=True)
 
 
 def test_a_series_of_the_market_is_that_of_all_tickers(tmp_path: Path) -> None:
     series = pd.DataFrame({"Date": DAYS[:40], "VIX": np.arange(40) + 0.5}).drop(index=[3])
-    rows = made(tmp_path, bars(), written(tmp_path, "vix.csv", series.to_csv(index=False)))
+    rows = made(tmp_path, bars(), written(tmp_path / "vix.csv", series))
     for ticker in "AB":
         found = list(own(rows, "vix", ticker).values())
         assert found[:6] == [0.5, 1.5, 2.5, 2.5, 4.5, 5.5]
@@ -115,18 +110,17 @@ def test_a_series_of_the_market_is_that_of_all_tickers(tmp_path: Path) -> None:
     ],
 )
 def test_what_would_look_ahead_or_is_unclear_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(ProgramError, match=words) as caught:
-        made(tmp_path, bars(), written(tmp_path, "other.csv", text))
-    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+    with refused(words):
+        made(tmp_path, bars(), written(tmp_path / "other.csv", text))
     assert not (tmp_path / "bars.parquet").exists()
 
 
 def test_the_same_name_twice_is_refused(tmp_path: Path) -> None:
-    series = written(tmp_path, "f.csv", pd.DataFrame({"date": DAYS, "f": 1.0}).to_csv(index=False))
-    with pytest.raises(ProgramError, match=r"expected new names of columns in .*, got 'f'"):
+    series = written(tmp_path / "f.csv", pd.DataFrame({"date": DAYS, "f": 1.0}))
+    with refused(r"expected new names of columns in .*, got 'f'"):
         made(tmp_path, bars().assign(f=1), series)
-    with pytest.raises(ProgramError, match="no readable file"):
-        made(tmp_path, bars(), str(tmp_path / "none.csv"))
+    with refused("no readable file"):
+        made(tmp_path, bars(), tmp_path / "none.csv")
 
 
 @given(data=st.data())
@@ -141,31 +135,25 @@ def test_cutting_off_the_future_changes_no_earlier_row(
     sparse["eps"] = rng.standard_normal(24)
     sparse["known"] = sparse["date"] + pd.to_timedelta(rng.integers(1, 60, 24), unit="D")
     sparse = sparse[rng.random(24) < 0.6]
+    lagged = sparse.assign(lagged=1.0)[["date", "lagged"]]
     last = DAYS[data.draw(st.integers(5, 58))]
     rows = []
-    for place, cut in enumerate((None, last)):
-        (folder / str(place)).mkdir()
-        known, series = (
-            (sparse, daily) if cut is None else (sparse[sparse["known"] <= cut], daily[daily["date"] <= cut])
-        )
-        files = [(known, "eps.csv"), (series, "vix.csv"), (sparse.assign(lagged=1.0)[["date", "lagged"]], "lagged.csv")]
-        if cut is not None:
-            files[2] = (files[2][0][files[2][0]["date"] + pd.Timedelta(days=30) <= cut], "lagged.csv")
-        if any(frame.empty for frame, _ in files):
+    for place, cut in enumerate((pd.Timestamp.max, last)):
+        known = {"eps": sparse[sparse["known"] <= cut], "vix": daily[daily["date"] <= cut]}
+        known["lagged"] = lagged[lagged["date"] <= cut - pd.Timedelta(days=30)]
+        if any(frame.empty for frame in known.values()):
             return
-        names = [written(folder / str(place), name, frame.to_csv(index=False)) for frame, name in files]
-        rows.append(made(folder / str(place), bars(), names[0], names[1], names[2] + ":30"))
+        files = [written(folder / str(place) / f"{name}.csv", frame) for name, frame in known.items()]
+        rows.append(made(folder / str(place), bars(), *files[:2], f"{files[2]}:30"))
     whole, short = [frame[frame["date"] <= last.date()] for frame in rows]
-    columns = [name for name in ("eps", "vix", "lagged") if name in short]
-    assert columns == ["eps", "vix", "lagged"]
-    pd.testing.assert_frame_equal(whole[columns], short[columns])
+    pd.testing.assert_frame_equal(whole[["eps", "vix", "lagged"]], short[["eps", "vix", "lagged"]])
 
 
 def test_appended_days_have_the_same_columns_and_old_ones_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target = bars().assign(pe=1.0), tmp_path / "bars.parquet"
-    eps = written(tmp_path, "eps.csv", "ticker,known,date,eps\nA,2020-01-06,2019-12-31,1.5\n")
+    eps = written(tmp_path / "eps.csv", "ticker,known,date,eps\nA,2020-01-06,2019-12-31,1.5\n")
     before = made(tmp_path, source[source["date"] < DAYS[40]], eps)
     (tmp_path / "eps.csv").write_text(
         "ticker,known,date,eps\nA,2020-01-06,2019-12-31,7.5\nA,2020-03-02,2020-01-31,2.5\n"
@@ -174,7 +162,7 @@ def test_appended_days_have_the_same_columns_and_old_ones_stay(
     words = ["prepare", str(tmp_path / "new.csv"), str(target), "--append"]
     assert main(words) == 2
     assert "got other ones (eps, eps_age, pe and pe); give the same with --keep" in capsys.readouterr().err
-    assert main([*words, "--join", eps]) == 0
+    assert main([*words, "--join", str(eps)]) == 0
     after = pd.read_parquet(target).astype({"ticker": str})
     old = after[after["date"] < DAYS[40].date()].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before)

@@ -1,6 +1,7 @@
 """Own features: a file of functions, and the audit that refuses those that look ahead and no others."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from data.features.own import audit_features, own_columns, read_features
 from data.features.wide import WideBars
-from data.market import Market
+from tests.data.files import refused, written
 from tests.small_market import small_market
 from utils.errors import DataError
 
@@ -72,18 +73,12 @@ CAUSAL: dict[str, Change] = {
 
 
 def bars() -> WideBars:
-    market = with_columns(small_market(1, 260))
-    return market.wide()
-
-
-def with_columns(market: Market) -> Market:
-    from dataclasses import replace
-
-    rng, shape = np.random.default_rng(7), market.data_array.shape[:2]
+    as_is = small_market(1, 260).wide()
+    rng, shape = np.random.default_rng(7), as_is.data_array.shape[:2]
     sentiment = rng.standard_normal(shape).astype(np.float32)
     sentiment[rng.random(shape) < 0.2] = np.nan
     volume = np.exp(rng.normal(10, 1, shape)).astype(np.float32)
-    return replace(market, volume=volume, columns={"sentiment": sentiment})
+    return replace(as_is, shares=volume, columns={"sentiment": sentiment})
 
 
 def functions(changes: dict[str, Change]) -> Iterator[tuple[str, Callable[[WideBars], Frame]]]:
@@ -141,11 +136,9 @@ def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
     }.items(),
 )
 def test_what_cannot_be_used_is_refused_with_one_line(text: str, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(text)
-    with pytest.raises(DataError, match=told) as caught:
+    path = written(tmp_path / "mine.py", text)
+    with refused(told):
         own_columns(read_features(path)[0], bars())
-    assert "\n" not in str(caught.value)
 
 
 def test_a_frame_that_a_feature_changes_changes_nothing_else() -> None:
