@@ -21,12 +21,8 @@ def random_bars(seed: int, bars: int) -> dict[str, Array]:
     close = 50.0 * np.exp(np.cumsum(0.02 * rng.standard_normal(bars)))
     open_ = close * np.exp(0.01 * rng.standard_normal(bars))
     spread = np.exp(0.01 * np.abs(rng.standard_normal((2, bars))))
-    return {
-        "open": open_,
-        "high": np.maximum(open_, close) * spread[0],
-        "low": np.minimum(open_, close) / spread[1],
-        "close": close,
-    }
+    high, low = np.maximum(open_, close) * spread[0], np.minimum(open_, close) / spread[1]
+    return {"open": open_, "high": high, "low": low, "close": close}
 
 
 def compute_features(open: Array, high: Array, low: Array, close: Array) -> Array:
@@ -141,9 +137,7 @@ def test_stationary_prices_refer_to_the_last_traded_close() -> None:
 def test_observed_features_are_standard_bounded_and_never_missing(seed: int, missing: float) -> None:
     data = random_market(seed, missing=missing)
     inputs = observed_features(data, normalization_stats(data, len(data) - 1), 3.0)
-    assert inputs.dtype == np.float32
-    assert inputs.shape == (80, 4, 10)
-    assert np.isfinite(inputs).all()
+    assert inputs.dtype == np.float32 and inputs.shape == (80, 4, 10) and np.isfinite(inputs).all()
     assert np.abs(inputs[:, :, : f.MASK]).max() <= 3.0
     np.testing.assert_array_equal(inputs[:, :, f.MASK], np.isfinite(data[:, :, f.CLOSE]))
     assert not inputs[np.isnan(data[:, :, f.CLOSE])].any()

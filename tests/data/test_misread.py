@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data.loader import StockDataLoader
 from data.market import build_market
 from data.raw.prepare import prepare
-from tests.data.files import LENIENT, run, written
+from tests.data.files import LENIENT, refused, run, written
 from tests.data.test_loader import TOLERANT, bars_frame, load
 from tests.data.test_vendors import truth
 from utils.config.prepare import Choices
@@ -51,19 +51,15 @@ def test_bars_of_one_ticker_in_many_languages(header: str, encoding: str, tmp_pa
 @pytest.mark.parametrize("columns", [["high", "open", "low", "close"], ["close", "open", "high", "low", "volume"]])
 def test_bars_under_unknown_titles_are_no_closes_of_tickers(columns: list[str], tmp_path: Path) -> None:
     own = truth()[lambda frame: frame["ticker"] == "AAPL"].set_index("date")[columns]
-    titles = dict(
-        zip(["open", "high", "low", "close", "volume"], ["Avaa", "Ylos", "Alas", "Loppu", "Maara"], strict=True)
-    )
-    own = own.rename(columns=titles)
-    own.to_csv(tmp_path / "EQNR.csv")
-    said = tuple(f"{role}={title.upper()}" for role, title in titles.items() if role in columns)
-    for unknown, words in ((own, "no column for open, high, low, close"), (own.rename(columns=str.upper), "behave as")):
-        unknown.to_csv(tmp_path / "EQNR.csv")
-        with pytest.raises(DataError, match=f"EQNR.csv: .*{words}.*--columns"):
-            prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet")
-    summary = prepare(tmp_path / "EQNR.csv", tmp_path / "bars.parquet", choices=Choices(columns=said))
-    made = pd.read_parquet(summary.target)[columns].to_numpy()
-    np.testing.assert_array_equal(made, truth()[lambda frame: frame["ticker"] == "AAPL"][columns])
+    titles = {"open": "Avaa", "high": "Ylos", "low": "Alas", "close": "Loppu", "volume": "Maara"}
+    text = own.rename(columns=titles).to_csv()
+    capitals = own.rename(columns=titles).rename(columns=str.upper).to_csv()
+    for unknown, words in ((text, "no column for open, high, low, close"), (capitals, "behave as")):
+        with refused(f"EQNR.csv: .*{words}.*--columns"):
+            run(tmp_path, {"EQNR.csv": unknown})
+    said = tuple(f"{role}={titles[role].upper()}" for role in columns)
+    _, made = run(tmp_path, {"EQNR.csv": capitals}, choices=Choices(columns=said))
+    np.testing.assert_array_equal(made[columns], own)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +84,7 @@ def test_spellings_of_a_ticker_are_one_ticker(tmp_path: Path) -> None:
     prepare(new, summary.target, append=True)
     assert pd.read_parquet(summary.target)["ticker"].tolist() == ["T00"] * 4
     twins = bars_frame(tickers=("T00", "t00"))
-    with pytest.raises(DataError, match=r"expected one spelling of each ticker, got '[Tt]00' and '[tT]00'"):
+    with refused(r"expected one spelling of each ticker, got '[Tt]00' and '[tT]00'"):
         load(twins)
 
 
@@ -120,7 +116,7 @@ def test_impossible_days_and_prices_are_dropped_and_said(tmp_path: Path) -> None
     frame = bars_frame()
     for wrong in (days[0], days[3]):
         frame.assign(date=frame["date"].where(frame.index > 0, pd.Timestamp(wrong))).to_parquet(tmp_path / "b.parquet")
-        with pytest.raises(DataError, match=f"expected days from 1900 to tomorrow, got .*{wrong}"):
+        with refused(f"expected days from 1900 to tomorrow, got .*{wrong}"):
             StockDataLoader(tmp_path / "b.parquet").load_and_prepare()
 
 
@@ -144,6 +140,6 @@ def test_repairs_and_absurd_moves_are_told(caplog: pytest.LogCaptureFixture) -> 
 def test_data_beyond_free_memory_are_refused_before_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.bars.free_memory_mb", lambda: 0.006)
     loader = StockDataLoader.from_frame(bars_frame())
-    with pytest.raises(DataError, match="fit into 0 MB of free memory, got 60 days x 3 tickers x 36 bytes = 0 MB"):
+    with refused("fit into 0 MB of free memory, got 60 days x 3 tickers x 36 bytes = 0 MB"):
         loader.load_and_prepare()
     assert loader.data_array.size == 0

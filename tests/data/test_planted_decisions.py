@@ -62,19 +62,15 @@ def tuned_and_judged(kind: str) -> tuple[ScoreRule, list[Path]]:
 def test_who_waits_for_bursts_earns_more() -> None:
     """A tuned price of cash, against the rule that orders all that earns its costs, at any target."""
     rule, unseen = tuned_and_judged("bursts")
-    eager = [
-        profit_of(unseen, ScoreRule(unseen[0].rule, cost_of(unseen[0]), target_percent=target))
-        for target in (15.0, 50.0)
-    ]
+    orders = [ScoreRule(unseen[0].rule, cost_of(unseen[0]), target_percent=target) for target in (15.0, 50.0)]
+    eager = [profit_of(unseen, order) for order in orders]
     assert profit_of(unseen, rule) > 1.4 * max(eager)
 
 
 def test_who_sells_spikes_at_a_target_earns_more() -> None:
     rule, unseen = tuned_and_judged("spikes")
-    held = [
-        profit_of(unseen, ScoreRule(unseen[0].rule, threshold, target_percent=50.0))
-        for threshold in (0.002, 0.01, 0.018)
-    ]
+    orders = [ScoreRule(unseen[0].rule, threshold, target_percent=50.0) for threshold in (0.002, 0.01, 0.018)]
+    held = [profit_of(unseen, order) for order in orders]
     assert rule.target_percent < 15
     assert profit_of(unseen, rule) > 1.3 * max(held)
 
@@ -88,11 +84,8 @@ def test_who_sizes_edges_by_their_strength_earns_more() -> None:
     cost = cost_of(training)
     by_score = [ScoreRule(training.rule, cost, full_score=score) for score in (0.06, 0.12)]
     sized = profit_of(unseen, max(by_score, key=training.profit))
-    one_size = [
-        profit_of(unseen, ScoreRule(training.rule, cost, size, target))
-        for size in (2.0, 5.0, 10.0)
-        for target in (15.0, 50.0)
-    ]
+    orders = [ScoreRule(training.rule, cost, size, target) for size in (2.0, 5.0, 10.0) for target in (15.0, 50.0)]
+    one_size = [profit_of(unseen, order) for order in orders]
     assert sized > 1.2 * max(one_size)
 
 

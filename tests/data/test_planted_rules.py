@@ -29,24 +29,13 @@ TOLD_BY_DRIFT = [kind for kind in PLANTED if kind not in ("agree", "ring")]
 """Kinds whose latent drift tells the oracle all that there is to know."""
 HOLDING, WARM_UP = 20, 250
 
+LIVES, DRIFTS, NOISES = st.floats(0.5, 40.0), st.floats(0.0005, 0.02), st.floats(0.001, 0.05)
+configs = st.builds(
+    SyntheticConfig, kind=st.just("momentum"), drift_half_life_days=LIVES, drift_std=DRIFTS, daily_noise=NOISES
+)
 spaces = st.one_of(
-    st.builds(
-        lambda life, drift, noise: momentum_space(
-            SyntheticConfig(kind="momentum", drift_half_life_days=life, drift_std=drift, daily_noise=noise)
-        ),
-        st.floats(0.5, 40.0),
-        st.floats(0.0005, 0.02),
-        st.floats(0.001, 0.05),
-    ),
-    st.builds(
-        lambda life, share, noise, common: transient_space(
-            SyntheticConfig(kind="momentum", daily_noise=noise), share, life, common
-        ),
-        st.floats(1.0, 40.0),
-        st.floats(0.05, 0.95),
-        st.floats(0.001, 0.05),
-        st.floats(0.0, 0.6),
-    ),
+    configs.map(momentum_space),
+    st.builds(transient_space, configs, st.floats(0.05, 0.95), st.floats(1.0, 40.0), st.floats(0.0, 0.6)),
 )
 
 

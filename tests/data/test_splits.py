@@ -13,10 +13,6 @@ from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
 
 
-def parts(splits: Splits) -> list[Span]:
-    return [splits.train, splits.validation, splits.holdout]
-
-
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[int, DataConfig, EnvironmentConfig]:
     train = draw(st.integers(5, 90))
@@ -39,24 +35,22 @@ def spans(draw: st.DrawFn) -> tuple[Span, int]:
     return Span(first, first + steps + draw(st.integers(0, 300))), steps
 
 
+FULL = make_splits(3781, DataConfig(), EnvironmentConfig())
+
+
 def test_known_days_of_the_full_data() -> None:
-    splits = make_splits(3781, DataConfig(), EnvironmentConfig())
-    assert splits == Splits(Span(504, 2645), Span(2666, 3212), Span(3233, 3780))
+    assert Splits(Span(504, 2645), Span(2666, 3212), Span(3233, 3780)) == FULL
 
 
 def test_a_share_of_the_holdout_is_taken_from_the_end() -> None:
     none = make_splits(3781, DataConfig(holdout_fraction=0.0), EnvironmentConfig())
     assert none.validation.last == 3780 and none.holdout.days == 0
     assert none.train == Span(504, int(3781 * 0.7 / 0.85) - 1) and none.validation.first == none.train.last + 21
-    assert make_splits(3781, DataConfig(holdout_fraction=0.15), EnvironmentConfig()) == make_splits(
-        3781, DataConfig(), EnvironmentConfig()
-    )
+    assert make_splits(3781, DataConfig(holdout_fraction=0.15), EnvironmentConfig()) == FULL
     third = make_splits(4000, DataConfig(holdout_fraction=0.35), EnvironmentConfig())
     assert (third.validation.last, third.holdout.last) == (2599, 3999)
     whole = DataConfig(train_fraction=0.8, validation_fraction=0.2, holdout_fraction=0.0)
     assert make_splits(1000, whole, EnvironmentConfig(trading_days=50)).validation == Span(820, 999)
-    with pytest.raises(DataError, match="holdout-fraction 0"):
-        make_splits(1000, DataConfig(train_fraction=0.8, validation_fraction=0.2), EnvironmentConfig())
 
 
 def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
@@ -74,7 +68,7 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
         splits = make_splits(days, config, env)
     except DataError:
         assume(False)
-    train, validation, holdout = parts(splits)
+    train, validation, holdout = spans = [*vars(splits).values()]
     assert train.first == config.context_window_days
     assert holdout.last == days - 1
     for before, after in ((train, validation), (validation, holdout)):
@@ -84,13 +78,13 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
         (Fraction(round(100 * (config.train_fraction + config.validation_fraction)), 100), validation.last),
     ):
         assert -1 <= last + 1 - share * days <= 0  # the whole days of the share; one less where it is rounded down
-    assert all(span.days == len(range(span.first, span.last + 1)) >= env.episode_steps + 1 for span in parts(splits))
+    assert all(span.days == len(range(span.first, span.last + 1)) >= env.episode_steps + 1 for span in spans)
 
 
 @pytest.mark.parametrize(("train", "validation"), [(0.7, 0.3), (0.9, 0.1), (0.45, 0.55)])
 def test_fractions_that_leave_no_holdout_are_named(train: float, validation: float) -> None:
     config = DataConfig(train_fraction=train, validation_fraction=validation)
-    with pytest.raises(DataError, match=r"train-fraction.*validation-fraction < 1"):
+    with pytest.raises(DataError, match=r"train-fraction.*validation-fraction < 1.*holdout-fraction 0"):
         make_splits(100_000, config, EnvironmentConfig())
 
 
@@ -100,22 +94,20 @@ def test_spaced_windows_are_distinct_sorted_and_cover_the_span(case: tuple[Span,
     span, steps = case
     possible = span.last - steps - span.first + 1
     starts = spaced_windows(span, steps, count)
-    assert starts.dtype == torch.long
-    days = starts.tolist()
-    assert len(days) == min(count, possible)
-    assert days == sorted(set(days))
+    days, gaps = starts.tolist(), starts.diff()
+    assert starts.dtype == torch.long and len(days) == min(count, possible)
     assert days[-1] + steps == span.last
     if len(days) > 1:
         assert days[0] == span.first
-        gaps = starts.diff()
-        assert gaps.max() - gaps.min() <= 1
+        assert gaps.min() > 0 and gaps.max() - gaps.min() <= 1
 
 
-def test_spaced_windows_known_answer() -> None:
-    assert spaced_windows(Span(100, 155), steps=15, count=5).tolist() == [100, 110, 120, 130, 140]
-    assert spaced_windows(Span(100, 123), steps=15, count=4).tolist() == [100, 103, 105, 108]
-    assert spaced_windows(Span(100, 117), steps=15, count=5).tolist() == [100, 101, 102]
-    assert spaced_windows(Span(100, 155), steps=15, count=1).tolist() == [140]
+@pytest.mark.parametrize(
+    ("last", "count", "starts"),
+    [(155, 5, [100, 110, 120, 130, 140]), (123, 4, [100, 103, 105, 108]), (117, 5, [100, 101, 102]), (155, 1, [140])],
+)
+def test_spaced_windows_known_answer(last: int, count: int, starts: list[int]) -> None:
+    assert spaced_windows(Span(100, last), steps=15, count=count).tolist() == starts
 
 
 @settings(deadline=None)

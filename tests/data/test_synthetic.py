@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.synthetic.draw import SyntheticMarket, bars_frame, synthetic_market
+from data.synthetic.draw import bars_frame, synthetic_market
 from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
@@ -28,11 +28,6 @@ KINDS: tuple[str, ...] = tuple(PLANTED_KINDS)
 def standard_error(by_stock: Array) -> float:
     """Of the mean over stocks, which are independent."""
     return float(by_stock.std(ddof=1) / math.sqrt(len(by_stock)))
-
-
-def log_returns(market: SyntheticMarket) -> Array:
-    """(days - 1, stocks): row t is the return of day t + 1, which `drift[t]` foretells."""
-    return np.diff(np.log(market.close), axis=0)
 
 
 @settings(deadline=None, max_examples=40)
@@ -103,13 +98,12 @@ def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_holding_any_stock_earns_nothing(kind: str) -> None:
     """Bought at an open of any day and held for a usual trade; only many paths tell how sure a mean is."""
-    markets = [synthetic_market(SyntheticConfig(kind=kind, days=1200, stocks=12), seed) for seed in range(30)]
-    growth = np.array(
-        [
-            (market.close[FAIR_SESSIONS:] / market.open[1 : 1 - FAIR_SESSIONS] - 1)[:, : market.stocks].mean()
-            for market in markets
-        ]
-    )
+    paths = []
+    for seed in range(30):
+        market = synthetic_market(SyntheticConfig(kind=kind, days=1200, stocks=12), seed)
+        grown = market.close[FAIR_SESSIONS:] / market.open[1 : 1 - FAIR_SESSIONS] - 1
+        paths.append(grown[:, : market.stocks].mean())
+    growth = np.array(paths)
     assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
     assert standard_error(growth) < 0.003
 
@@ -118,7 +112,8 @@ def test_holding_any_stock_earns_nothing(kind: str) -> None:
 def test_noise_is_as_large_in_every_kind_and_shared_as_said(kind: str) -> None:
     config = SyntheticConfig(kind=kind, days=2000, stocks=20)
     market = synthetic_market(config, 9)
-    noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
+    # Row t of the returns is that of day t + 1, which `drift[t]` foretells.
+    noise = (np.diff(np.log(market.close), axis=0) - market.drift[:-1])[:, : market.stocks]
     pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
     assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)
     assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.03 if kind != "mixed" else 0.1)
@@ -140,21 +135,15 @@ def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows
 
 
 LAWS: dict[str, TrendDrift] = {"agree": AGREE, "ring": RING}
-HOLDING, WARM_UP = 20, 400
+WARM_UP = 400
 
 
 def trends_of(returns: Array, std: float) -> Array:
     """(2, days, columns) exponential means of the returns, in their standard deviations under independent noise."""
-    return np.stack([mean_of(returns, half_life) / (std * spread(half_life)) for half_life in (16, 64)])
-
-
-def mean_of(returns: Array, half_life: float) -> Array:
-    return pd.DataFrame(returns).ewm(halflife=half_life, adjust=False).mean().to_numpy()
-
-
-def spread(half_life: float) -> float:
-    kept = 0.5 ** (1 / half_life)
-    return math.sqrt((1 - kept) / (1 + kept))
+    kept = {half_life: 0.5 ** (1 / half_life) for half_life in (16, 64)}
+    means = [pd.DataFrame(returns).ewm(halflife=half_life, adjust=False).mean() for half_life in kept]
+    spreads = [std * math.sqrt((1 - share) / (1 + share)) for share in kept.values()]
+    return np.stack([mean.to_numpy() / spread for mean, spread in zip(means, spreads, strict=True)])
 
 
 def claimed(kind: str, trends: Array, std: float) -> Array:
@@ -163,18 +152,12 @@ def claimed(kind: str, trends: Array, std: float) -> Array:
     return std / 3 * np.sin(2.5 * np.sqrt(trends[0] ** 2 + trends[1] ** 2))
 
 
-def own_path(kind: str, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
-    """(days, stocks) specific noise and latent drift."""
-    rng = np.random.default_rng(seed)
-    own = LAWS[kind].specific_std(config) * rng.standard_normal((config.days, config.stocks))
-    return own, PLANTED_KINDS[kind].latent_drift(config, own, rng)
-
-
 @pytest.mark.parametrize("kind", LAWS)
 def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
-    config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
-    own, drift = own_path(kind, config, 1)
+    config, law, rng = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind], np.random.default_rng(1)
     std = law.specific_std(config)
+    own = std * rng.standard_normal((config.days, config.stocks))
+    drift = PLANTED_KINDS[kind].latent_drift(config, own, rng)
     returns = own + np.concatenate((np.zeros((1, 4)), drift[:-1])) + law.pull * std
     # By then nothing is left of what came before the first day.
     expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
