@@ -243,8 +243,7 @@ def _known_columns(market: Market, record: MarketRecord, owner: str) -> Market:
     if market.tickers == record.tickers:
         return market
     column = {ticker: index for index, ticker in enumerate(market.tickers)}
-    gone = [ticker for ticker in record.tickers if ticker not in column]
-    if gone:
+    if gone := [ticker for ticker in record.tickers if ticker not in column]:
         raise DataError(
             f"expected the {len(record.tickers)} tickers that the {owner} {_BEGAN[owner]}, got data without "
             f"{_listed(gone)}; give the file that has them, or `paper rename` what an account knows by another name"

@@ -105,7 +105,8 @@ def audit_features(functions: Mapping[str, OwnFeature], bars: WideBars, draws: n
     days = len(bars.dates)
     if days < _LEAST_DAYS:
         return
-    gappy = _with_gaps(bars, draws)
+    gone = draws.random(bars.data_array.shape[:2]) < _GAPS
+    gappy = _map(bars, lambda values: np.where(gone[..., None] if values.ndim == 3 else gone, np.nan, values))
     for as_is in (bars, gappy):
         before = {name: _values(name, function, as_is) for name, function in functions.items()}
         for last in np.sort(draws.choice(days - 1, min(_AUDITED_DAYS, days - 1), replace=False)).tolist():
@@ -113,11 +114,6 @@ def audit_features(functions: Mapping[str, OwnFeature], bars: WideBars, draws: n
                 changed = _with_future(as_is, last, future, draws)
                 for name, function in functions.items():
                     _require_same(name, before[name][: last + 1], _values(name, function, changed), as_is, future)
-
-
-def _with_gaps(bars: WideBars, draws: np.random.Generator) -> WideBars:
-    gone = draws.random(bars.data_array.shape[:2]) < _GAPS
-    return _map(bars, lambda values: np.where(gone[..., None] if values.ndim == 3 else gone, np.nan, values))
 
 
 def _with_future(bars: WideBars, last: int, future: str, draws: np.random.Generator) -> WideBars:

@@ -57,20 +57,16 @@ def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
 
 def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
     """Score returns in units of the volatility, of which all squares tell; own returns are net of expected answers."""
-    volatility = _estimated_volatility(config, returns)[:, None]
+    square = (returns / (config.daily_noise * np.array([*[1.0] * config.stocks, LEAD_NOISE_RATIO]))) ** 2
+    evidence = square * (CALM**-2 - TURBULENT**-2) / 4.0 - math.log(TURBULENT / CALM) / 2.0
+    # As expected at each close, by Bayes' rule.
+    volatility = _level(TURBULENCE.balance(evidence.sum(axis=1), 1.0))[:, None]
     returns = returns / volatility
     specific, scores = returns.copy(), _LEAD.rule(config, returns, holding_days)
     specific[1:] -= _LEAD.rule(config, returns, 1)[:-1]
     for law, stocks in _groups(specific.shape[1]):
         scores[:, stocks] += law.rule(config, specific[:, stocks], holding_days)
     return volatility * scores
-
-
-def _estimated_volatility(config: SyntheticConfig, returns: Float64Array) -> Float64Array:
-    """Return the (days,) volatility expected at each close, by Bayes' rule on the squares of all returns."""
-    square = (returns / (config.daily_noise * np.array([*[1.0] * config.stocks, LEAD_NOISE_RATIO]))) ** 2
-    evidence = square * (CALM**-2 - TURBULENT**-2) / 4.0 - math.log(TURBULENT / CALM) / 2.0
-    return _level(TURBULENCE.balance(evidence.sum(axis=1), 1.0))
 
 
 def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
