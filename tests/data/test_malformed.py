@@ -85,14 +85,8 @@ def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
         parse_command(["--config", str(path), "--profile", "quick"], COMMANDS)
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)  # `python -m benchmarks.notations` draws 2,000
-def test_drawn_notations_are_read_back_or_refused(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    found = outcome(seed, tmp_path_factory.mktemp("notation"))
-    assert found == "read" or (found.startswith("expected") and "\n" not in found)
-
-
-def test_most_notations_are_read(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A reader that refuses everything misreads nothing."""
-    found = [outcome(seed, tmp_path_factory.mktemp("notation")) for seed in range(24)]
-    assert found.count("read") > 12
+def test_most_drawn_notations_are_read_back_and_the_others_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`python -m benchmarks.notations` draws 2,000. A reader that refuses everything misreads nothing."""
+    found = [outcome(seed, tmp_path_factory.mktemp("notation")) for seed in range(48)]
+    assert found.count("read") > 24
+    assert all(one == "read" or (one.startswith("expected") and "\n" not in one) for one in found)
