@@ -35,7 +35,9 @@ def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
 
     Raises `DataError` if it cannot be read or run, or defines no function.
     """
-    functions = {name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)}
+    functions: dict[str, OwnFeature] = {
+        name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)
+    }
     if not functions:
         raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
     return functions, hashlib.sha256(path.read_bytes()).hexdigest()

@@ -79,7 +79,7 @@ class TrendDrift:
         trends[:, 0] = (self.pull * TREND_LOADING / (1.0 - TREND_KEPT))[:, None]  # where they are on average
         for day in range(1, len(specific)):
             trends[:, day] = updated(trends[:, day - 1], specific[day])
-        later = _interpolation(trends.reshape(2, -1)) @ _later_drifts(self, holding_days)
+        later: Float64Array = _interpolation(trends.reshape(2, -1)) @ _later_drifts(self, holding_days)
         return self.specific_std(config) * (self.next_drift(trends) + later.reshape(specific.shape))
 
     def oracle(self, config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
