@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -27,23 +26,19 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
     Volume is NaN where the file has none. Raises `DataError` if there is no such file, or it is damaged.
     """
     bars = LongBars.of_file(target, COLUMNS)
-    schema = pq.read_schema(target)
-    if VOLUME in schema.names:
+    if VOLUME in pq.read_schema(target).names:
         bars = LongBars.of_file(target, (*COLUMNS, VOLUME))
-    read = [
-        pd.DataFrame({"day": part.day, "ticker": np.array(part.texts, dtype=object)[part.ticker]}).assign(
-            **dict(zip(PRICE_COLUMNS, part.prices, strict=True)),
-            volume=np.nan if part.volume is None else part.volume,
-        )
-        for part in bars.parts()
-    ]
-    further = [one.name for one in schema if one.name not in (*COLUMNS, VOLUME) and pa.types.is_floating(one.type)]
-    read = [pd.concat([*read, pd.DataFrame()]).reset_index(drop=True).join(pd.read_parquet(target, columns=further))]
+    names, read = (*PRICE_COLUMNS, *bars.further), list[pd.DataFrame]()
+    for part in bars.parts():
+        values = dict(zip(names, (*part.prices, *part.further), strict=True))
+        volume = np.nan if part.volume is None else part.volume
+        ticker = np.array(part.texts, dtype=object)[part.ticker]
+        read.append(pd.DataFrame({"day": part.day, "ticker": ticker, **values, "volume": volume}))
     if benchmark is not None and benchmark_file(target).exists():
         close = read_closes(benchmark_file(target))
         index = pd.DataFrame({"day": close.index, "ticker": benchmark, "volume": np.nan})
         read.append(index.assign(**dict.fromkeys(PRICES, close.to_numpy())))
-    return pd.concat(read, ignore_index=True).astype({"day": np.int32})
+    return pd.concat([*read, pd.DataFrame()], ignore_index=True).astype({"day": np.int32})
 
 
 def with_new_events(

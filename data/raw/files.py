@@ -158,8 +158,9 @@ def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tu
 
 def split_line(line: str, separator: str) -> list[str]:
     """Return the fields of one line; a line is never joined with the next, so a stray quote spoils one row only."""
+    line = line.rstrip("\r\n")  # which an unclosed quote would take into its field
     if '"' not in line:
-        return line.rstrip("\r\n").split(separator)
+        return line.split(separator)
     try:
         return next(csv.reader([line], delimiter=separator), [""])
     except csv.Error:

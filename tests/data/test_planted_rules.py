@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data.synthetic.built_in import built_in_market
 from data.synthetic.draw import synthetic_market
-from data.synthetic.kinds.fading import StateSpace, momentum_space, transient_space
+from data.synthetic.kinds.drifts import StateSpace, momentum_space, transient_space
 from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
 from data.synthetic.law import Draws
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores

@@ -62,6 +62,12 @@ def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
     assert list(rows["close"] * rows["volume"]) == pytest.approx([50.0, 46.5, 50.0])
 
 
+def test_an_unclosed_quote_ends_with_its_line(tmp_path: Path) -> None:
+    header = "Date,Open,High,Low,Close,Name\n"
+    _, rows = run(tmp_path, {"X.csv": f'{header}2020-01-02,10,11,9,10,"x\n2020-01-03,10,11,9,10,x\n'})
+    assert bars(rows) == [("x", "2020-01-02", 10, 11, 9, 10), ("x", "2020-01-03", 10, 11, 9, 10)]
+
+
 def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
     text = (
         f"downloaded from somewhere\n{HEADER}"

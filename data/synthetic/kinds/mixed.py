@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from data.synthetic.kinds.fading import BURSTS, MOMENTUM
+from data.synthetic.kinds.drifts import BURSTS, MOMENTUM
 from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_NOISE_RATIO, leaders
 from data.synthetic.kinds.nonlinear import RING
 from data.synthetic.kinds.regime import Regimes

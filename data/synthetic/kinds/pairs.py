@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from data.synthetic.kinds.fading import transient, transient_space
+from data.synthetic.kinds.drifts import transient, transient_space
 from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from data.synthetic.kinds.fading import MOMENTUM, momentum_space
+from data.synthetic.kinds.drifts import MOMENTUM, momentum_space
 from data.synthetic.kinds.regime import Regimes
 from data.synthetic.law import Float64Array, PlantedKind, fading_sum, register
 from utils.config.trader import SyntheticConfig

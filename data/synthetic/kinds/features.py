@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 import scipy  # its parts are loaded when they are used: the help reads this file, too
 
-from data.synthetic.kinds.fading import MARTINGALE
+from data.synthetic.kinds.drifts import MARTINGALE
 from data.synthetic.law import (
     OVERNIGHT_SHARE,
     VOLUME_LOG_PHI,
