@@ -11,7 +11,7 @@ from main import main
 from training.api import ENVIRONMENT_ID, judge, load_market
 from utils.config.trader import EvaluationConfig
 
-sb3 = pytest.importorskip("stable_baselines3", reason="stable_baselines3 is not installed (requirements-peers.txt)")
+sb3 = pytest.importorskip("stable_baselines3", reason="stable_baselines3 is not installed")
 SETTINGS = {"synthetic.kind": "momentum", "synthetic.days": 1200, "synthetic.stocks": 4}
 TOML = '[synthetic]\nkind = "momentum"\ndays = 1200\nstocks = {}\n'
 
