@@ -22,6 +22,7 @@ from utils.progress import progress
 
 LEARNED, SESSIONS, STOCKS = 300, 60, 6
 START = "2015-01-05"
+PRICES = ["open", "high", "low", "close"]
 RATIOS = (0.995, 0.9875, 0.97, 0.999, 0.5, 0.25, 2 / 3, 0.8, 1.5, 10.0, 25.0)
 """Dividends, splits, reverse splits: what earlier prices are multiplied by."""
 
@@ -74,10 +75,9 @@ class World:
     def file(self, day: int) -> pd.DataFrame:
         """Return the file of a day as the vendor gives it."""
         rows = self.undisturbed(day).copy()
-        prices = ["open", "high", "low", "close"]
         for since, ticker, ratio in self.events:
             if since > day:
-                rows.loc[rows["ticker"] == ticker, prices] /= ratio
+                rows.loc[rows["ticker"] == ticker, PRICES] /= ratio
         for shown, changes in self.revisions.items():
             for known, ticker, factor, remains in changes:
                 if shown == day or (remains and shown < day):
@@ -116,11 +116,9 @@ def random_bars(rng: np.random.Generator) -> pd.DataFrame:
     open_ = close * np.exp(0.003 * overnight)
     high, low = np.maximum(open_, close) * 1.004, np.minimum(open_, close) * 0.996
     dates = np.busday_offset(np.datetime64(START), np.arange(days)).astype("datetime64[s]")
-    rows = {"date": np.repeat(dates, STOCKS), "ticker": [f"T{stock}" for stock in range(STOCKS)] * days}
-    prices = dict(
-        zip(("open", "high", "low", "close"), (one.ravel() for one in (open_, high, low, close)), strict=True)
-    )
-    return pd.DataFrame({**rows, **prices, "day": np.repeat(np.arange(days), STOCKS)})
+    bars = pd.DataFrame({"date": np.repeat(dates, STOCKS), "ticker": [f"T{stock}" for stock in range(STOCKS)] * days})
+    bars[PRICES] = np.stack((open_, high, low, close), axis=-1).reshape(-1, len(PRICES))
+    return bars.assign(day=np.repeat(np.arange(days), STOCKS))
 
 
 @contextmanager
@@ -128,12 +126,9 @@ def trained() -> Iterator[Path]:
     """Make a folder of runs with a champion in it."""
     with folder() as runs:
         write(World(random_bars(np.random.default_rng(0))).undisturbed(LEARNED - 1), runs / "learned.parquet")
-        words = ("--run", "one", "--generations", "1", "--data", str(runs / "learned.parquet"))
-        assert (
-            ended := run_here(
-                *flags(runs, SMALL_RUN.replace('[synthetic]\nkind = "momentum"\ndays = 300\nstocks = 6\n', "")), *words
-            )
-        ).code == 0, ended.shown
+        words = flags(runs, SMALL_RUN.replace('[synthetic]\nkind = "momentum"\ndays = 300\nstocks = 6\n', ""))
+        ended = run_here(*words, "--run", "one", "--generations", "1", "--data", str(runs / "learned.parquet"))
+        assert ended.code == 0, ended.shown
         yield runs
 
 
@@ -204,9 +199,8 @@ def row(count: int, seed: int = 0) -> Row:
             largest, fills = max(largest, gap), fills + filled
     measured = f"{fills} fills: largest difference of cash or equity {largest:.4f}"
     must_be = "cash and equity of an undisturbed account, to the cent"
-    return Row(
-        "paper: dividends, splits, revisions, halts, renames, late files", count, must_be, measured, largest < 0.01
-    )
+    test = "paper: dividends, splits, revisions, halts, renames, late files"
+    return Row(test, count, must_be, measured, largest < 0.01)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -36,10 +37,8 @@ def is_whole(root: Path, generation: int) -> bool:
     found = load_latest(root)
     if found is None or found.generation != generation:
         return False
-    part = found.state["part"]
-    return bool(
-        part["generation"] == generation and torch.equal(part["tensor"], state_of(generation)["part"]["tensor"])
-    )
+    part, expected = found.state["part"], state_of(generation)["part"]
+    return part["generation"] == generation and torch.equal(part["tensor"], expected["tensor"])
 
 
 def save_for_ever(root: Path, first: int, progress: Any) -> None:
@@ -115,32 +114,26 @@ def rot(kind: str, count: int) -> Row:
             detected += is_whole(root, 1)
             victim.write_bytes(good)
         is_good_again = is_whole(root, 2)
-    measured = f"{detected} detected and fell back"
-    return Row(
-        f"{kind} in any file", count, "all detected, all fall back", measured, detected == count and is_good_again
-    )
+    measured, is_ok = f"{detected} detected and fell back", detected == count and is_good_again
+    return Row(f"{kind} in any file", count, "all detected, all fall back", measured, is_ok)
 
 
 def order_of_calls() -> Row:
     """Record the system calls of one save."""
     calls: list[str] = []
-    real_fsync, real_rename = os.fsync, os.rename
 
-    def fsync(descriptor: int) -> None:
+    def seen(descriptor: int) -> Any:
         calls.append("fsync directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "fsync file")
-        real_fsync(descriptor)
+        return mock.DEFAULT  # the call goes on
 
-    def rename(source: Any, target: Any) -> None:
+    def renamed(*_: Any) -> Any:
         calls.append("rename")
-        real_rename(source, target)
+        return mock.DEFAULT
 
     with folder() as root:
-        os.fsync, os.rename = fsync, rename  # type: ignore[assignment]
-        try:
-            path = save(root, 1)
-        finally:
-            os.fsync, os.rename = real_fsync, real_rename
-        files = len(list(path.iterdir()))
+        fsync, rename = (mock.Mock(wraps=real, side_effect=of) for real, of in ((os.fsync, seen), (os.rename, renamed)))
+        with mock.patch.multiple(os, fsync=fsync, rename=rename):
+            files = len(list(save(root, 1).iterdir()))
     at = calls.index("rename")
     before, after = calls[:at], calls[at + 1 :]
     is_ok = before.count("fsync file") == files and before[-1] == "fsync directory" and after == ["fsync directory"]

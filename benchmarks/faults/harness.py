@@ -12,7 +12,7 @@ from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from benchmarks.faults import child
@@ -24,11 +24,12 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([child.__name__])
 VOLATILE = ("seconds", "memory")
 """Fields of metrics.jsonl that may differ between equal runs."""
-SMALL_RUN = """
+QUICK_RUN = """
 device = "cpu"
 threads = 1
 census_every = 0
-[split]
+"""
+SMALL_RUN = f"""{QUICK_RUN}[split]
 context_window_days = 16
 [synthetic]
 kind = "momentum"
@@ -54,11 +55,6 @@ validation_windows = 2
 random_pickers = 5
 rivals = "none"
 evidence = "report"
-"""
-QUICK_RUN = """
-device = "cpu"
-threads = 1
-census_every = 0
 """
 
 
@@ -126,8 +122,7 @@ def checkpoints_of(runs: Path, name: str) -> dict[int, Path]:
     return list_checkpoints(runs / name / "checkpoints")
 
 
-@dataclass(frozen=True)
-class WholeRun:
+class WholeRun(NamedTuple):
     """A run of the program that nothing interrupted."""
 
     outcome: tuple[bytes, list[dict[str, Any]]]

@@ -46,21 +46,25 @@ int unlink(const char *a) { NEXT(unlink); boundary(); return next(a); }
 """
 """Counts what a process writes, and kills it before a write of choice."""
 _ROOT = Path(__file__).parents[2]
+_MUST_BE = "the journal of an undisturbed account"
 
 
-def in_child(act: Callable[[], object]) -> int:
-    """Do something in a forked process; return its wait status."""
-    if (child := os.fork()) == 0:
-        code = 1
-        logging.disable(logging.WARNING)
-        try:
-            act()
-            code = 0
-        except ProgramError:
-            code = 2
-        finally:
-            os._exit(code)
-    return os.waitpid(child, 0)[1]
+def in_children(act: Callable[[], object], count: int = 1) -> list[int]:
+    """Do something in forked processes side by side; return their wait statuses."""
+    children = []
+    for _ in range(count):
+        if (child := os.fork()) == 0:
+            code = 1
+            logging.disable(logging.WARNING)
+            try:
+                act()
+                code = 0
+            except ProgramError:
+                code = 2
+            finally:
+                os._exit(code)
+        children.append(child)
+    return [os.waitpid(child, 0)[1] for child in children]
 
 
 @contextlib.contextmanager
@@ -97,13 +101,11 @@ class Steps:
         with opened(path) as journal:
             self.account.on(day, path=path, journal=journal).step(now)
 
-    def copies(self, path: Path) -> Iterator[Path]:
-        """Yield copies of an account, one after the other."""
-        while True:
-            copy = path.with_name("copy")
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(path, copy)
-            yield copy
+    def copy(self) -> Path:
+        """Copy the account, in place of the copy before."""
+        copy = self.path.with_name("copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        return shutil.copytree(self.path, copy)
 
 
 def last(path: Path) -> str:
@@ -131,8 +133,8 @@ def kill_at_writes(path: Path, count: int) -> Row:
         done = subprocess.run(words, cwd=_ROOT, env=environment, capture_output=True, text=True, check=True)
     killed, days, different = map(int, done.stdout.split()[-3:])
     measured = f"{killed} kills on {days} sessions: {different} journals differ"
-    test, must_be = "paper: kill -9 before every write of a step", "the journal of an undisturbed account"
-    return Row(test, killed, must_be, measured, different == 0 and killed >= count)
+    test = "paper: kill -9 before every write of a step"
+    return Row(test, killed, _MUST_BE, measured, different == 0 and killed >= count)
 
 
 def _kills(path: Path, library: str, count: int) -> tuple[int, int, int]:
@@ -146,15 +148,15 @@ def _kills(path: Path, library: str, count: int) -> tuple[int, int, int]:
             shim.arm(writes)
             steps.step(path, day)
 
-        return os.WIFSIGNALED(in_child(act))
+        return os.WIFSIGNALED(in_children(act)[0])
 
     session = 0
     for session, day in enumerate(steps.days, start=1):  # noqa: B007
-        undisturbed = next(steps.copies(steps.path)).rename(steps.path.with_name("undisturbed"))
+        undisturbed = steps.copy().rename(steps.path.with_name("undisturbed"))
         steps.step(undisturbed, day)
         expected = last(undisturbed)
-        for writes, copy in zip(itertools.count(), steps.copies(steps.path), strict=False):
-            if not step(copy, day, writes):
+        for writes in itertools.count():
+            if not step(copy := steps.copy(), day, writes):
                 break  # it has fewer writes
             killed += 1
             if rng.random() < 0.5:
@@ -174,16 +176,13 @@ def disturbed(path: Path, count: int) -> Iterator[Row]:
     for place, (kind, fault) in enumerate(_FAULTS.items()):
         days, different, met = steps.days[count * place :][:count], 0, 0
         for day in days:
-            copy = next(steps.copies(steps.path))
+            copy = steps.copy()
             met += fault(steps, copy, day, rng)
             steps.step(copy, day)
             steps.step(steps.path, day)
             different += last(copy) != last(steps.path)
-        measured, must_be = (
-            f"{met} steps disturbed: {different} journals differ",
-            "the journal of an undisturbed account",
-        )
-        yield Row(f"paper: {kind}", len(days), must_be, measured, different == 0 < met)
+        measured = f"{met} steps disturbed: {different} journals differ"
+        yield Row(f"paper: {kind}", len(days), _MUST_BE, measured, different == 0 < met)
 
 
 def _full(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
@@ -192,7 +191,7 @@ def _full(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
         resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(1, 40_000), resource.RLIM_INFINITY))
         steps.step(path, day)
 
-    return in_child(act) != 0
+    return in_children(act) != [0]
 
 
 def _set_back(steps: Steps, path: Path, day: int, _: random.Random) -> bool:
@@ -203,18 +202,8 @@ def _set_back(steps: Steps, path: Path, day: int, _: random.Random) -> bool:
     return False
 
 
-def _at_once(steps: Steps, path: Path, day: int, rng: random.Random) -> bool:
-    children = []
-    for _ in range(2):  # side by side
-        if (child := os.fork()) == 0:
-            code = 1
-            try:
-                steps.step(path, day)
-                code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    return any([os.waitpid(child, 0)[1] == 0 for child in children])
+def _at_once(steps: Steps, path: Path, day: int, _: random.Random) -> bool:
+    return 0 in in_children(lambda: steps.step(path, day), 2)
 
 
 _FAULTS: dict[str, Callable[[Steps, Path, int, random.Random], Any]] = {

@@ -87,14 +87,14 @@ class FaultProxy:
 
     def forward(self, request: Request, headers: dict[str, str], body: bytes) -> Answer:
         """Pass a request on, in turn if it has a precondition."""
-        if request.method == "POST" and _query(request.path).get("ifGenerationMatch") == ["0"]:
-            with self.conditional:
-                bucket = re.search(r"/b/([^/?]+)/o", request.path)
-                name = urllib.parse.quote(request.name, safe="")
-                if bucket and self._ask("GET", f"/storage/v1/b/{bucket[1]}/o/{name}", {}, b"")[0] == 200:
-                    return 412, [("Content-Type", "application/json")], _error(412)
-                return self._ask(request.method, request.path, headers, body)
-        return self._ask(request.method, request.path, headers, body)
+        if request.method != "POST" or _query(request.path).get("ifGenerationMatch") != ["0"]:
+            return self._ask(request.method, request.path, headers, body)
+        with self.conditional:
+            bucket = re.search(r"/b/([^/?]+)/o", request.path)
+            name = urllib.parse.quote(request.name, safe="")
+            if bucket and self._ask("GET", f"/storage/v1/b/{bucket[1]}/o/{name}", {}, b"")[0] == 200:
+                return 412, [("Content-Type", "application/json")], _error(412)
+            return self._ask(request.method, request.path, headers, body)
 
     def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=20)
@@ -157,8 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
             status, headers, answer = fault.code, [("Content-Type", "application/json")], _error(fault.code)
         else:
             passed = {name: value for name, value in self.headers.items() if name.lower() != "accept-encoding"}
-            sent = _with_a_bit_changed(body) if kind == "corrupt" else body
-            status, headers, answer = self.proxy.forward(request, passed, sent)
+            sent = bytearray(body)
+            if kind == "corrupt":
+                sent[len(sent) // 2] ^= 1
+            status, headers, answer = self.proxy.forward(request, passed, bytes(sent))
             if ("Content-type", "application/json") in headers:
                 for truth, lie in self.proxy.lies.items():
                     answer = answer.replace(truth, lie)
@@ -202,11 +204,6 @@ def _object_name(path: str, body: bytes) -> str:
         return name[0]
     described = re.search(rb'"name": *"([^"]*)"', body[:4096])
     return described[1].decode() if described else ""
-
-
-def _with_a_bit_changed(body: bytes) -> bytes:
-    middle = len(body) // 2
-    return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
 
 
 def _query(path: str) -> dict[str, list[str]]:
