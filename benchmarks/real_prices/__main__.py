@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.learning.study import add_executor_flags, ending, folder_of, read_results, run_study, study_executor
+from benchmarks.learning.study import add_executor_flags, ending, read_results, run_study, study_executor
 from benchmarks.real_prices.ledger import enter, require_same
 from benchmarks.real_prices.parts import Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, read_plan
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> str:
         looks = enter(out, source.plan, digest, len(left))
         print(f"run {len(looks)} over these test days, {len(left)} of {len(jobs)} parts to do", flush=True)
         records = []
-        with study_executor(arguments, folder_of(path), (source.data, source.investable)) as executor:
+        with study_executor(arguments, path, (source.data, source.investable)) as executor:
             for record in run_study(jobs, path, executor):
                 records.append(record)
                 if len(records) > len(jobs) - len(left):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -34,19 +36,16 @@ class Pickers:
     held: Array
     """(S, days) profits of the basket beside them, percent of the initial capital."""
 
-    def each(self, windows: slice, steps: int) -> Array:
-        """Return (S * count, days) profits over some windows: the mean over seeds, and what each earned beyond its own.
+    def each(self, steps: int) -> Array:
+        """Return (S * count, days) profits: the mean over seeds, and what each earned beyond its own.
 
         Seeds of a policy buy much the same stocks. Means over seeds of independent draws would vary less than the
         policy does by chance, and it would look skilled. What a random selection earned beyond the mean is spread
         evenly over the days of each block, so that sums and daily means are exact.
         """
-        days = slice(steps * windows.start, steps * windows.stop)
-        own = self.blocks[..., BLOCKS * windows.start : BLOCKS * windows.stop]
-        length = np.tile(np.diff(block_edges(steps)), windows.stop - windows.start)
-        beyond = ((own - own.mean(axis=1, keepdims=True)) / length).reshape(-1, len(length))
-        profits: Array = self.daily.mean(axis=0)[days] + np.repeat(beyond, length, axis=1)
-        return profits
+        length = np.tile(np.diff(block_edges(steps)), self.blocks.shape[2] // BLOCKS)
+        beyond = ((self.blocks - self.blocks.mean(axis=1, keepdims=True)) / length).reshape(-1, len(length))
+        return np.asarray(self.daily.mean(axis=0) + np.repeat(beyond, length, axis=1))
 
 
 @dataclass(frozen=True)
@@ -65,33 +64,9 @@ class Account:
         return int(self.track.equity.shape[2]) - 1
 
     @property
-    def windows(self) -> int:
-        """Return the number of windows."""
-        return int(self.track.equity.shape[1])
-
-    @property
     def profit(self) -> Array:
         """Return (days,) profits in percent of the initial capital, means over seeds."""
-        mean: Array = self.track.daily_profit.mean(axis=0)
-        return mean
-
-    def of(self, windows: slice) -> Account:
-        """Return the account over some windows."""
-        days = slice(self.steps * windows.start, self.steps * windows.stop)
-        blocks = slice(BLOCKS * windows.start, BLOCKS * windows.stop)
-        known = self.pickers
-        return Account(
-            self.track.each(lambda values: values[:, windows]),
-            self.rank_ic[:, days],
-            known
-            and Pickers(
-                known.daily[:, days],
-                known.blocks[..., blocks],
-                known.shifted[:, days],
-                known.known_share[:, days],
-                known.held[:, days],
-            ),
-        )
+        return np.asarray(self.track.daily_profit.mean(axis=0))
 
 
 def block_edges(steps: int) -> npt.NDArray[np.int64]:
@@ -126,10 +101,8 @@ def account_of(records: Sequence[Sequence[Record]], capital: float, steps: int) 
     """Join the packed accounts of a policy, by seed and then by fold."""
 
     def joined(*names: str) -> Array:
-        def numbers(record: Any) -> Array:
-            for name in names:
-                record = record[name]
-            return np.array(record, dtype=np.float64)
+        def numbers(record: Record) -> Array:
+            return np.array(reduce(getitem, names, record), dtype=np.float64)
 
         return np.stack([np.concatenate([numbers(fold) for fold in seed], axis=-1) for seed in records])
 

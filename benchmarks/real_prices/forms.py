@@ -32,6 +32,7 @@ VARIANTS: Mapping[str, Variant] = {
     "no evolution": Variant(_AS_PLANNED, keep_genes),
     "no waiting": Variant({**_AS_PLANNED, "learning.gamma": 0.0}),
     "networks": Variant(),
+    "closed form": Variant({"learning.gradient_steps": 0}),
     "past returns": Variant({"split.inputs": "past"}),
 }
 

@@ -56,13 +56,10 @@ def require_same(folder: Path, plan: Plan, data: str) -> list[Look]:
 def code_version() -> str:
     """Return the commit of the code, with a + where files differ from it; "unknown" without Git."""
     try:
-        commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git("status", "--porcelain") else "")
+        commit, changes = (
+            subprocess.run(["git", *words], cwd=_ROOT, check=True, capture_output=True, text=True).stdout.strip()
+            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain"))
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(
-        ["git", *words], cwd=_ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ).stdout.strip()
+    return commit + ("+" if changes else "")

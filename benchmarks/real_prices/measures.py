@@ -54,22 +54,12 @@ class Field:
         """Return the policies among which the best baseline is sought: what is held at equal weight is not one."""
         return [name for name in self.accounts if name not in (*self.trained, BASKET, EQUAL, HOLD)]
 
-    @property
-    def folds(self) -> int:
-        """Return the number of folds."""
-        return self.equal.windows // self.windows_of_fold
-
-    def of_fold(self, fold: int) -> Field:
-        """Return what was played in one fold."""
-        windows = slice(fold * self.windows_of_fold, (fold + 1) * self.windows_of_fold)
-        return replace(self, accounts={name: account.of(windows) for name, account in self.accounts.items()})
-
     def at_exposure(self, account: Account) -> Array:
         """Return (S, days) profits of equal weight times the account's mean exposure of each fold."""
-        exposure = account.track.exposure.reshape(len(account.track.exposure), self.folds, -1).mean(axis=2)
-        days = len(account.profit) // self.folds
-        profits: Array = np.repeat(exposure, days, axis=1) * self.equal.track.daily_profit[0]
-        return profits
+        windows = self.windows_of_fold
+        exposure = account.track.exposure.reshape(len(account.track.exposure), -1, windows).mean(axis=2)
+        days = windows * account.steps
+        return np.asarray(np.repeat(exposure, days, axis=1) * self.equal.track.daily_profit[0])
 
     def judge(self, account: Account) -> Verdict:
         """Return the verdict that a report of the product would give on the means over seeds."""
@@ -78,7 +68,7 @@ class Field:
         shifted = Shifted(known.shifted.mean(axis=0)[None], known.known_share.mean(axis=0), known.held.mean(axis=0))
         return verdict(
             account.profit,
-            known.each(slice(0, account.windows), account.steps),
+            known.each(account.steps),
             shifted,
             self.equal.profit,
             baselines={name: self.accounts[name].profit for name in self.rivals},
@@ -91,18 +81,14 @@ class Field:
             best = self.judge(account).best_baseline
             assert best is not None
             return best.test
-        return yearly(mean_test(account.profit - self.other(account, against)))
-
-    def other(self, account: Account, against: str) -> Array:
-        """Return the (days,) profits that an account is compared with."""
-        if against == AT_EXPOSURE:
-            found: Array = self.at_exposure(account).mean(axis=0)
-            return found
         if against == PICKERS:
             assert account.pickers is not None
-            picked: Array = account.pickers.daily.mean(axis=0)
-            return picked
-        return self.accounts[against].profit
+            other = account.pickers.daily.mean(axis=0)
+        elif against == AT_EXPOSURE:
+            other = self.at_exposure(account).mean(axis=0)
+        else:
+            other = self.accounts[against].profit
+        return yearly(mean_test(account.profit - other))
 
 
 @dataclass(frozen=True)
@@ -133,7 +119,7 @@ def confirm(fields: Mapping[str, Field], comparisons: Sequence[Comparison]) -> l
     for own in comparisons:
         field = fields[own.universe]
         test = field.difference(own.policy, own.against)
-        p_value, against = two_sided(test), own.against
+        p_value, against = min(1.0, 2 * min(test.p_value, replace(test, mean=-test.mean).p_value)), own.against
         if own.against in (PICKERS, BEST_RIVAL):
             judgement = field.judge(field.accounts[own.policy])
             if own.against == BEST_RIVAL and judgement.best_baseline is not None:
@@ -144,11 +130,6 @@ def confirm(fields: Mapping[str, Field], comparisons: Sequence[Comparison]) -> l
         rows.append((own, against, test, p_value))
     corrected = holm([p_value for *_, p_value in rows])
     return [Finding(*row, p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
-
-
-def two_sided(test: MeanTest) -> float:
-    """Return the two-sided p-value of a mean."""
-    return min(1.0, 2 * min(test.p_value, replace(test, mean=-test.mean).p_value))
 
 
 def detectable(standard_error: float) -> float:
@@ -164,7 +145,8 @@ def figures(field: Field, policy: str) -> dict[str, Figure]:
     if account.pickers is not None:
         found["over_pickers"] = _tested(track.daily_profit - account.pickers.daily)
     found["over_equal_at_exposure"] = _tested(track.daily_profit - field.at_exposure(account))
-    ranked = summed_up(_known_mean(account.rank_ic), field.holding_days)
+    known = np.ma.masked_invalid(account.rank_ic).mean(axis=0).filled(np.nan)
+    ranked = summed_up(known, field.holding_days)
     if ranked is not None:
         seeds = [summed_up(own, field.holding_days) for own in account.rank_ic]
         found["rank_ic"] = _spread(ranked.mean, [own.mean for own in seeds if own is not None])
@@ -176,13 +158,6 @@ def _tested(daily: Array) -> Figure:
     """(S, days) percent a day, as percent a year."""
     test = yearly(mean_test(daily.mean(axis=0)))
     return _spread(test.mean, YEAR * daily.mean(axis=1), *test.interval)
-
-
-def _known_mean(daily: Array) -> Array:
-    """Mean over seeds of (S, days) values, NaN where none is known."""
-    count = np.isfinite(daily).sum(axis=0)
-    total = np.nansum(daily, axis=0)
-    return np.asarray(np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0))
 
 
 def _mean(values: Array) -> Figure:

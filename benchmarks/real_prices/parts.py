@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks.learning.markets import Budget, fit
+from benchmarks.learning.praise import setup_on
 from benchmarks.learning.study import Experiment
 from benchmarks.real_prices.accounts import Array, Record, pack, pack_pickers, pack_track
 from benchmarks.real_prices.forms import FORMS, VARIANTS
@@ -24,8 +26,7 @@ from data.bars import VOLUME
 from data.features.nine import normalization_stats
 from data.loader import StockDataLoader
 from data.market import Market, with_features
-from data.splits import Splits, consecutive_windows, make_folds
-from environment.portfolio import Portfolio
+from data.splits import Splits, make_folds
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BASKET, simple_rules
 from training.evaluation.measures import EquityCurves, followed
@@ -88,8 +89,7 @@ class Source:
 
     def setup(self, universe: Universe, market: Market) -> EvaluationSetup:
         """Return the test windows of a fold's market."""
-        env = Portfolio.on(market, self.plan.config_of(universe).env)
-        return EvaluationSetup(market, env, consecutive_windows(market.splits.holdout, env.rules.episode_steps))
+        return setup_on(market, self.plan.config_of(universe), market.splits.holdout)
 
 
 @lru_cache(maxsize=1)
@@ -105,7 +105,7 @@ def _loaded(data: Path, investable: Path, config: Config) -> StockDataLoader:
 
 def trained_part(source: Source, universe: Universe, fold: int, seed: int, variant: str) -> Record:
     """Train a population on a fold and play all that is deployed of it on the test days."""
-    with _Cost() as cost:
+    with _cost() as cost:
         change = VARIANTS[variant]
         settings = flatten(to_dict(source.plan.config_of(universe))) | dict(change.settings)
         config = replace(from_dict(settings, Config), seed=seed)
@@ -120,7 +120,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
             forms[name] = _play_form(setup, agent, results, source.plan, generator)
     kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
     holds = trained.trainer.champion.share == 0
-    return {"policies": forms, **kept, "holds_market": holds, "training_seconds": trained.cpu_seconds, **cost.record}
+    return {"policies": forms, **kept, "holds_market": holds, "training_seconds": trained.cpu_seconds, **cost}
 
 
 def _play_form(
@@ -142,7 +142,7 @@ def _play_form(
 
 def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     """Fit the supervised baselines on a fold; play them, the simple rules and the held portfolios on its test days."""
-    with _Cost() as cost:
+    with _cost() as cost:
         market, plan = source.market(universe, fold, source.plan.config.split.inputs), source.plan
         setup = source.setup(universe, market)
         rules, fitted = {}, fit_supervised(market, setup.env, refit_days=plan.rival_refit)
@@ -157,7 +157,7 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
             scores = rules[name].scores[first : first + days].astype(np.float64) if name in rules else None
             played[name] = _packed(track, scores, results)
         dates = market.dates[first + 1 : first + days + 1].astype("datetime64[D]")
-    return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
+    return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost}
 
 
 def _packed(track: EquityCurves, scores: Array | None, results: Array) -> Record:
@@ -173,19 +173,14 @@ def _judged(setup: EvaluationSetup) -> tuple[int, int]:
     return int(setup.starts[0]), len(setup.starts) * setup.env.rules.episode_steps
 
 
-class _Cost:
-    """Wall and CPU seconds and peak memory of a part."""
-
-    def __enter__(self) -> _Cost:
-        self._gauge, self._wall, self._cpu = MemoryGauge(), time.perf_counter(), time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.record = {
-            "wall_seconds": round(time.perf_counter() - self._wall, 3),
-            "cpu_seconds": round(time.process_time() - self._cpu, 3),
-            "peak_rss_mb": round(self._gauge.peak_mb(), 1),
-        }
+@contextmanager
+def _cost() -> Iterator[Record]:
+    """Fill in wall and CPU seconds and peak memory of a part once it is done."""
+    found, gauge, wall, cpu = Record(), MemoryGauge(), time.perf_counter(), time.process_time()
+    yield found
+    found["wall_seconds"] = round(time.perf_counter() - wall, 3)
+    found["cpu_seconds"] = round(time.process_time() - cpu, 3)
+    found["peak_rss_mb"] = round(gauge.peak_mb(), 1)
 
 
 def all_jobs(source: Source, digest: str) -> list[Experiment]:
@@ -208,9 +203,6 @@ def all_jobs(source: Source, digest: str) -> list[Experiment]:
 
 def chosen(records: Sequence[Record], universe: str, part: str, variant: str | None = None) -> list[Record]:
     """Return the records of a kind of part of a universe, by seed and fold."""
-    found = [
-        record
-        for record in records
-        if record["universe"] == universe and record["part"] == part and record.get("variant") == variant
-    ]
+    wanted = universe, part, variant
+    found = [own for own in records if (own["universe"], own["part"], own.get("variant")) == wanted]
     return sorted(found, key=lambda record: (record.get("seed", 0), record["fold"]))

@@ -14,7 +14,6 @@ from benchmarks.real_prices.measures import Field, Figure, Finding, confirm, det
 from benchmarks.real_prices.parts import RIVALS, TRAINED, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from models.evidence import SIGNIFICANCE_LEVEL
-from utils.statistics import MeanTest
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,18 @@ class Report:
         return {universe.name: self._field(universe) for universe in self.plan.universes}
 
     def _field(self, universe: Universe) -> Field:
-        env = self.plan.config.env
-        trained, accounts = [], {}
+        env, played = self.plan.config.env, dict[str, list[list[Record]]]()
         for name, variant, form in self.plan.policies(universe):
             lines = chosen(self.records, universe.name, TRAINED, variant)
-            by_seed = [[line["policies"][form] for line in lines if line["seed"] == seed] for seed in self.plan.seeds]
-            accounts[name] = account_of(by_seed, env.initial_capital, env.episode_steps)
-            trained.append(name)
-        lines = chosen(self.records, universe.name, RIVALS)
-        # A rival that could not be fitted in a fold is left out.
-        common = [name for name in lines[0]["policies"] if all(name in line["policies"] for line in lines)]
-        for name in common:
-            parts = [[line["policies"][name] for line in lines]]
-            accounts[name] = account_of(parts, env.initial_capital, env.episode_steps)
+            played[name] = [
+                [line["policies"][form] for line in lines if line["seed"] == seed] for seed in self.plan.seeds
+            ]
+        trained, lines = list(played), chosen(self.records, universe.name, RIVALS)
+        for name in lines[0]["policies"]:
+            # A rival that could not be fitted in a fold is left out.
+            if all(name in line["policies"] for line in lines):
+                played[name] = [[line["policies"][name] for line in lines]]
+        accounts = {name: account_of(lines, env.initial_capital, env.episode_steps) for name, lines in played.items()}
         return Field(accounts, trained, self.plan.folds.test_windows, env.trade_sessions)
 
     @cached_property
@@ -74,11 +72,9 @@ class Report:
 
     def power(self, universe: str, policy: str) -> dict[str, float]:
         """Return the differences, percent a year, that would have been seen with a chance of 80%."""
-        field = self.fields[universe]
-        return {
-            "detectable_over_pickers": detectable(field.difference(policy, PICKERS).standard_error),
-            "detectable_over_equal_at_exposure": detectable(field.difference(policy, AT_EXPOSURE).standard_error),
-        }
+        field, others = self.fields[universe], {"pickers": PICKERS, "equal_at_exposure": AT_EXPOSURE}
+        errors = {name: field.difference(policy, against).standard_error for name, against in others.items()}
+        return {f"detectable_over_{name}": detectable(error) for name, error in errors.items()}
 
 
 def results(report: Report) -> dict[str, Any]:
@@ -87,18 +83,18 @@ def results(report: Report) -> dict[str, Any]:
         "plan": report.plan.digest,
         "runs": [asdict(look) for look in report.looks],
         "test_days": {"first": report.dates[0], "last": report.dates[-1], "days": len(report.dates)},
-        "confirmatory": [
-            {
-                **asdict(found.comparison),
-                "held_against": found.against,
-                **test_values(found.test),
-                "p_value": found.p_value,
-                "p_holm": found.p_holm,
-                "outcome": found.outcome,
-            }
-            for found in report.findings
-        ],
+        "confirmatory": [_confirmatory(found) for found in report.findings],
         "universes": {name: _universe(report, name) for name in report.fields},
+    }
+
+
+def _confirmatory(found: Finding) -> dict[str, Any]:
+    test, (low, high) = found.test, found.test.interval
+    return {
+        **asdict(found.comparison),
+        "held_against": found.against,
+        **{"mean": test.mean, "low": low, "high": high, "standard_error": test.standard_error},
+        **{"p_value": found.p_value, "p_holm": found.p_holm, "outcome": found.outcome},
     }
 
 
@@ -114,12 +110,6 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
         },
         "power": {policy: report.power(name, policy) for policy in report.fields[name].trained},
     }
-
-
-def test_values(test: MeanTest) -> dict[str, Any]:
-    """Return a test of a mean as JSON values."""
-    low, high = test.interval
-    return {"mean": test.mean, "low": low, "high": high, "standard_error": test.standard_error}
 
 
 _COLUMNS = {
