@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -120,10 +119,7 @@ def compare_devices(setup: Setup) -> list[Finding]:
     training = f"--profile quick --generations 2 {_SMALL if setup.is_small else ''} --runs-dir {{runs}} --run trace"
     judging = "evaluate --runs-dir {runs} --run trace --split validation --random-pickers 50"
     case = Case("trace", (training, judging), (_METRICS, "trace/evaluation-validation/results.json"))
-    found: list[dict[str, Any]] = []
-    for device in ("cpu", *[setup.device.type] * (2 if setup.is_card else 1)):
-        with tempfile.TemporaryDirectory() as folder:
-            found.append(json.loads(json.dumps(trace(case, Path(folder), device))))
+    found = [trace(case, device) for device in ("cpu", *[setup.device.type] * (2 if setup.is_card else 1))]
     again = differences(found[-2], found[-1])
     fault = f"not repeatable, first difference: {again[0]}" if again else ""
     repeated = Finding("run repeated on the device, fields that differ", len(again), fault=fault)
@@ -149,7 +145,7 @@ def generation(setup: Setup, agents: int) -> list[Finding]:
     gauge = MemoryGauge(setup.device)
     trainer = build_trainer(config, market, setup.device)
     trainer.replay.size = trainer.replay.capacity
-    taken = [seconds_of(trainer.run_generation, setup.device, repeats=1, warm_up=0) for _ in range(_GENERATIONS)]
+    taken = [seconds_of(trainer.run_generation, setup.device) for _ in range(_GENERATIONS)]
     budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}") if setup.is_card else None
     # Graphs keep, beside all that is counted, their inputs and pools of what is alive within a rollout.
     peak = 2 * budget[TOTAL]["peak"] / MB if budget else None

@@ -97,18 +97,20 @@ CASES = (
         ("fire/metrics.jsonl", "fire/checkpoints/*", "fire/evaluation*.json"),
     ),
 )
+_NAMES = [case.name for case in CASES]
 
 
-def trace(case: Case, folder: Path, device: str = "cpu") -> dict[str, Any]:
-    """Run a case in an empty folder; returns what it left, by file. Raises SystemExit where a command fails."""
-    runs, data = folder / "runs", folder / "prices.parquet"
-    _write_prices(data)
-    for command in case.commands:
-        _run([word.format(runs=runs, data=data) for word in command.split()], device)
-    left = {str(path.relative_to(runs)): _read(path) for path in _files(runs, case.files)}
+def trace(case: Case, device: str = "cpu") -> dict[str, Any]:
+    """Run a case; return what it left, as JSON values by file. Raises SystemExit where a command fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs, data = Path(folder, "runs"), Path(folder, "prices.parquet")
+        _write_prices(data)
+        for command in case.commands:
+            _run([word.format(runs=runs, data=data) for word in command.split()], device)
+        left = {str(path.relative_to(runs)): _read(path) for path in _files(runs, case.files)}
     if not left:
         raise SystemExit(f"golden: expected files of {case.name} in {runs}, got none")
-    return left
+    return dict(json.loads(json.dumps(left)))
 
 
 def differences(
@@ -119,8 +121,9 @@ def differences(
     Args:
         tolerance: by which numbers may differ, absolutely and as a share.
     """
-    before = {_rename(name, renamed): value for name, value in _fields(expected)}
-    after = dict(_fields(found))
+    before, after = dict(_fields(expected)), dict(_fields(found))
+    for old, new in renamed:
+        before = {name.replace(old, new): value for name, value in before.items()}
     lines = [f"{name}: missing" for name in before if name not in after]
     lines += [f"{name}: added" for name in after if name not in before]
     changed = [name for name in before if name in after and not _is_equal(before[name], after[name], tolerance)]
@@ -194,35 +197,21 @@ def _is_equal(one: Any, other: Any, tolerance: float) -> bool:
     return bool(one == other)
 
 
-def _rename(name: str, renamed: Sequence[tuple[str, str]]) -> str:
-    for old, new in renamed:
-        name = name.replace(old, new)
-    return name
-
-
-def _traces(names: Sequence[str], workers: int) -> dict[str, Any]:
-    cases = [case for case in CASES if case.name in names]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
-        places = [Path(folder) / case.name for case in cases]
-        for place in places:
-            place.mkdir()
-        return {case.name: left for case, left in zip(cases, pool.map(trace, cases, places), strict=True)}
-
-
 def main() -> int:
     """Record a trace, or compare with one; returns 1 where anything differs."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("record", "compare"))
     parser.add_argument("folder", type=Path, help="where the trace lies")
-    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], help="default: all")
+    parser.add_argument("--cases", nargs="+", choices=_NAMES, default=_NAMES, help="default: all")
     parser.add_argument("--workers", type=int, default=2, help="cases that run side by side")
     parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help="fields renamed on purpose")
     parser.add_argument("--may-add", action="store_true", help="fields that were not recorded count as equal")
     arguments = parser.parse_args()
     path = arguments.folder / TRACE
-    names = arguments.cases or [case.name for case in CASES]
-    found = _traces(names, arguments.workers)
+    cases = [case for case in CASES if case.name in arguments.cases]
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        found = {case.name: left for case, left in zip(cases, pool.map(trace, cases), strict=True)}
     if arguments.action == "record":
         arguments.folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -230,8 +219,7 @@ def main() -> int:
         return 0
     known = json.loads(path.read_text(encoding="utf-8"))
     pairs = [(old, new) for old, _, new in (pair.partition("=") for pair in arguments.renamed)]
-    # Through JSON as well, so that what is found is of the same types as what is known.
-    lines = differences({name: known[name] for name in names}, json.loads(json.dumps(found)), pairs)
+    lines = differences({name: known[name] for name in found}, found, pairs)
     if arguments.may_add:
         lines = [line for line in lines if not line.endswith(": added")]
     for line in lines[:_SHOWN]:

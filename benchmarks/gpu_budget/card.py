@@ -109,8 +109,8 @@ class Phase:
 
     def figures(self) -> dict[str, int]:
         """Return what a budget holds; all but the peak add up over phases."""
-        counts = {"operations": self.lines.total(), "waits": self.waits.total()}
-        return {**counts, "copied": self.copied, "peak": self.peak}
+        operations, waits = self.lines.total(), self.waits.total()
+        return {"operations": operations, "waits": waits, "copied": self.copied, "peak": self.peak}
 
 
 def joined(phases: Sequence[Phase]) -> Phase:

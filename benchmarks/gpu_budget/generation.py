@@ -100,18 +100,15 @@ def count_generation(
         evolution=replace(size.config.evolution, population_size=agents),
         learning=replace(size.config.learning, warm_start=False),  # once a run, of shapes that depend on values
     )
-    with card() as meter, contextlib.ExitStack() as stack:
+    with card() as meter, _significant(), _days_apart(meter), _updates_apart(meter):
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
         known = _on_card(days, env.account)
-        stack.enter_context(_significant())
-        stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
-        stack.enter_context(_days_apart(meter))
-        stack.enter_context(_updates_apart(meter))
         log = _Log(1, torch.device("cuda"))
         log.meter = meter
         parts = config.learning, config.evolution, config.evaluation
-        trainer = ERLTrainer(market, env, *parts, seed=config.seed, log=log)
+        with mock.patch.object(TrainingDays, "of", lambda *_: known):
+            trainer = ERLTrainer(market, env, *parts, seed=config.seed, log=log)
         trainer.replay.size = trainer.replay.capacity
         meter.name = "record"
         trainer.run_generation()

@@ -1,12 +1,11 @@
 """Rows of `benchmarks.speed`: how many account-days a second accounts and Gymnasium environments live through."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
-from benchmarks.speed.harness import Row, full_scale, random_market, seconds_of
+from benchmarks.speed.harness import Row, full_scale, random_market, seconds_of, threads
 from data.splits import random_windows
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
@@ -21,22 +20,11 @@ GYMNASIUM_STOCKS = 40
 STOCKS, HEADLINE_LANES, HEADLINE_THREADS = 108, 256, 2
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let torch use `count` CPU threads for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def best_rate(episode: Callable[[], object], lane_steps: int, seconds: float, device: torch.device) -> float:
     """Play whole episodes for `seconds`; return the best lane-steps a second, for other work only slows down."""
     best, ends = 0.0, time.perf_counter() + seconds
     while best == 0.0 or time.perf_counter() < ends:
-        best = max(best, lane_steps / seconds_of(episode, device, repeats=1, warm_up=0))
+        best = max(best, lane_steps / seconds_of(episode, device))
     return best
 
 

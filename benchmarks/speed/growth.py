@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from benchmarks.speed.harness import MemoryGauge, Row, random_market, synchronize
-from training.erl_trainer import build_trainer
-from utils.config.trader import Config, profile_config
+from benchmarks.speed.harness import MemoryGauge, Row, full_scale, random_market, seconds_of
+from training.erl_trainer import ERLTrainer, build_trainer
+from utils.config.trader import Config
 
 DOUBLINGS = 3
 
@@ -30,10 +30,9 @@ class Workload:
 
     def config(self) -> Config:
         """Return settings of this size."""
-        config = profile_config("full")
+        config = full_scale()
         return replace(
             config,
-            census_every=0,
             split=replace(config.split, context_window_days=64),
             env=replace(config.env, trading_days=60),
             learning=replace(config.learning, replay_capacity=self.buffer),
@@ -72,27 +71,19 @@ def measure_workload(work: Workload, device: torch.device) -> tuple[float, float
     """
     config, gauge = work.config(), MemoryGauge(device)
     raw = random_market(config, work.days, work.columns, work.investable)
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    times = [clock()]
-    trainer = build_trainer(config, raw, device)
-    synchronize(device)
-    times.append(clock())
+    clock, built = time.process_time if device.type == "cpu" else time.perf_counter, list[ERLTrainer]()
+    prepare = seconds_of(lambda: built.append(build_trainer(config, raw, device)), device, clock)
+    (trainer,) = built
     # The first generation also pays for what is built once.
     while trainer.generation == 0 or trainer.replay.size < trainer.replay.capacity:
         trainer.run_generation()
-    synchronize(device)
-    seconds = list[float]()
-    for _ in range(2):
-        started = clock()
-        trainer.run_generation()
-        synchronize(device)
-        seconds.append(clock() - started)
-    return times[1] - times[0], min(seconds), gauge.rise_mb()
+    generation = min(seconds_of(trainer.run_generation, device, clock) for _ in range(2))
+    return prepare, generation, gauge.rise_mb()
 
 
-def growth_rows(device: torch.device, base: Workload | None = None) -> list[Row]:
+def growth_rows(device: torch.device) -> list[Row]:
     """Return two rows for each dimension, time and memory, with their exponents."""
-    base, rows = base or Workload(), list[Row]()
+    base, rows = Workload(), list[Row]()
     measure_workload(base, device)  # what is loaded or built once in a process is no part of the growth
     for dimension, counted in DIMENSIONS.items():
         sizes = [getattr(base, dimension) * 2**step for step in range(DOUBLINGS + 1)]

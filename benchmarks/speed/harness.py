@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import torch
 from data.features.nine import NUM_FEATURES, PRICES, indicators, normalization_stats
 from data.market import Market
 from data.splits import make_splits
-from utils.config.trader import Config, EvolutionConfig, profile_config
+from utils.config.trader import Config, profile_config
 from utils.memory.guard import MB, peak_rss_mb, release_free_memory
 
 CPU = torch.device("cpu")
@@ -34,12 +33,12 @@ class Row:
     note: str = ""
 
 
-def random_market(config: Config, days: int, columns: int, investable: int, seed: int = 0) -> Market:
+def random_market(config: Config, days: int, columns: int, investable: int) -> Market:
     """Draw a market of independent random walks with real indicators and one bar in a hundred missing.
 
     `investable` columns, evenly spaced, may be bought.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     has_bar = rng.random((columns, days)) >= _MISSING_SHARE
     data = np.full((days, columns, NUM_FEATURES), np.nan, dtype=np.float32)
     for column in range(columns):
@@ -63,9 +62,9 @@ def random_market(config: Config, days: int, columns: int, investable: int, seed
     )
 
 
-def full_scale(population: int = 16) -> Config:
+def full_scale() -> Config:
     """Return the `full` profile's settings, without counts of live objects, which are no part of the work."""
-    return replace(profile_config("full"), census_every=0, evolution=EvolutionConfig(population_size=population))
+    return replace(profile_config("full"), census_every=0)
 
 
 def synchronize(device: torch.device) -> None:
@@ -74,18 +73,26 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds_of(work: Callable[[], object], device: torch.device = CPU, *, repeats: int = 3, warm_up: int = 1) -> float:
-    """Return median wall-clock seconds of `work`, the device's queue empty before and after."""
-    for _ in range(warm_up):
-        work()
-    taken = []
-    for _ in range(repeats):
-        synchronize(device)
-        started = time.perf_counter()
-        work()
-        synchronize(device)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+def seconds_of(
+    work: Callable[[], object], device: torch.device = CPU, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the seconds of `work` by a clock, by default the wall's, the device's queue empty before and after."""
+    synchronize(device)
+    started = clock()
+    work()
+    synchronize(device)
+    return clock() - started
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use `count` CPU threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
