@@ -83,9 +83,8 @@ def drawn_files(seed: int, folder: Path) -> pd.DataFrame:
     language, form, separator = (str(rng.choice(choice)) for choice in ([*HEADERS], DATES, [",", ";", "\t", "|"]))
     price = drawn_style(rng)
     other = drawn_style(rng, most_places=2)
-    volume = [price, other, Style(other.places, price.decimal, ""), Style(0, price.decimal, price.group)][
-        rng.integers(4)
-    ]
+    volumes = [price, other, Style(other.places, price.decimal, ""), Style(0, price.decimal, price.group)]
+    volume = volumes[rng.integers(4)]
     styles = {name: volume if name == "volume" else price for name in FIELDS}
     order = [0, *(rng.permutation(5) + 1)] if HEADERS[language] else [*range(6)]
     titles = HEADERS[language].split("|" if "|" in HEADERS[language] else " ")

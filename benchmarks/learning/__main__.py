@@ -11,20 +11,23 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks.learning import ablations, markets, null, power
-from benchmarks.learning.study import study_main
+from benchmarks.learning.study import Study, ending, study_config, study_executor
 
 STUDIES = {"markets": markets, "cold": ablations, "null": null, "power": power}
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the named study, print its table, write its figures; other words are settings of main.py."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     commands = parser.add_subparsers(required=True)
     for name, study in STUDIES.items():
         study.add_flags(commands.add_parser(name, help=(study.__doc__ or "").splitlines()[0], allow_abbrev=False))
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Run the named study, print its table, write its figures."""
-    study_main(_add_flags, __doc__, words)
+    arguments, rest = parser.parse_known_args(words)
+    with ending(parser):
+        config = study_config(rest)
+        with study_executor(arguments, arguments.json, (config.data, config.investable)) as executor:
+            arguments.run(Study(arguments, rest, executor))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from models import ddpg
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
 
+_TARGETS = ddpg.targets
 Targets = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -30,13 +31,16 @@ def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     trainer.updating._update = altered  # type: ignore[method-assign, assignment]
 
 
+def _first_step(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
+    """Return the targets as if nothing followed a session."""
+    return _TARGETS(networks, rate, place, replace(batch, terminated=torch.ones_like(batch.terminated)), cost, gamma)
+
+
 def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Follow each reward by random gains and times, of a session's result and a month, not by the target networks'."""
-    plain = ddpg.targets
 
     def noisy(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
-        closed = replace(batch, terminated=torch.ones_like(batch.terminated))
-        first = plain(networks, rate, place, closed, cost, gamma)
+        first = _first_step(networks, rate, place, batch, cost, gamma)
         unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
         noise = torch.randn(first.gain.shape, generator=drawn), torch.rand(first.gain.shape, generator=drawn)
         later = (noise[0] * unit).clamp(min=-cost) * ~batch.terminated
@@ -47,13 +51,7 @@ def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
 
 def no_bootstrap(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Cut temporal differences to their first step: nothing follows a session."""
-    plain = ddpg.targets
-
-    def first_step(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
-        closed = replace(batch, terminated=torch.ones_like(batch.terminated))
-        return plain(networks, rate, place, closed, cost, gamma)
-
-    _with_targets(trainer, first_step)
+    _with_targets(trainer, _first_step)
 
 
 def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) -> None:

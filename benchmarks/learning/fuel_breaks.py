@@ -16,15 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning.study import (
-    Experiment,
-    Record,
-    add_executor_flags,
-    ending,
-    folder_of,
-    run_study,
-    study_executor,
-)
+from benchmarks.learning.study import Experiment, Record, add_executor_flags, ending, run_study, study_executor
 from training.commands.table import COMMANDS
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.evaluate_command import judge, paired_lead
@@ -72,15 +64,12 @@ def main() -> None:
     setup_logging()
     words = ["--minutes", "15", "--threads", "1", "--device", "cpu", *words]
     config: FuelBreakRunConfig = parse_command(["fuel-breaks", "train", *words], COMMANDS).arguments.settings
-    seeds = [replace(config, seed=seed, run=f"seed-{seed}") for seed in range(arguments.seeds)]
-    jobs = [
-        Experiment(
-            {"seed": own.seed, "minutes": own.minutes, "settings": settings_hash(own)},
-            partial(learn, own, arguments.scenario_seeds),
-        )
-        for own in seeds
-    ]
-    with ending(parser), study_executor(arguments, folder_of(arguments.json), ()) as executor:
+    jobs = []
+    for seed in range(arguments.seeds):
+        own = replace(config, seed=seed, run=f"seed-{seed}")
+        key = {"seed": seed, "minutes": own.minutes, "settings": settings_hash(own)}
+        jobs.append(Experiment(key, partial(learn, own, arguments.scenario_seeds)))
+    with ending(parser), study_executor(arguments, arguments.json, ()) as executor:
         logger.info("%s", json.dumps(compare(list(run_study(jobs, arguments.json, executor))), indent=2))
 
 

@@ -66,9 +66,8 @@ class Budget:
 
     def is_spent(self, generations: int, cpu_seconds: float) -> bool:
         """Tell whether a training has reached a limit."""
-        if self.generations is not None and generations >= self.generations:
-            return True
-        return self.cpu_minutes is not None and cpu_seconds >= 60 * self.cpu_minutes
+        is_last = self.generations is not None and generations >= self.generations
+        return is_last or (self.cpu_minutes is not None and cpu_seconds >= 60 * self.cpu_minutes)
 
 
 @dataclass(frozen=True)
@@ -81,22 +80,17 @@ class Trained:
     wall_seconds: float
     cpu_seconds: float
 
-    @property
-    def environment_steps(self) -> int:
-        """Return the steps that agents played to learn from, exploration included, validation not."""
-        trainer = self.trainer
-        windows = trainer.evaluation.fitness_windows + trainer.evaluation.exploration_windows
-        return trainer.generation * len(trainer.population) * windows * trainer.eval_env.rules.episode_steps
-
     def record(self) -> Record:
-        """Return the cost of the training in plain numbers."""
+        """Return the cost of the training in plain numbers; steps are those to learn from, exploration included."""
+        trainer, evaluation = self.trainer, self.trainer.evaluation
+        lanes = len(trainer.population) * (evaluation.fitness_windows + evaluation.exploration_windows)
         return {
             "wall_seconds": self.wall_seconds,
             "cpu_seconds": self.cpu_seconds,
-            "environment_steps": self.environment_steps,
-            "generations_run": self.trainer.generation,
+            "environment_steps": trainer.generation * lanes * trainer.eval_env.rules.episode_steps,
+            "generations_run": trainer.generation,
             "validation_percent": self.record_of_last["validation"]["champion"],
-            "p_value": self.trainer.champion.evidence.smallest,
+            "p_value": trainer.champion.evidence.smallest,
         }
 
 
@@ -152,16 +146,12 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
-    shares_of = " ".join(f"{_interval(results, name):>15}" for name in ("of_rule", "of_oracle"))
+    found = ([result[name] for result in results if result[name] is not None] for name in ("of_rule", "of_oracle"))
+    shares_of = " ".join(f"{plus_minus(*mean_interval(known)):>15}" for known in found)
     profit, seconds = (float(np.mean([result[name] for result in results])) for name in ("profit", "cpu_seconds"))
     steps = [result["environment_steps"] for result in results if "environment_steps" in result]
     played = f"{np.mean(steps):11.0f}" if steps else ""
     return f"{kind:<12} {policy:<24} {len(results):>5} {shares_of} {profit:9.2f} {seconds:8.1f} {played}".rstrip()
-
-
-def _interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Format the mean of a figure with its 95% interval, over the results that have it."""
-    return plus_minus(*mean_interval([result[name] for result in results if result[name] is not None]))
 
 
 HEADER = (

@@ -13,7 +13,7 @@ Of champions also the share of the capital that follows them, and their points a
 
 import argparse
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -56,7 +56,7 @@ DRAWN = "real prices, days drawn at random"
 RISING = "real prices, days drawn at random, market's mean kept"
 HOLDOUT, VALIDATION, UNTRAINED = "champion, holdout", "champion, validation", "untrained agent"
 RUNS, CHEAP_RUNS, GENERATIONS = 20, 250, 5
-_RELATIVE = (OPEN, HIGH, LOW, CLOSE)
+_PRICES = {"open": OPEN, "high": HIGH, "low": LOW, "close": CLOSE}
 _TILT_SESSIONS = 120
 
 
@@ -67,7 +67,7 @@ def _whole_histories(
     """Read (days, stocks, 4) bars of the stocks that may be bought and have one on every day, the days, the tickers."""
     loader = StockDataLoader(data, config=split, investable=investable)
     loader.load_and_prepare()
-    bars = loader.data_array[:, loader.investable_columns][..., list(_RELATIVE)].astype(np.float64)
+    bars = loader.data_array[:, loader.investable_columns][..., list(_PRICES.values())].astype(np.float64)
     whole = np.flatnonzero(np.isfinite(bars).all(axis=(0, 2)))
     if not len(whole):
         raise DataError("expected a stock with a bar on every day, got none; give other data, or a shorter span of it")
@@ -88,7 +88,10 @@ def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
     bars, dates, tickers = _whole_histories(config.data, config.investable, config.split)
     days = len(bars) - 1
     bars = rearranged(bars, np.random.default_rng(config.seed).integers(days, size=days), keeps_market=keeps_market)
-    made = StockDataLoader.from_frame(_frame(bars, dates, tickers), config=config.split)
+    frame = pd.DataFrame(bars.reshape(-1, len(_PRICES)), columns=_PRICES)
+    frame["date"] = np.repeat(dates.astype("datetime64[s]"), len(tickers))
+    frame["ticker"] = np.tile(np.array(tickers), len(dates))
+    made = StockDataLoader.from_frame(frame, config=config.split)
     made.load_and_prepare()
     return build_market(made, config.split, config.env)
 
@@ -113,17 +116,6 @@ def rearranged(bars: Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool
     return np.concatenate((bars[:1], relative * before[..., None]))
 
 
-def _frame(bars: Array, dates: npt.NDArray[np.datetime64], tickers: Sequence[str]) -> pd.DataFrame:
-    names = ("open", "high", "low", "close")
-    return pd.DataFrame(
-        {
-            "date": np.repeat(dates.astype("datetime64[s]"), len(tickers)),
-            "ticker": np.tile(np.array(tickers), len(dates)),
-            **{name: bars[..., place].ravel() for place, name in enumerate(names)},
-        }
-    )
-
-
 NULL_MARKETS: dict[str, Callable[[Config], Market]] = {
     MARTINGALE: lambda config: training_market(config)[0],
     DRAWN: drawn_market,
@@ -141,11 +133,9 @@ def tilts(market: Market) -> dict[str, ScoreRule]:
     together = returns.mul(common, axis=0).rolling(_TILT_SESSIONS).mean()
     beta = (together - past.mean().mul(past_common.mean(), axis=0)).div(past_common.var(ddof=0), axis=0)
     leanings = {"high beta": beta, "low price": -close, "high volatility": past.std()}
-    return {name: _always_the_largest(scores.to_numpy()) for name, scores in leanings.items()}
-
-
-def _always_the_largest(scores: Array) -> ScoreRule:
-    return ScoreRule(scores, threshold=float(np.nanmin(scores)) - 1.0)
+    return {
+        name: ScoreRule(leaning.to_numpy(), float(leaning.min(axis=None)) - 1.0) for name, leaning in leanings.items()
+    }
 
 
 def trained_run(config: Config, kind: str, budget: Budget) -> Record:

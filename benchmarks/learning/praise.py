@@ -15,13 +15,7 @@ from data.splits import Span, consecutive_windows
 from environment.portfolio import Portfolio
 from environment.trading_rules import Orders
 from training.evaluation.baselines import EQUAL, ScoreRule
-from training.evaluation.play import (
-    EvaluationSetup,
-    play_held,
-    play_random,
-    play_rules,
-    play_shifted,
-)
+from training.evaluation.play import EvaluationSetup, play_held, play_random, play_rules, play_shifted
 from training.evaluation.verdict import Shifted, outcome, verdict
 from training.forecasts.skill import known_share
 from training.rollout import Policy, play, purchases
@@ -72,17 +66,11 @@ class Judge:
 
         Claims are the verdict's properties that are true or false, and the comparison with the best baseline.
         """
-        profit, orders = played
-        held = (1.0 - share) * self.equal_weight
-        profit, same_day, shifted = (
-            share * own + held
-            for own in (
-                profit,
-                *(
-                    draw(self.setup, orders, self.random_selections, self.generator).daily_profit
-                    for draw in (play_random, play_shifted)
-                ),
-            )
+        held, orders = (1.0 - share) * self.equal_weight, played[1]
+        profit = share * played[0] + held
+        same_day, shifted = (
+            share * draw(self.setup, orders, self.random_selections, self.generator).daily_profit + held
+            for draw in (play_random, play_shifted)
         )
         known = known_share(orders, self.setup.env.rules)
         found = verdict(profit, same_day, Shifted(shifted, known, held), self.equal_weight, baselines=self.baselines)

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy import stats
 
-from benchmarks.speed.harness import log_level
+from benchmarks.speed.harness import log_level, threads
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
@@ -67,50 +66,26 @@ class Study:
         """Return the settings for a kind of market."""
         return study_config([*self.words, "--synthetic.kind", kind])
 
-    def each_record(self, jobs: Sequence[Experiment]) -> Iterator[Record]:
-        """Do the jobs whose results are not known yet; yield all results."""
-        return run_study(jobs, self.arguments.json, self.executor)
-
     def records(self, jobs: Sequence[Experiment]) -> list[Record]:
         """Do the jobs whose results are not known yet; return all results."""
-        return list(self.each_record(jobs))
-
-
-def study_main(
-    add_flags: Callable[[argparse.ArgumentParser], object], doc: str | None, words: Sequence[str] | None
-) -> None:
-    """Parse the command line of a study and do what its flags set as `run`; other words are settings of main.py."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    add_flags(parser)
-    arguments, rest = parser.parse_known_args(words)
-    with ending(parser):
-        config = study_config(rest)
-        with study_executor(arguments, folder_of(arguments.json), (config.data, config.investable)) as executor:
-            arguments.run(Study(arguments, rest, executor))
+        return list(run_study(jobs, self.arguments.json, self.executor))
 
 
 @contextlib.contextmanager
 def study_executor(
-    arguments: argparse.Namespace, folder: Path | None, files: Sequence[Path | None]
+    arguments: argparse.Namespace, results: Path | None, files: Sequence[Path | None]
 ) -> Iterator[Executor]:
     """Give the executor that the flags ask for.
 
     Args:
-        folder: takes what the jobs print in other processes, a file each.
+        results: file beside which a folder takes what the jobs print in other processes, a file each.
         files: of data that the jobs read; those that are None are left out.
     """
-    read = [file for file in files if file is not None]
-    with open_executor(arguments.jobs, arguments.cluster, logs=folder, files=read) as executor:
+    logs, read = results and results.with_suffix(".jobs"), [file for file in files if file is not None]
+    with open_executor(arguments.jobs, arguments.cluster, logs=logs, files=read) as executor:
         if not isinstance(executor, InProcess):
             setup_logging(results=False)
         yield executor
-
-
-def folder_of(path: Path | None) -> Path | None:
-    """Return the folder for the logs of jobs beside their file of results."""
-    return None if path is None else path.with_suffix(".jobs")
 
 
 @contextlib.contextmanager
@@ -195,13 +170,8 @@ def run_study(
 
 def _alone(task: Callable[[], Record]) -> Record:
     """Do a task on one thread, for others may run beside it, and without a log line for each market."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with log_level("data", logging.WARNING):
-            return task()
-    finally:
-        torch.set_num_threads(threads)
+    with threads(1), log_level("data", logging.WARNING):
+        return task()
 
 
 def read_results(path: Path | None) -> list[Record]:

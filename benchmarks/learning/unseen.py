@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from training.evaluation import baselines
 from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted, tune_rule
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
-from training.rollout import Rollout, play, play_agent_on
+from training.rollout import play, play_agent_on
 from training.run.market import with_own_features
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -48,17 +47,17 @@ class UnseenPath:
     env: TradingEnvironment
     starts: Tensor
 
-    def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
-        """Play an agent; `x` are its (days, n, inputs) of this path."""
-        return play_agent_on(self.env, agent, agent.forecasts(self.market, x), self.starts)
-
     def play_champion(self, champion: DDPGAgent, x: Float32Array) -> NDArray[np.float64]:
-        """Return the (windows,) profits of the capital in percent: the agent's share by its orders, the rest held."""
+        """Return the (windows,) profits of the capital in percent: the agent's share by its orders, the rest held.
+
+        Args:
+            x: (days, n, inputs) of the agent on this path.
+        """
         rules, share = self.env.rules, champion.share
         held = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
-        own = self.play_agent(champion, x).summary.profit_percent.numpy()
-        profits: NDArray[np.float64] = share * own + (1.0 - share) * 100 * (held / rules.initial_capital - 1)
-        return profits
+        played = play_agent_on(self.env, champion, champion.forecasts(self.market, x), self.starts)
+        own = played.summary.profit_percent.numpy()
+        return np.asarray(share * own + (1.0 - share) * 100 * (held / rules.initial_capital - 1))
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
@@ -155,7 +154,7 @@ def fit_baselines(market: Market, config: Config) -> dict[str, tuple[Baseline, f
     started = time.process_time()
     trees = trees_on_our_inputs(market, config)
     found[OUR_TREES] = trees, time.process_time() - started
-    return found | {name: (partial(_simple, name), 0.0) for name in simple_rules(market)}
+    return found | {name: (lambda other, name=name: simple_rules(other)[name], 0.0) for name in simple_rules(market)}
 
 
 def trees_on_our_inputs(market: Market, config: Config) -> Baseline:
@@ -166,10 +165,6 @@ def trees_on_our_inputs(market: Market, config: Config) -> Baseline:
     tuned = tune_rule(env, ranker.out_of_fold(days.samples), 0.0, tuning_windows(market, config))
     model = ranker.fit(days.samples.train_days)
     return lambda other: replace(tuned, scores=model(days.inputs.of(other)))
-
-
-def _simple(name: str, market: Market) -> ScoreRule:
-    return simple_rules(market)[name]
 
 
 def baselines_job(config: Config, unseen: UnseenPaths) -> Record:

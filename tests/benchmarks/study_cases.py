@@ -1,6 +1,7 @@
 """Settings of studies so small that a training takes a moment."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ TINY = [
     *("--evaluation.fitness-windows", "2", "--evaluation.exploration-windows", "1"),
     *("--evaluation.validation-windows", "2", "--evaluation.random-pickers", "20", "--census-every", "0"),
 ]
-SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3", *TINY]
+SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3"]
+Studied = Callable[..., tuple[list[str], list[dict[str, Any]]]]
+"""Does the study of some words, and returns the lines that it printed and the results that it keeps."""
 
 
 def tiny_config(*words: str) -> Config:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.learning import __main__ as learning
 from benchmarks.learning import power
 from benchmarks.learning.markets import MARTINGALE
 from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged
@@ -17,7 +16,7 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market, tuning_windows
 from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
-from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
+from tests.benchmarks.study_cases import TINY, Studied, tiny_config
 from training.evaluation.baselines import score_policy
 from training.rollout import play
 
@@ -47,14 +46,12 @@ def test_chosen_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_
     assert returns[order] == pytest.approx(was[own], abs=1e-12)
 
 
-def test_study_of_null_markets(tmp_path: Path, capsys: pytest.CaptureFixture[str], parquet: Path) -> None:
-    path = tmp_path / "null.jsonl"
-    words = ["null", "--runs", "1", "--cheap-runs", "1", "--generations", "1", "--json", str(path), *TINY]
-    learning.main([*words, "--data", str(parquet)])
+def test_study_of_null_markets(studied: Studied, parquet: Path) -> None:
+    words = ("--runs", "1", "--cheap-runs", "1", "--generations", "1", "--data", str(parquet))
+    shown, kept = studied("null", *words)
     kinds = [(study, kind) for study in ("untrained", "trained") for kind in (MARTINGALE, DRAWN, RISING)]
-    assert [(record["study"], record["null"]) for record in lines_of(path)] == kinds
-    shown = capsys.readouterr().out.splitlines()
-    assert max(map(len, shown)) <= 120 and any(UNTRAINED in line and "high beta" in line for line in shown)
+    assert [(record["study"], record["null"]) for record in kept] == kinds
+    assert any(UNTRAINED in line and "high beta" in line for line in shown)
     assert [line.rpartition(", ")[0] for line in shown if line.endswith(" runs")] == [
         f"{kind}: {study}" for study, kind in kinds
     ]
@@ -91,9 +88,7 @@ def test_half_of_a_rule_earns_half() -> None:
     assert np.std(half) == pytest.approx(np.std(scores.rule), rel=0.2)
 
 
-def test_study_of_power(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "power.jsonl"
-    learning.main(["power", "--runs", "2", "--kinds", "momentum", "--json", str(path), *TINY])
-    shown = capsys.readouterr().out.splitlines()
-    assert max(map(len, shown)) <= 120 and shown[0].startswith("momentum: a holdout of 48 days")
-    assert [(record["kind"], record["seed"]) for record in lines_of(path)] == [("momentum", seed) for seed in (0, 1)]
+def test_study_of_power(studied: Studied) -> None:
+    shown, kept = studied("power", "--runs", "2", "--kinds", "momentum")
+    assert shown[0].startswith("momentum: a holdout of 48 days")
+    assert [(record["kind"], record["seed"]) for record in kept] == [("momentum", seed) for seed in (0, 1)]

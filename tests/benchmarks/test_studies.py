@@ -21,9 +21,10 @@ from benchmarks.learning.study import Experiment, holm, run_study, study_config
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from environment.basket import Basket
 from models import ddpg
-from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
+from tests.benchmarks.study_cases import SMALL_STUDY, TINY, Studied, lines_of, tiny_config
 from training.erl_trainer import ERLTrainer, build_trainer
 from training.evaluation.baselines import CHAMPION, ORACLE, RULE
+from training.rollout import play_agent_on
 from utils.errors import JobsFailed
 
 
@@ -90,7 +91,8 @@ def test_the_capital_of_a_champion_is_in_its_orders_and_in_the_basket() -> None:
     x, champion = trainer.days.inputs.of(path.market), trainer.champion
     held, orders, mixed = (path.play_champion(champion.betting(share), x) for share in (0.0, 1.0, 0.25))
     assert mixed == pytest.approx(0.25 * orders + 0.75 * held)
-    assert orders == pytest.approx(path.play_agent(champion, x).summary.profit_percent.numpy())
+    alone = play_agent_on(path.env, champion, champion.forecasts(path.market, x), path.starts)
+    assert orders == pytest.approx(alone.summary.profit_percent.numpy())
     rules = path.env.rules
     basket = Basket.of(path.market, "", 0).hold(rules, path.starts, rules.episode_steps)
     assert held == pytest.approx(100 * (basket.equity[:, -1].numpy() / rules.initial_capital - 1))
@@ -101,28 +103,23 @@ def test_training_stops_at_its_budget() -> None:
     market, _ = training_market(config)
     done = fit(config, market, Budget(generations=2))
     assert done.trainer.generation == 2
-    assert done.environment_steps == 2 * 4 * (2 + 1) * 16
+    assert done.record()["environment_steps"] == 2 * 4 * (2 + 1) * 16
     assert fit(config, market, Budget(cpu_minutes=1e-9)).trainer.generation == 1
     assert fit(config, market, Budget(cpu_minutes=1e9, generations=1)).trainer.generation == 1
 
 
-def test_study_of_markets_prints_and_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "markets.jsonl"
-    words = ["markets", "--kinds", "lead-lag", "--unseen-seed", "77", "--json", str(path), *SMALL_STUDY]
-    learning.main(words)
-    first = capsys.readouterr().out.splitlines()
-    assert "from seed 77" in first[0] and max(map(len, first)) <= 120
+def test_study_of_markets_prints_and_keeps(studied: Studied) -> None:
+    words = ["markets", "--kinds", "lead-lag", "--unseen-seed", "77", *SMALL_STUDY]
+    first, kept = studied(*words)
+    assert "from seed 77" in first[0]
     policies = [line[13:37].strip() for line in first[2:] if line[:12].strip() == "lead-lag"]
     assert policies[0] == CHAMPION and policies[-2:] == [RULE, ORACLE] and len(policies) > 4
-    kept = lines_of(path)
     assert [(record["played"], record["seed"]) for record in kept] == [
         (played, seed) for played in ("rivals", "trained") for seed in (0, 1)
     ]
     for record in kept[2:]:
         assert record["unseen_seed"] == 77 and record["environment_steps"] > 0 and record["generations_run"] == 1
-    learning.main(words)
-    assert capsys.readouterr().out.splitlines() == first
-    assert lines_of(path) == kept
+    assert studied(*words) == (first, kept)
 
 
 @pytest.mark.parametrize("words", [["markets", "--env.cost-bsp", "1"], ["null", "--nonsense"]])
@@ -184,18 +181,16 @@ def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
     assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
 
 
-def test_ablations_at_a_tiny_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, strong = tmp_path / "cold.jsonl", ["--synthetic.drift-std", "0.03"]
-    words = ["cold", "--json", str(path), *SMALL_STUDY, *strong, "--only", WARM, "random fitness"]
-    learning.main([*words, "--kinds", "momentum"])
-    first = capsys.readouterr().out.splitlines()
-    assert first[0].startswith("momentum") and max(map(len, first)) <= 120
+def test_ablations_at_a_tiny_budget(studied: Studied) -> None:
+    words = ["cold", *SMALL_STUDY, "--synthetic.drift-std", "0.03", "--kinds", "momentum", "--only"]
+    first, kept = studied(*words, WARM, "random fitness")
+    assert first[0].startswith("momentum")
     assert [line[:28].strip() for line in first[2:5]] == [WARM, BASE, "random fitness"]
     assert first[5].startswith("of 1 differences") and first[-1].startswith("random fitness")
-    assert [one["variant"] for one in lines_of(path)] == [WARM] * 2 + [BASE] * 2 + ["random fitness"] * 2
-    assert all(len(one[WINDOWS]) == 3 for one in lines_of(path))
-    learning.main([*words[:-3], "--only", "random fitness", "--kinds", "momentum", "--warm", "--seeds", "1"])
-    assert [line[:28].strip() for line in capsys.readouterr().out.splitlines()[2:4]] == [BASE, "random fitness"]
+    assert [one["variant"] for one in kept] == [WARM] * 2 + [BASE] * 2 + ["random fitness"] * 2
+    assert all(len(one[WINDOWS]) == 3 for one in kept)
+    again, _ = studied(*words, "random fitness", "--warm", "--seeds", "1")
+    assert [line[:28].strip() for line in again[2:4]] == [BASE, "random fitness"]
 
 
 def test_profits_are_divided_window_by_window() -> None:
