@@ -225,7 +225,9 @@ class DQNTrainer:
     def _choose(self) -> Int64Array:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
         heuristic = (env.exposure.downstream * legal).astype(np.float64)
-        chosen = policies.noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
+        noise = torch.randn(heuristic.shape, generator=generator, dtype=torch.float64).numpy()
+        noisy = heuristic * np.exp(self.config.learning.demonstration_noise * noise)
+        chosen = np.where(legal, noisy, -np.inf).argmax(axis=1)
         values = policies.action_values(self.online, env)
         explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon
         explored = policies.proportional_choice(heuristic, legal, generator)

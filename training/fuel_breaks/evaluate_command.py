@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from training.fuel_breaks.policies import baselines, judging_environment, reduct
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent, standing
 from utils.progress import progress
 from utils.runs.run_log import write_json
+from utils.statistics import EDGES
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
 NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for independent"
-LEVEL, RESAMPLES = 0.95, 10_000
+_RESAMPLES = 10_000
 
 
 def paired_lead(scores: Float64Array, other: Float64Array) -> dict[str, Any]:
@@ -29,11 +29,11 @@ def paired_lead(scores: Float64Array, other: Float64Array) -> dict[str, Any]:
     """
     difference = scores - other
     generator = np.random.Generator(np.random.PCG64(0))
-    means = difference[generator.integers(0, len(difference), (RESAMPLES, len(difference)))].mean(axis=1)
+    means = difference[generator.integers(0, len(difference), (_RESAMPLES, len(difference)))].mean(axis=1)
     varies = len(difference) > 1 and float(np.ptp(difference)) > 0
     return {
         "mean": float(difference.mean()),
-        "interval": tuple(np.percentile(means, (50 * (1 - LEVEL), 50 * (1 + LEVEL))).tolist()),
+        "interval": tuple(np.percentile(means, EDGES).tolist()),
         "p_value_t": float(stats.ttest_rel(scores, other).pvalue) if varies else math.nan,
         "p_value_wilcoxon": float(stats.wilcoxon(difference).pvalue) if varies else math.nan,
         "share_better": float((difference > 0).mean()),
@@ -61,7 +61,12 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     best = max(leads, key=means.__getitem__)
     lead, tiles = standing(means[AGENT], {f"the best baseline, {best}": means[best]}), len(saved[AGENT])
     logger.info("network: %.2f %% on %d test tiles, %s", means[AGENT], tiles, lead)
-    rows = [_row(name, mean, leads.get(name)) for name, mean in means.items()]
+    rows = list[dict[str, Any]]()
+    for name, mean in means.items():
+        rows.append({"policy": name, "reduction %": mean})
+        if own := leads.get(name):
+            rows[-1] |= {"network's lead": own["mean"], "from": own["interval"][0], "to": own["interval"][1]}
+            rows[-1] |= {"p (t)": f"{own['p_value_t']:.4f}", "p (Wilcoxon)": f"{own['p_value_wilcoxon']:.4f}"}
     logger.info("%s, %d sets of fires\n%s", agent.run.path, arguments.scenario_seeds, table(rows, list(rows[-1])))
     for note in notes:
         logger.info("note: %s", note)
@@ -80,11 +85,3 @@ def judge(agent: SavedAgent, max_tiles: int, scenario_seeds: int) -> dict[str, F
         name: reductions(policy, env, range(scenario_seeds), lanes=len(tiles))
         for name, policy in progress(policies.items(), "evaluating", "method", len(policies))
     }
-
-
-def _row(name: str, mean: float, lead: Mapping[str, Any] | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"policy": name, "reduction %": mean}
-    if lead is None:
-        return row
-    row |= {"network's lead": lead["mean"], "from": lead["interval"][0], "to": lead["interval"][1]}
-    return row | {"p (t)": f"{lead['p_value_t']:.4f}", "p (Wilcoxon)": f"{lead['p_value_wilcoxon']:.4f}"}

@@ -34,6 +34,7 @@ _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
 _MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
+_SIDES = "without breaks", "with the network's breaks"
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
@@ -73,14 +74,14 @@ def draw_burn_probability(
     landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
     """Write a PNG of the share of fires that burn each cell, without and with the (cells,) cleared."""
-    masks = {"without breaks": np.zeros_like(cleared), "with the network's breaks": cleared}
-    shares = {name: 100 * np.isfinite(judging.burn(mask)).mean(axis=0) for name, mask in masks.items()}
-    figure, largest = new_figure(9.6, 5.2, title, note), float(shares["without breaks"].max())
+    masks = np.zeros_like(cleared), cleared
+    shares = [100 * np.isfinite(judging.burn(mask)).mean(axis=0) for mask in masks]
+    figure = new_figure(9.6, 5.2, title, note)
     grid = figure.subplots(1, 2)
-    for axes, (name, share) in zip(grid, shares.items(), strict=True):
-        image = axes.imshow(share.reshape(landscape.shape), cmap="cividis", vmin=0, vmax=largest)
+    for axes, name, mask, share in zip(grid, _SIDES, masks, shares, strict=True):
+        image = axes.imshow(share.reshape(landscape.shape), cmap="cividis", vmin=0, vmax=float(shares[0].max()))
         _map_title(axes, name, f"mean {share.mean():.1f} %")
-        _breaks(axes, masks[name].reshape(landscape.shape), colour="white")
+        _breaks(axes, mask.reshape(landscape.shape), colour="white")
     figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
     grid[0].set_xlabel(_scale(landscape), fontsize=9)
     save_figure(figure, path)
@@ -94,10 +95,10 @@ def draw_fire(
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
     distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))
     fire = int(np.where(before >= before.mean(), distance, np.inf).argmin())
-    without, with_breaks = (arrival[fire].reshape(landscape.shape) for arrival in arrivals)
     figure, sides = new_figure(9.6, 5.2, title, note, dpi=80), []
-    left, right = figure.subplots(1, 2)
-    for axes, name, arrival in ((left, "without breaks", without), (right, "with the network's breaks", with_breaks)):
+    left, right = grid = figure.subplots(1, 2)
+    for axes, name, every in zip(grid, _SIDES, arrivals, strict=True):
+        arrival = every[fire].reshape(landscape.shape)
         _ground(axes, landscape)
         row, column = np.unravel_index(int(arrival.argmin()), arrival.shape)
         axes.plot(column, row, "*", color=ORANGE, markeredgecolor=INK, markersize=13, zorder=6)

@@ -19,10 +19,7 @@ Policy = Callable[[VectorFuelBreakEnvironment], Int64Array]
 Score = Callable[[BurnState], Float64Array]  # ranks the (cells,) of a state for clearing
 _DOMIRANK_SHARE = 0.5
 """Competition in DomiRank as a share of its limit; the best of 0.1, 0.5, 0.9 and 0.99 on validation tiles."""
-DOWNSTREAM = CHANNELS.index("downstream_value")
 PERCENT_PER_UNIT = 10.0  # percent of reduction per unit of the network's values
-_PRIOR_SCALE = 100 / PERCENT_PER_UNIT
-"""Initially the advantage is the downstream value: what clearing the cell saves if fire finds no way around."""
 
 
 def burn_probability(state: BurnState) -> Float64Array:
@@ -90,9 +87,12 @@ def baselines(seed: int = 0) -> dict[str, Policy]:
 
 
 def build_network(config: QNetworkConfig) -> QNetwork:
-    """Build a network for the environment's observations."""
-    prior = DOWNSTREAM if config.downstream_prior else None
-    return QNetwork(len(CHANNELS), config, prior_channel=prior, prior_scale=_PRIOR_SCALE)
+    """Build a network for the environment's observations.
+
+    Initially the advantage is the downstream value: what clearing the cell saves if fire finds no way around.
+    """
+    prior = CHANNELS.index("downstream_value") if config.downstream_prior else None
+    return QNetwork(len(CHANNELS), config, prior_channel=prior, prior_scale=100 / PERCENT_PER_UNIT)
 
 
 def build_symmetry(tile_cells: int) -> GridSymmetry:
@@ -116,12 +116,6 @@ def action_values(
     observation, legal = (torch.from_numpy(array).to(network.input_mean.device) for array in arrays)
     values = symmetric_values(network, symmetry, observation, legal) if symmetry else network(observation, legal)
     return np.asarray(values.cpu().numpy())
-
-
-def noisy_choice(values: Float64Array, legal: BoolArray, noise: float, generator: torch.Generator) -> Int64Array:
-    """Choose each lane's best legal cell, with log-normal noise on the values."""
-    factors = np.exp(noise * torch.randn(values.shape, generator=generator, dtype=torch.float64).numpy())
-    return np.asarray(np.where(legal, values * factors, -np.inf).argmax(axis=1))
 
 
 def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch.Generator) -> Int64Array:
@@ -163,12 +157,10 @@ def reductions(
 
     They are means over scenario seeds. The tiles are played `lanes` at a time.
     """
-    tiles = range(len(env.tiles))
-    saved = np.zeros((len(scenario_seeds), len(tiles)))
+    tiles, saved = range(len(env.tiles)), np.zeros((len(scenario_seeds), len(env.tiles)))
     for row, seed in enumerate(scenario_seeds):
-        for first in range(0, len(tiles), lanes):
-            part = tiles[first : first + lanes]
+        for first in tiles[::lanes]:
             safe_point()
-            place(policy, env, part, seed)
-            saved[row, part] = env.reductions
+            place(policy, env, tiles[first : first + lanes], seed)
+            saved[row, first : first + lanes] = env.reductions
     return np.asarray(saved.mean(axis=0))

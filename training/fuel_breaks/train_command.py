@@ -9,7 +9,7 @@ from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArgume
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import caveats, load_tiles, remember_landscape, standing
-from training.run.session import GENERATION, Session, open_session
+from training.run.session import GENERATION, open_session
 from utils.config.cli import command_line
 from utils.memory.guard import peak_rss_mb
 from utils.memory_profiler import get_profiler
@@ -41,29 +41,29 @@ def run_train(
             logger.info("burned area saved on %d validation tiles: %s", len(trainer.validation.tiles), rivals)
         get_profiler().log_memory("baseline")
         trainer.seconds["total"] = spent + clock() - started
-        _train(session, trainer)
+
+        def report(record: Mapping[str, Any], _: float) -> None:
+            logger.info("%s", status_lines(record))
+            note = "; ".join(caveats(config, trainer.scores))
+            draw_learning(session.run.records(), session.run.path / "learning.png", note)
+            trainer.cleanup_memory()  # a figure and its pixels refer to each other
+
+        session.train(trainer, _generations(trainer), report)
         return _finish(trainer, session.run, config)
 
 
-def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
-    config, run, limit = session.settings, session.run, session.settings.minutes * 60
+def _generations(trainer: DQNTrainer) -> Iterator[dict[str, Any]]:
+    """Train under a bar of the minutes, or of the episodes where those have no limit."""
+    episodes, limit = trainer.config.episodes, int(trainer.config.minutes * 60)
 
     def done() -> int:
-        return int(trainer.seconds["total"]) if limit else trainer.episodes
+        return int(trainer.seconds["total"]) if trainer.config.minutes else trainer.episodes
 
-    def records() -> Iterator[dict[str, Any]]:
-        unit, total = ("second", int(limit)) if limit else ("episode", config.episodes)
-        with Progress("training", unit, total, done=done()) as shown:
-            # A generation that was begun is played to its end, and the first one is trained in any case.
-            while not trainer.generation or not (0 < config.episodes <= trainer.episodes or trainer.is_out_of_time):
-                yield trainer.run_generation(lambda: shown.update(done() - shown.done))
-
-    def report(record: Mapping[str, Any], _: float) -> None:
-        logger.info("%s", status_lines(record))
-        draw_learning(run.records(), run.path / "learning.png", "; ".join(caveats(config, trainer.scores)))
-        trainer.cleanup_memory()  # a figure and its pixels refer to each other
-
-    session.train(trainer, records(), report)
+    unit, total = ("second", limit) if trainer.config.minutes else ("episode", episodes)
+    with Progress("training", unit, total, done=done()) as shown:
+        # A generation that was begun is played to its end, and the first one is trained in any case.
+        while not trainer.generation or not (0 < episodes <= trainer.episodes or trainer.is_out_of_time):
+            yield trainer.run_generation(lambda: shown.update(done() - shown.done))
 
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
