@@ -10,8 +10,8 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
+import scipy  # its parts, which take a second to import, are loaded when they are used
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from utils.threads import in_order
 
@@ -118,7 +118,7 @@ def has_return(close: Float32Array) -> NDArray[np.bool_]:
 def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:
     """Return the exponentially weighted means of (days, n) values, those before the first day being 0."""
     kept = 0.5 ** (1.0 / half_life)
-    mean: Float64Array = lfilter([1.0 - kept], [1.0, -kept], values, axis=0)
+    mean: Float64Array = scipy.signal.lfilter([1.0 - kept], [1.0, -kept], values, axis=0)
     return mean
 
 

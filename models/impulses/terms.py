@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from data.bank import Float64Array
 
@@ -21,7 +21,7 @@ _LAGS = 32
 
 def bound(candidates: int, significance: float = SIGNIFICANCE) -> float:
     """Return the critical t-statistic of the best of several candidates."""
-    return float(-norm.ppf(significance / 2.0 / max(candidates, 1)))
+    return float(-ndtri(significance / 2.0 / max(candidates, 1)))
 
 
 def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> NDArray[Any]:

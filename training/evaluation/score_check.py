@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import scipy  # its parts, which take a second to import, are loaded when they are used
 
 from training.forecasts.skill import correlation, explained_share, information_coefficients
 
@@ -81,7 +81,7 @@ def _ranks(values: Array) -> Array:
     """Return the ranks of the (days, n) values of each day, from -1/2 to 1/2; NaN where there is none."""
     count = np.maximum(np.isfinite(values).sum(axis=1, keepdims=True), 1)
     known = np.where(np.isfinite(values), values, np.nan)
-    return np.asarray((rankdata(known, axis=1, nan_policy="omit") - 0.5) / count - 0.5)
+    return np.asarray((scipy.stats.rankdata(known, axis=1, nan_policy="omit") - 0.5) / count - 0.5)
 
 
 def _mean(daily: Array) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-import lightgbm
 import numpy as np
 import torch
 from scipy.special import stdtr
@@ -198,6 +197,8 @@ def fit_ridge(samples: Samples) -> Ridge:
 
 def fit_trees(samples: Samples, target: int) -> Ranker:
     """Boost trees, as many as have the least out-of-fold error."""
+    import lightgbm
+
     is_used = samples.is_known & samples.train_days[:, None]
     drawn = np.random.default_rng(0).random(is_used.shape, dtype=np.float32) < _MOST_ROWS / max(is_used.sum(), 1)
     is_used &= drawn
@@ -260,6 +261,8 @@ def fit_supervised(
     Returns:
         The baselines by name; none, with a warning that says why, where they cannot be fitted.
     """
+    import lightgbm  # late: a command that fits none need not wait for it
+
     try:
         inputs = BankInputs.fit(market)
         last = len(market.dates) - 1 if refit_days else market.splits.train.last

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # its parts, which take a second to import, are loaded when they are used
 import torch
-from scipy.stats import rankdata
 
 from environment.ledger import Bars
 from environment.trading_rules import Orders
@@ -70,7 +70,8 @@ def information_coefficients(scores: Array, results: Array) -> tuple[Array, Arra
     """
     is_known = np.isfinite(scores) & np.isfinite(results)
     pair = [np.where(is_known, values, np.nan) for values in (scores, results)]
-    return correlation(*pair), correlation(*(rankdata(values, axis=1, nan_policy="omit") for values in pair))
+    ranks = [scipy.stats.rankdata(values, axis=1, nan_policy="omit") for values in pair]
+    return correlation(*pair), correlation(*ranks)
 
 
 def explained_share(scores: Array, moves: Array) -> float:
