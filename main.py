@@ -13,6 +13,13 @@ try:
     from utils.runs.console import setup_logging
 except KeyboardInterrupt:  # while modules load
     sys.exit(130)
+except ModuleNotFoundError as absent:
+    from utils.errors import as_program_error
+
+    if (refused := as_program_error(absent)) is None:
+        raise
+    sys.stderr.write(f"ERROR {refused}\n")
+    sys.exit(refused.exit_code)
 
 logger = logging.getLogger("main")
 PROGRAM = Path(__file__)

@@ -44,7 +44,6 @@ def test_the_notebook_runs_and_has_no_outputs(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "notebook" / "report.html").is_file()
 
 
-@pytest.mark.usefixtures("restore_process")
 @pytest.mark.parametrize("name", SHOWN)
 def test_examples(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

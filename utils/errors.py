@@ -2,8 +2,13 @@
 
 import re
 import signal
+import sys
 import time
 from dataclasses import dataclass
+
+PACKAGES = ("data", "environment", "models", "training", "utils", "main")
+"""The program's own modules, after which its loggers are named."""
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt"
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,8 @@ def as_program_error(error: BaseException) -> ProgramError | None:
         return StopRequested(signal.SIGINT, time.monotonic())
     if isinstance(error, OSError):
         return FileError(f"expected files that can be read and written, got: {error}")
+    if isinstance(error, ModuleNotFoundError) and (name := str(error.name).partition(".")[0]) not in PACKAGES:
+        return ConfigError(f"expected {name} to be installed for {sys.executable}, got none; install all by: {INSTALL}")
     # Known by name and words: torch takes seconds to import, and its CPU allocator raises plain RuntimeErrors.
     is_of_torch = isinstance(error, RuntimeError) and re.search("can't allocate memory|not enough memory", str(error))
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or is_of_torch:

@@ -29,6 +29,20 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [(["-S", str(ROOT / "main.py"), "--help"], "pydantic"), (["-c", WITHOUT_TORCH, "report"], "torch")],
+)
+def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_it(
+    program: list[str], absent: str
+) -> None:
+    done = subprocess.run([sys.executable, *program], capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith(f"ERROR expected {absent} to be installed for {sys.executable}")
+    command = line.partition("install all by: ")[2]
+    assert f"\n{command} && .venv/bin/python main.py\n" in (ROOT / "README.md").read_text()
+
+
 BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")
 
 

@@ -53,7 +53,6 @@ class Failing:
     close = keep
 
 
-@pytest.mark.usefixtures("restore_process")
 def test_a_client_that_fails_warns_once_and_alters_nothing(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from utils.runs.run_log import CHECKPOINTS, EVENTS, SETTINGS, RunLog
 from utils.runs.seeding import seed_everything
 from utils.runs.state_tree import misfit
 from utils.runs.stopping import SafePoint
-from utils.runs.tracker import TRACKED, Tracker, require_client
+from utils.runs.tracker import TRACKED, Tracker
 
 logger = logging.getLogger(__name__)
 GENERATION = "generation"
@@ -169,7 +169,6 @@ def open_session(
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
-    require_client(settings.log_to)
     is_new, is_reached = settings.resume is None, store is not None and store.check()
     run, settings = open_run(settings, explicit, store, is_reached=is_reached)
     with contextlib.ExitStack() as stack:
@@ -187,7 +186,6 @@ def open_session(
         device = choose_device(settings.device)
         choose_threads(settings.threads)
         restart_profiler()
-        require_client(settings.log_to)
         run.tracker = Tracker(settings.log_to, run.path, flatten(to_dict(settings)))
         seed_everything(settings.seed)
         session = Session(run, settings, device, safe_point, settings_hash(settings), files, sync)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from utils.errors import PACKAGES
 from utils.progress import REPORTER, Progress
 
 LOG = "run.log"
-PACKAGES = ("data", "environment", "models", "training", "utils", "main")
-"""Loggers whose debug messages go to the run's log; those of libraries do not."""
 PROGRESS = Progress.__module__  # name of the logger of progress
 FILE_ONLY = {"terminal": ""}
 """`extra` of a message that is not for a person at a terminal; with a text there, a person reads this in its place.
@@ -30,7 +29,7 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False, result
     for earlier in [handler for handler in root.handlers if handler.name == OWN_HANDLER]:
         root.removeHandler(earlier)
         earlier.close()
-    for package in PACKAGES:
+    for package in PACKAGES:  # their debug messages go to the run's log, those of libraries do not
         logging.getLogger(package).setLevel(logging.DEBUG)
     handlers: list[logging.Handler] = [ConsoleHandler(verbose, results)]
     if run_path is not None:

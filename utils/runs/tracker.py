@@ -75,22 +75,20 @@ class _MLflow:
 _CLIENTS: dict[str, type[_Wandb] | type[_MLflow]] = {"wandb": _Wandb, "mlflow": _MLflow}
 
 
-def require_client(client: str) -> None:
-    """Raise ConfigError where the client is not installed."""
-    if client in _CLIENTS and find_spec(client) is None:
-        raise ConfigError(
-            f"expected the client of --log-to {client}, got none; install it by: pip install -r requirements-track.txt"
-        )
-
-
 class Tracker:
     """Tells a client of a run, as long as that works."""
 
     def __init__(self, client: str, path: Path, settings: Mapping[str, Any]) -> None:
-        """Begin the run at the client, or go on with that of `path`; nothing for "none"."""
+        """Begin the run at the client, or go on with that of `path`; nothing for "none".
+
+        Raises ConfigError where the client is not installed.
+        """
         self._client, self._path, self._is_complete = client, path, False
         self._run: _Wandb | _MLflow | None = None
         if client in _CLIENTS:
+            if find_spec(client) is None:
+                advice = "install it by: pip install -r requirements-track.txt"
+                raise ConfigError(f"expected the client of --log-to {client}, got none; {advice}")
             self._try(lambda: self._begin(settings))
 
     def log(self, numbers: Mapping[str, float], generation: int) -> None:
