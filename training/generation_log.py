@@ -27,19 +27,14 @@ class GenerationLog:
     """Measures the phases of each generation; if there is a profiler, it notes their memory, which is cleaned up."""
 
     def __init__(
-        self,
-        generations: int,
-        device: torch.device,
-        profiler: MemoryProfiler | None = None,
-        census_every: int = 0,
+        self, generations: int, device: torch.device, profiler: MemoryProfiler | None = None, census_every: int = 0
     ) -> None:
         """Begin the log of a run of this number of generations.
 
         Args:
             census_every: generations between counts of all objects by the profiler; 0: never.
         """
-        self.generations, self.generation = generations, 0
-        self.device = device
+        self.generations, self.generation, self.device = generations, 0, device
         self.profiler, self.census_every = profiler, census_every
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
         """By phase, of the last generations; `other` is what no phase measures, such as records and pictures."""
@@ -91,11 +86,7 @@ class GenerationLog:
         }
 
     def record(
-        self,
-        played: PopulationResults,
-        learning: dict[str, float],
-        validation: dict[str, float],
-        replay: ReplayBuffer,
+        self, played: PopulationResults, learning: dict[str, float], validation: dict[str, float], replay: ReplayBuffer
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
         fitness, trading = played.fitness, played.trading
@@ -127,7 +118,7 @@ class GenerationLog:
         totals = [sum(phases.values()) for phases in self.seconds]
         average = sum(totals) / len(totals)
         left = average * (self.generations - self.generation)
-        return {**self.seconds[-1], "total": totals[-1], "average": average, "left": left}
+        return {**phases, "total": totals[-1], "average": average, "left": left}
 
     def _memory(self) -> dict[str, float] | None:
         if self.profiler is None:

@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from operator import itemgetter
 
 import psutil
 
@@ -129,8 +130,8 @@ class MemoryProfiler:
 
     def phases(self) -> list[tuple[str, float, float, float, float]]:
         """Return label, seconds, and RSS, USS and GPU memory in MiB of each kept snapshot."""
-        seen = [(s.label, s.seconds, s.measures) for s in self.snapshots]
-        return [(label, at, m["rss_mb"], m["uss_mb"], m["gpu_allocated_mb"]) for label, at, m in seen]
+        sizes = itemgetter("rss_mb", "uss_mb", "gpu_allocated_mb")
+        return [(one.label, one.seconds, *sizes(one.measures)) for one in self.snapshots]
 
     def trend(self, label: str) -> dict[str, float]:
         """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up, given two visits."""
@@ -245,11 +246,6 @@ class MemoryProfiler:
         leaks = [f"leak: {kind} {growth}" for kind, growth in self.find_leaks().items()]
         return "\n".join([self.trend_table(), self.growth_table(), *leaks])
 
-    def final_summary(self, min_mb: float = 50.0) -> str:
-        """Return the history and the largest objects."""
-        with thawed_heap():
-            return f"{self.history()}\nobjects of {min_mb:g} MB and more\n{large_object_table(Heap(), min_mb)}"
-
     def print_memory_growth(self, baseline_label: str | None = None) -> None:
         """Print growth since the first snapshot with this label, see `growth_table`."""
         print(self.growth_table(baseline_label))
@@ -280,7 +276,8 @@ def print_memory_growth(baseline_label: str | None = None) -> None:
 
 def print_memory_summary() -> None:
     """Print the table of phases, growth since the baseline, leaks and the largest objects."""
-    print(get_profiler().final_summary())
+    with thawed_heap():
+        print(f"{get_profiler().history()}\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}")
 
 
 def _kinds(heap: Heap) -> dict[str, int]:

@@ -75,7 +75,7 @@ def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Ste
     assert profiler.find_leaks() == {}  # two visits of warm-up and two more do not convict
     visit_times(profiler, 1, kept, step)
     assert list(profiler.find_leaks()) == [kind]
-    assert f"leak: {kind} +" in profiler.final_summary()
+    assert f"leak: {kind} +" in profiler.history()
 
 
 def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:

@@ -1,5 +1,6 @@
 """The space of a sweep, and its trials: a function of earlier rounds, given up only where they clearly lose."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 from training.sweep.space import VARIABLE, read_space, space_of
-from training.sweep.study import FIRST_LOOK, ROUND, Run, new_study, play_round, quiet, values_of
+from training.sweep.study import FIRST_LOOK, ROUND, Run, new_study, play_round, values_of
 from utils.config.settings import from_dict, settings_of
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -36,7 +37,7 @@ def study_of(*trials: Sequence[float]) -> Study:
 
 
 def is_given_up(study: Study, profits: Sequence[float]) -> bool:
-    with quiet():
+    with warnings.catch_warnings(action="ignore"):
         trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(profits)))
         return study.pruner.prune(study, trial)
 

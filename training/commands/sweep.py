@@ -17,7 +17,7 @@ from training.evaluation.export import RESULTS as JUDGED
 from training.run.market import load_market, remember_market
 from training.run.study_folder import Study, fetch_files
 from training.sweep.outcome import outcome_of, report, results_of
-from training.sweep.space import KIND, SweepPlan, read_space, run_name
+from training.sweep.space import KIND, SweepPlan, read_space, run_name, space_of
 from training.sweep.study import Run, new_study, play_round
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
@@ -68,7 +68,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
         with sweep.executor(arguments.jobs, arguments.cluster) as executor:
             train = partial(_train_all, sweep, explicit, splits, executor)
             while len(study.trials) < plan.trials:
-                play_round(study, plan.distributions, plan.trials, plan.seeds, config.seed, train)
+                play_round(study, space_of(plan.space), plan.trials, plan.seeds, config.seed, train)
                 logger.info("%d of %d trials have ended", len(study.trials), plan.trials)
         _publish(path, config, outcome_of(path, plan, config.seed, study))
         sweep.keep(KIND.plan, MARKET, RESULTS, BEST)

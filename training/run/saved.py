@@ -83,7 +83,6 @@ def open_saved_run(
     """
     run = RunLog.open(runs_dir, name)
     config = run.settings(Config)
-
     names = ("champion", "best_agent", *(["closed_form"] if config.learning.warm_start else []))
 
     def agents(checkpoint: Checkpoint) -> tuple[int, dict[str, DDPGAgent]]:

@@ -110,20 +110,15 @@ class Session(Generic[Settings]):
             records: iterator that trains a generation per record.
             report: shows a record, given the seconds that the checkpoint took from training.
         """
-        log = self.run
-        writing = checkpoint_writer(
-            log.path / CHECKPOINTS,
-            run_id=log.name,
-            config_hash=self._hash,
-            keep=self.settings.keep_checkpoints,
-            on_written=self._upload_checkpoint,
-        )
+        root, keep = self.run.path / CHECKPOINTS, self.settings.keep_checkpoints
+        names = {"run_id": self.run.name, "config_hash": self._hash}
+        writing = checkpoint_writer(root, **names, keep=keep, on_written=self._upload_checkpoint)
         with frozen_heap(), writing as write:
             for record in records:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
                 get_profiler().log_memory(GENERATION, counts=True)
-                log.append(record)
+                self.run.append(record)
                 started = time.perf_counter()
                 write(trainer.generation, trainer.state_dict())
                 report(record, time.perf_counter() - started)
@@ -170,7 +165,7 @@ def open_session(
         CheckpointError: no checkpoint can be written.
     """
     is_new, is_reached = settings.resume is None, store is not None and store.check()
-    run, settings = open_run(settings, explicit, store, is_reached=is_reached)
+    run, settings = _open_run(settings, explicit, store, is_reached)
     with contextlib.ExitStack() as stack:
         began = run.settings(type(settings))
         stack.enter_context(resumable(run.path, began, settings, lambda: _saved(run, settings)))
@@ -208,20 +203,10 @@ def _saved(run: RunLog, settings: Any) -> str:
     return f"generation {generation}{'' if last is None else f' of {last}'} is saved"
 
 
-def open_run(
-    settings: Settings,
-    explicit: frozenset[str],
-    store: ObjectStore | None = None,
-    *,
-    is_reached: bool = False,
+def _open_run(
+    settings: Settings, explicit: frozenset[str], store: ObjectStore | None, is_reached: bool
 ) -> tuple[RunLog, Settings]:
-    """Return a new run, or the one to resume, with its effective settings; see `open_session`.
-
-    A resumed run that is not on this disk, or has a later generation in the store, is fetched.
-
-    Args:
-        is_reached: the store answers.
-    """
+    """Return a new run, or the one to resume, with its effective settings; it is fetched where the store has more."""
     if settings.resume is None:
         return RunLog.create(settings.runs_dir, settings.run, to_dict(settings)), settings
     name = name_to_resume(settings.resume, settings.runs_dir, store)

@@ -92,10 +92,8 @@ def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
 def warn_of_few_stocks(config: Config, stocks: int) -> None:
     """Warn where all stocks together, each at its largest position, leave a part of the capital idle."""
     largest = min(100.0, MAX_COEFFICIENT * config.env.stake_percent)
-    if stocks * largest < 100:
-        logger.warning(
-            f"{stocks} stocks x {largest:g}% = at most {stocks * largest:g}% invested: raise --env.stake-percent"
-        )
+    if (most := stocks * largest) < 100:
+        logger.warning(f"{stocks} stocks x {largest:g}% = at most {most:g}% invested: raise --env.stake-percent")
 
 
 def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, bet: str) -> str:
@@ -108,9 +106,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, learning = record["trading"], record["learning"]
     size, starts = replay["size"], replay["training_starts"]
-    buffer = f"{size} / {replay['capacity']}, ready"
-    if size < starts:
-        buffer = f"Buffer not ready: {size} / {starts}"
+    buffer = f"Buffer not ready: {size} / {starts}" if size < starts else f"{size} / {replay['capacity']}, ready"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
     phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))

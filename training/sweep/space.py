@@ -38,11 +38,6 @@ class SweepPlan:
     space: dict[str, dict[str, Any]]
     """By the dotted name of the setting."""
 
-    @property
-    def distributions(self) -> Space:
-        """Return the space as Optuna's distributions. Raises ConfigError where this version cannot use it."""
-        return space_of(self.space)
-
 
 def run_name(number: int, seed: int) -> str:
     """Return the name of a run's folder, by the number of its trial and its seed."""
@@ -89,8 +84,7 @@ def _distribution(name: str, table: Mapping[str, Any]) -> BaseDistribution:
 
     reason: object = "one value"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # such as that about a step that does not divide the range
+        with warnings.catch_warnings(action="error"):  # such as that about a step that does not divide the range
             if "choices" in table:
                 choices = tuple(dict.fromkeys(map(checked, table["choices"])))
                 result: BaseDistribution = CategoricalDistribution(**{**table, "choices": choices})

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,15 +32,6 @@ FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 _ERROR = "error"
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide Optuna's warnings about experimental features."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@quiet()
 def new_study() -> Study:
     """Return a study without trials that prunes by Wilcoxon's signed-rank test of the differences of equal seeds.
 
@@ -52,7 +42,8 @@ def new_study() -> Study:
     except ImportError:
         raise ConfigError("expected Optuna for a sweep, got none; pip install -r requirements-sweep.txt") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruner = optuna.pruners.WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
+    with warnings.catch_warnings(action="ignore"):  # here and below: that a feature is experimental
+        pruner = optuna.pruners.WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
     return optuna.create_study(direction="maximize", pruner=pruner)
 
 
@@ -107,7 +98,7 @@ def play_round(study: Study, space: Space, trials: int, seeds: int, seed: int, t
                 going.pop(run.number, None)
                 asked[run.number].set_user_attr(_ERROR, error)
         if places.stop < seeds:
-            with quiet():
+            with warnings.catch_warnings(action="ignore"):
                 going = {number: trial for number, trial in going.items() if not trial.should_prune()}
     for number, trial in asked.items():
         if number in going:
@@ -116,7 +107,6 @@ def play_round(study: Study, space: Space, trials: int, seeds: int, seed: int, t
             study.tell(trial, state=TrialState.FAIL if _ERROR in trial.user_attrs else TrialState.PRUNED)
 
 
-@quiet()
 def _ask(study: Study, space: Space, seed: int, number: int) -> Trial:
     """Return the next trial, whose settings depend on `seed`, its number and earlier rounds alone.
 
@@ -126,5 +116,6 @@ def _ask(study: Study, space: Space, seed: int, number: int) -> Trial:
     from optuna.samplers import TPESampler
 
     (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
-    study.sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
+    with warnings.catch_warnings(action="ignore"):
+        study.sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
     return study.ask(dict(space))

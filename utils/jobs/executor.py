@@ -16,6 +16,7 @@ from utils.jobs.pool import Executor, Pool
 logger = logging.getLogger(__name__)
 LOGS = "jobs"
 """The folder of the jobs' log files."""
+THREADS = "OMP_NUM_THREADS"
 
 
 class InProcess(Executor):
@@ -31,7 +32,6 @@ class Processes(Pool):
     """Runs jobs in processes of this machine, one thread each."""
 
     def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
-        """Take the number of processes, and the folder for what jobs print."""
         super().__init__(safe_point)
         self._count, self._logs = count, logs
         self._processes: list[BaseProcess] = []
@@ -62,14 +62,11 @@ class Processes(Pool):
             executor.shutdown()
 
     def _start(self) -> ProcessPoolExecutor:
-        executor, threads = (
-            ProcessPoolExecutor(1, get_context("spawn"), begin_worker),
-            os.environ.get("OMP_NUM_THREADS"),
-        )
-        os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it when they are loaded
+        executor, threads = ProcessPoolExecutor(1, get_context("spawn"), begin_worker), os.environ.pop(THREADS, None)
+        os.environ[THREADS] = "1"  # libraries read it when they are loaded
         executor.submit(int)
-        del os.environ["OMP_NUM_THREADS"]
-        os.environ |= {} if threads is None else {"OMP_NUM_THREADS": threads}
+        del os.environ[THREADS]
+        os.environ |= {} if threads is None else {THREADS: threads}
         self._processes += executor._processes.values()
         return executor
 
@@ -105,11 +102,9 @@ def open_executor(
     from utils.memory.guard import MemoryGuard
     from utils.runs.stopping import SafePoint
 
-    with contextlib.ExitStack() as stack:
-        if cluster is not None:
-            stack.enter_context(connect(cluster))
-        safe_point = stack.enter_context(SafePoint(MemoryGuard()))
-        if cluster is None:
-            yield stack.enter_context(Processes(jobs or 1, logs, safe_point))
-        else:
-            yield stack.enter_context(ClusterTasks(files, jobs, logs, safe_point, gpus))
+    connection = contextlib.nullcontext() if cluster is None else connect(cluster)
+    with connection, SafePoint(MemoryGuard()) as safe_point:
+        is_here = cluster is None
+        pool = Processes(jobs or 1, logs, safe_point) if is_here else ClusterTasks(files, jobs, logs, safe_point, gpus)
+        with pool:
+            yield pool

@@ -45,7 +45,6 @@ class ConsoleHandler(logging.Handler):
     """Writes results to standard output; progress, warnings and errors to standard error, where bars are drawn."""
 
     def __init__(self, verbose: bool, results: bool) -> None:
-        """Set the level of messages, and whether there are results among them."""
         super().__init__(logging.DEBUG if verbose else logging.INFO)
         self._has_results, self._is_brief = results, not verbose
 

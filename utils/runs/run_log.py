@@ -69,13 +69,12 @@ class RunLog:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             began_in = Path(values.pop(_BEGAN_IN, "")) if isinstance(values, dict) else Path()
-            began, known = from_dict(values, kind), settings_of(kind)
-            files = [name for name in known if Mark.INPUT in known[name].field.metadata]
-            given = {name: file for name, file in flatten(to_dict(began)).items() if name in files and file}
-            moved = {
-                name: file for name, file in given.items() if not Path(file).exists() and (began_in / file).exists()
-            }
-            return with_settings(began, {name: str(began_in / file) for name, file in moved.items()})
+            began = from_dict(values, kind)
+            given, moved = flatten(to_dict(began)), dict[str, Any]()
+            for name in (name for name, one in settings_of(kind).items() if Mark.INPUT in one.field.metadata):
+                if (file := given[name]) and not Path(file).exists() and (began_in / file).exists():
+                    moved[name] = str(began_in / file)
+            return with_settings(began, moved)
         except (ConfigError, OSError, RecursionError, ValueError) as error:
             raise ConfigError(
                 f"expected settings of this version in {path}, got: {error}; use the version that the run began with, "
@@ -126,9 +125,8 @@ class RunLog:
             file.write(_line(plain))
             file.flush()
             os.fsync(file.fileno())  # as durable as the checkpoint that follows
-        numbers = {
-            name: value for name, value in flatten(plain, separator="/").items() if isinstance(value, int | float)
-        }
+        flat = flatten(plain, separator="/")
+        numbers = {name: value for name, value in flat.items() if isinstance(value, int | float)}
         self._write_events(numbers, record["generation"])
         self.tracker.log(numbers, record["generation"])
 
@@ -191,9 +189,8 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
             )
         write_json(path / file, contents)
     except OSError as error:
-        raise ConfigError(
-            f"expected a folder to write to for --runs-dir, got {str(runs_dir)!r} ({error.strerror})"
-        ) from None
+        got = f"{str(runs_dir)!r} ({error.strerror})"
+        raise ConfigError(f"expected a folder to write to for --runs-dir, got {got}") from None
     return path
 
 
