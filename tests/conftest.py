@@ -20,7 +20,7 @@ import torch
 from hypothesis import settings
 from matplotlib.figure import Figure
 
-from tests.tiny_run import TINY, unjudged
+from tests.tiny_run import keep_in, tiny_in, unjudged
 from utils import pictures
 from utils.memory_profiler import MemoryProfiler, restart_profiler
 from utils.pictures import _figure, _page_figure, new_figure
@@ -74,19 +74,13 @@ def real_charts(blank_pictures: None) -> Iterator[None]:
 @pytest.fixture
 def tiny(tmp_path: Path, small_heap: None) -> Path:
     """A settings file that makes a run take a second."""
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
-    return path
+    return tiny_in(tmp_path)
 
 
 @pytest.fixture
 def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep runs in a folder as in a bucket."""
-    path = tiny.parent / "volume"
-    path.mkdir()
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(path))
-    return path
+    return keep_in(tiny.parent / "volume", monkeypatch)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,5 @@
 """Random markets, orders and rules with everything in them that goes wrong in real prices."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +34,7 @@ class MarketCase:
         """What the oracle makes of it."""
         return simulate(
             to_bars(self.data),
-            to_orders(self.orders),
+            [{stock: (pair[0], pair[1]) for stock, pair in enumerate(row)} for row in self.orders.tolist()],
             start=self.start,
             end=self.end,
             trading_end=self.trading_end,
@@ -143,11 +142,6 @@ def to_volumes(volume: FloatArray | None) -> list[list[float | None]]:
 def _bar(prices: list[float]) -> Bar | None:
     open_, high, low, close = prices
     return None if any(price != price for price in prices) else (open_, high, low, close)
-
-
-def to_orders(orders: FloatArray) -> list[Mapping[int, tuple[float, float]]]:
-    """The order array as `orders[step][stock]`, Python floats."""
-    return [{stock: (pair[0], pair[1]) for stock, pair in enumerate(row)} for row in orders.tolist()]
 
 
 @st.composite

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from main import main
-from tests.tiny_run import TINY, frame, records, run
+from tests.tiny_run import frame, records, run, tiny_in
 from training.erl_trainer import ERLTrainer
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard
@@ -144,8 +144,7 @@ def stopped(how: str, generation: int, patch: pytest.MonkeyPatch) -> int:
 def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny, runs = tmp_path / "tiny.toml", tmp_path / "my runs"
-    tiny.write_text(TINY)
+    tiny, runs = tiny_in(tmp_path), tmp_path / "my runs"
     words = ["--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), "--run", "it's"]
     resumed = ["--resume", "it's", "--runs-dir", str(runs)]
     for how, generation, saved, further in (

@@ -1,7 +1,6 @@
 """Work in several threads comes back in its order, and its errors come back too."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,11 +9,8 @@ from utils.threads import in_order
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
+def two_threads() -> None:
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_results_keep_their_order_though_the_first_is_done_last() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from benchmarks.faults import harness as fault_harness
 from benchmarks.faults.child import unjudged as unjudged
@@ -19,6 +20,21 @@ def run(tiny: Path, *flags: str) -> int:
     return main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--profile", "quick", *flags])
 
 
+def tiny_in(folder: Path) -> Path:
+    """Write the settings file to a folder."""
+    path = folder / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def keep_in(volume: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Keep runs in a folder, which is made, as in a bucket."""
+    volume.mkdir(exist_ok=True)
+    patch.setenv("CLOUD_PROVIDER", "local")
+    patch.setenv("CLOUD_BUCKET", str(volume))
+    return volume
+
+
 def records(tiny: Path, name: str) -> list[dict[str, Any]]:
     """The metrics of a run without what may differ between equal runs."""
     return fault_harness.records(tiny.parent / "runs" / name)
@@ -27,6 +43,13 @@ def records(tiny: Path, name: str) -> list[dict[str, Any]]:
 def parameters(tiny: Path, name: str, generation: int) -> bytes:
     """The tensors of a checkpoint."""
     return fault_harness.tensors(tiny.parent / "runs" / name / "checkpoints" / f"generation-{generation:06d}")
+
+
+def assert_like(tiny: Path, name: str, whole: str, generation: int) -> None:
+    """Both runs have come to this generation alike, but for how many there were to be when a record was written."""
+    found, expected = ([one | {"generations": generation} for one in records(tiny, run)] for run in (name, whole))
+    assert found == expected
+    assert parameters(tiny, name, generation) == parameters(tiny, whole, generation)
 
 
 def frame(days: int, tickers: int) -> pd.DataFrame:

@@ -124,13 +124,12 @@ def test_runs_and_data_lie_on_the_volume_of_a_box_and_nowhere_else(box: Box, is_
 
 TEXT = (SCRIPTS / "Dockerfile").read_text(encoding="utf-8")
 CODE = re.sub(r"(?m)^#.*\n", "", TEXT).replace("\\\n", " ")
-LINES = [line for line in CODE.splitlines() if line.strip()]
-STEPS = [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in LINES]
 IN_SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.sh")}
 
 
 def steps(word: str) -> list[str]:
-    return [rest for name, rest in STEPS if name == word]
+    """What follows the word in all instructions that begin with it."""
+    return re.findall(rf"(?m)^{word}\s+(.*)$", CODE)
 
 
 def test_the_base_is_pinned_and_fits_torch() -> None:

@@ -61,10 +61,7 @@ def served(runs: Path, board: Any = None) -> Iterator[int]:
 )
 def test_control_characters_in_a_path_are_a_bad_request(port: int, path: str) -> None:
     for query, headers in (("", CARRIED), (f"?token={quote(TOKEN)}", {}), ("", {})):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        connection.request("GET", path + query, headers=headers)
-        assert connection.getresponse().status == 400
-        connection.close()
+        assert ask(port, path + query, headers)[0] == 400
 
 
 @pytest.fixture(scope="module")

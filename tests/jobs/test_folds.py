@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.faults.harness import records, tensors
 from main import main
-from tests.tiny_run import TINY, frame, unjudged
+from tests.tiny_run import frame, keep_in, tiny_in, unjudged
 from training.run.study_folder import fetch_fold
 from utils.errors import ConfigError
 from utils.runs import run_lock
@@ -39,12 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a data file, a finished walk-forward test of it and the volume on which that is stored."""
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("folds")
-    (path / "tiny.toml").write_text(TINY)
-    (path / "volume").mkdir()
+    tiny_in(path)
     frame(300, 4).to_parquet(path / "data.parquet")
     with unjudged(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLOUD_PROVIDER", "local")
-        patch.setenv("CLOUD_BUCKET", str(path / "volume"))
+        keep_in(path / "volume", patch)
         assert main(begin(path, "whole")) == 0
     return path
 
@@ -62,8 +60,7 @@ def test_folds_side_by_side_that_are_stopped_go_on_elsewhere(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal once a generation is stored: exit code 143, no process left, and equal results without the disk."""
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path))
+    keep_in(tmp_path, monkeypatch)
     command = [sys.executable, str(ROOT / "main.py"), *begin(folder, "cut", "--jobs", "2")]
     path = folder / "runs" / "cut"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -89,8 +86,7 @@ def test_a_fold_that_another_machine_trained_is_fetched(
     monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
     with pytest.raises(ConfigError, match=r"expected generation 2 of .* a --runs-dir that all machines share"):
         fetch_fold(there, 2)
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(folder / "volume"))
+    keep_in(folder / "volume", monkeypatch)
     with pytest.raises(ConfigError, match="expected generation 3 of "):
         fetch_fold(there, 3)
     fetch_fold(there, 2)

@@ -1,22 +1,27 @@
 """A run that tests of resuming compare with, and one that they continue."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.tiny_run import TINY, run, unjudged
+from tests.tiny_run import keep_in, run, tiny_in, unjudged
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run `cut` of two generations, the volume that it was uploaded to, and a run `whole` of three."""
     folder = tmp_path_factory.mktemp("trained")
-    tiny = folder / "tiny.toml"
-    tiny.write_text(TINY)
-    (folder / "volume").mkdir()
+    tiny = tiny_in(folder)
     with unjudged(), pytest.MonkeyPatch.context() as patch:
         assert run(tiny, "--run", "whole", "--generations", "3") == 0
-        patch.setenv("CLOUD_PROVIDER", "local")
-        patch.setenv("CLOUD_BUCKET", str(folder / "volume"))
+        keep_in(folder / "volume", patch)
         assert run(tiny, "--run", "cut", "--generations", "2") == 0
     return folder
+
+
+@pytest.fixture
+def cut(trained: Path, tmp_path: Path) -> Path:
+    """The settings file of a copy of that folder."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "tiny.toml"

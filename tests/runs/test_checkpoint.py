@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.faults.harness import PROCESSES
 from main import main
-from tests.tiny_run import parameters, records, run, unjudged
+from tests.tiny_run import assert_like, run, unjudged
 from training.run.saved import open_saved_run
 from utils.errors import CheckpointError
 from utils.runs import checkpoint as module
@@ -43,6 +43,12 @@ DTYPES = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32),
     *(torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
 ]
+
+
+def newest(root: Path, run_id: str | None = None) -> int | None:
+    """The generation of the newest checkpoint that can be used."""
+    found = load_latest(root, run_id=run_id)
+    return None if found is None else found.generation
 
 
 def small_state(mark: int = 0) -> dict[str, dict[str, Any]]:
@@ -220,12 +226,9 @@ def test_latest_goes_by_generation_number_and_by_run(tmp_path: Path, caplog: pyt
     (tmp_path / "generation-0000012").mkdir()
     assert list(list_checkpoints(tmp_path)) == [9, 10, 11, 1_000_000]
     shutil.rmtree(tmp_path / "generation-1000000")
-    for run_id, generation in ((None, 11), ("run", 10), ("other", 11)):
-        latest = load_latest(tmp_path, run_id=run_id)
-        assert latest is not None and latest.generation == generation
+    assert [newest(tmp_path, run) for run in (None, "run", "other", "nobody")] == [11, 10, 11, None]
     assert "expected one of run 'run', got run 'other'" in caplog.text
-    assert load_latest(tmp_path, run_id="nobody") is None
-    assert load_latest(tmp_path / "absent") is None
+    assert newest(tmp_path / "absent") is None
     assert list_checkpoints(tmp_path / "absent") == {}
 
 
@@ -247,9 +250,7 @@ def test_the_generation_just_written_outlives_damaged_later_ones(tmp_path: Path)
         damage_file(list_checkpoints(tmp_path)[generation])
     with checkpoint_writer(tmp_path, run_id="run", config_hash="hash", keep=1) as write:
         write(3, small_state(3))
-    assert list(list_checkpoints(tmp_path)) == [3, 5]
-    latest = load_latest(tmp_path)
-    assert latest is not None and latest.generation == 3
+    assert list(list_checkpoints(tmp_path)) == [3, 5] and newest(tmp_path) == 3
 
 
 def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
@@ -264,8 +265,7 @@ def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
     monkeypatch.setattr(module, "save_checkpoint", save_damaged)
     with pytest.raises(CheckpointError), checkpoint_writer(tmp_path, run_id="run", config_hash="hash", keep=1) as write:
         write(2, small_state(2))
-    latest = load_latest(tmp_path)
-    assert latest is not None and latest.generation == 1
+    assert newest(tmp_path) == 1
 
 
 def test_a_full_disk_leaves_the_old_checkpoints_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,31 +365,29 @@ def missing(part: str) -> Callable[[Path], object]:
 
 @pytest.mark.parametrize("craft", [changed("champion", other_shape), changed("replay", nan), missing("random")])
 def test_a_resumed_run_uses_the_generation_before(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
+    cut: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
 ) -> None:
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    tiny, path = tmp_path / "tiny.toml", tmp_path / "runs" / "cut" / "checkpoints" / "generation-000002"
+    path = cut.parent / "runs" / "cut" / "checkpoints" / "generation-000002"
     craft(path)
     reseal(path)
     with unjudged():
-        assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+        assert run(cut, "--resume", "cut", "--generations", "3") == 0
     told, warned = capsys.readouterr()
     assert "generation-000002 is not used: " in warned and "resumed after generation 1" in told
-    assert [record | {"generations": 3} for record in records(tiny, "cut")] == records(tiny, "whole")
-    assert parameters(tiny, "cut", 3) == parameters(tiny, "whole", 3)
+    assert_like(cut, "cut", "whole", 3)
 
 
 @pytest.mark.parametrize("craft", [changed("champion", nan), missing("champion")])
 def test_an_opened_run_uses_the_generation_before(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
+    cut: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
 ) -> None:
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    root = tmp_path / "runs" / "cut" / "checkpoints"
-    craft(root / "generation-000002")
-    reseal(root / "generation-000002")
-    assert open_saved_run(tmp_path / "runs", "cut").generation == 1
-    craft(root / "generation-000001")
-    reseal(root / "generation-000001")
-    assert main(["signals", "--run", "cut", "--runs-dir", str(tmp_path / "runs")]) == 2
+    runs = cut.parent / "runs"
+    second, first = (runs / "cut" / "checkpoints" / f"generation-00000{number}" for number in (2, 1))
+    craft(second)
+    reseal(second)
+    assert open_saved_run(runs, "cut").generation == 1
+    craft(first)
+    reseal(first)
+    assert main(["signals", "--run", "cut", "--runs-dir", str(runs)]) == 2
     shown = capsys.readouterr().err
     assert "expected a complete generation of this version" in shown and "Traceback" not in shown

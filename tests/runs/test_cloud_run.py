@@ -14,7 +14,7 @@ import pytest
 from benchmarks.faults.cloud import hasty
 from benchmarks.faults.proxy import FaultProxy, emulator, running
 from main import main
-from tests.tiny_run import TINY, parameters, records, run, unjudged
+from tests.tiny_run import TINY, assert_like, keep_in, parameters, records, run, unjudged
 from utils.cloud.restore import complete_generations
 from utils.cloud.store import LocalStore
 from utils.errors import DamagedError
@@ -32,12 +32,10 @@ def judge_nothing() -> Iterator[contextlib.ExitStack]:
 
 
 @pytest.fixture
-def cut(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The settings file of a copy of `trained`, to whose volume the environment points."""
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "volume"))
-    return tmp_path / "tiny.toml"
+def cut(cut: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run to whose volume the environment points."""
+    keep_in(cut.parent / "volume", monkeypatch)
+    return cut
 
 
 @pytest.fixture
@@ -55,12 +53,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
 
 def resume(tiny: Path, *flags: str) -> int:
     return main(["--runs-dir", str(tiny.parent / "runs"), "--resume", *flags, "--generations", "3"])
-
-
-def assert_like_whole(tiny: Path) -> None:
-    """Resuming changed how many generations there are to be, nothing else."""
-    assert [record | {"generations": 3} for record in records(tiny, "cut")] == records(tiny, "whole")
-    assert parameters(tiny, "cut", 3) == parameters(tiny, "whole", 3)
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -92,7 +84,7 @@ def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixtu
     assert all(f"Generation {generation} of" in log for generation in (1, 2, 3))
     assert len(list((cut.parent / "runs" / "cut" / "tensorboard").iterdir())) == 2
     shutil.move(cut.parent / "whole", cut.parent / "runs" / "whole")
-    assert_like_whole(cut)
+    assert_like(cut, "cut", "whole", 3)
     assert complete_generations(LocalStore(cut.parent / "volume"), "cut")[-1] == 3
 
 
@@ -128,7 +120,7 @@ def test_a_run_whose_newest_checkpoint_rotted_takes_the_clouds(cut: Path, capsys
     (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text().splitlines(keepends=True)[0])
     assert resume(cut, "cut") == 0
     assert "resumed after generation 2" in capsys.readouterr().out
-    assert_like_whole(cut)
+    assert_like(cut, "cut", "whole", 3)
 
 
 def test_a_stopped_run_is_uploaded_when_it_goes_on(cut: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from main import main
-from tests.tiny_run import TINY, frame, parameters, records, unjudged
+from tests.tiny_run import assert_like, frame, tiny_in, unjudged
 from tests.tiny_run import run as train
 from training.erl_trainer import ERLTrainer
 from training.run.extension import inheritance
@@ -22,11 +22,11 @@ DAYS = 300
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run on 300 days, one that has just begun, the file, and the file with 60 days more."""
     path = tmp_path_factory.mktemp("runs")
-    (path / "tiny.toml").write_text(TINY)
+    tiny = tiny_in(path)
     frame(DAYS + 60, 5).to_parquet(path / "more.parquet")
     frame(DAYS + 60, 5).head(DAYS * 5).to_parquet(path / "data.parquet")
     with unjudged():
-        assert train(path / "tiny.toml", "--run", "one", "--data", str(path / "data.parquet")) == 0
+        assert train(tiny, "--run", "one", "--data", str(path / "data.parquet")) == 0
     (path / "runs" / "begun").mkdir()
     shutil.copy(path / "runs" / "one" / "config.json", path / "runs" / "begun")
     return path
@@ -112,26 +112,19 @@ def test_it_begins_with_the_genes_of_the_other(folder: Path, monkeypatch: pytest
         assert torch.equal(value, networks.tensors[name][population.elites]), name
 
 
-def cut_at_once(run: Path) -> None:
-    """Leave of a run what one has that was stopped in its first generation."""
-    for file in (*run.glob("checkpoints/*/*"), run / "metrics.jsonl", run / "summary.json"):
-        file.unlink()
-    for generation in run.glob("checkpoints/*"):
-        generation.rmdir()
-
-
 def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
     more = ("--data", str(folder / "more.parquet"), "--generations", "1")
     assert extend(folder, "one", "--run", "whole", *more) == 0
     assert extend(folder, "one", "--run", "cut", *more) == 0
-    cut = folder / "runs" / "cut"
-    cut_at_once(cut)
+    cut = folder / "runs" / "cut"  # of which is left what one has that was stopped in its first generation
+    shutil.rmtree(cut / "checkpoints")
+    for name in ("metrics.jsonl", "summary.json"):
+        (cut / name).unlink()
     (folder / "runs" / "one" / "checkpoints").rename(folder / "gone")
     with unjudged():
         assert main(["--runs-dir", str(folder / "runs"), "--resume", "cut"]) == 0
     (folder / "gone").rename(folder / "runs" / "one" / "checkpoints")
-    assert records(folder / "tiny.toml", "cut") == records(folder / "tiny.toml", "whole")
-    assert parameters(folder / "tiny.toml", "cut", 1) == parameters(folder / "tiny.toml", "whole", 1)
+    assert_like(folder / "tiny.toml", "cut", "whole", 1)
 
 
 @pytest.mark.parametrize(

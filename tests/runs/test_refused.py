@@ -23,12 +23,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
-    """The only line of an error."""
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 @pytest.mark.parametrize(
     ("program", "absent"),
     [(["-S", str(ROOT / "main.py"), "--help"], "pydantic"), (["-c", WITHOUT_TORCH, "report"], "torch")],
@@ -41,6 +35,12 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_
     assert done.returncode == 2 and line.startswith(f"ERROR expected {absent} to be installed for {sys.executable}")
     command = line.partition("install all by: ")[2]
     assert f"\n{command} && .venv/bin/python main.py\n" in (ROOT / "README.md").read_text()
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line of an error."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
 BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")

@@ -20,7 +20,7 @@ from main import main
 from models.evolution import TARGET
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
-from tests.tiny_run import TINY, frame, parameters, records
+from tests.tiny_run import assert_like, frame, tiny_in
 from tests.tiny_run import run as train
 from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.market import read_market_record
@@ -162,12 +162,12 @@ def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixtur
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a data file and a finished run on it."""
     path = tmp_path_factory.mktemp("runs")
-    (path / "tiny.toml").write_text(TINY)
+    tiny = tiny_in(path)
     frame(303, 6).to_parquet(path / "all.parquet")
     frame(303, 6).head(300 * 6).to_parquet(path / "data.parquet")
     (path / "listed.txt").write_text("T1\nT3\nT4\nT5\n")
     flags = ("--data", str(path / "data.parquet"), "--investable", str(path / "listed.txt"))
-    assert train(path / "tiny.toml", "--run", "one", *flags) == 0
+    assert train(tiny, "--run", "one", *flags) == 0
     return path
 
 
@@ -204,8 +204,7 @@ def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path)
     assert "--resume one" in refusal(tmp_path / "runs", "one")
     shutil.rmtree(tmp_path / "runs" / "one" / "checkpoints")
     assert "a complete generation" in refusal(tmp_path / "runs", "one")
-    (tmp_path / "tiny.toml").write_text(TINY)
-    assert train(tmp_path / "tiny.toml", "--run", "built-in", "--generations", "1") == 0
+    assert train(tiny_in(tmp_path), "--run", "built-in", "--generations", "1") == 0
     assert open_saved_run(tmp_path / "runs", "built-in").planted_scores is not None
     assert "built-in market" in refusal(tmp_path / "runs", "built-in", data=folder / "data.parquet")
 
@@ -227,8 +226,7 @@ def test_a_flipped_bit_of_a_market_is_refused_or_changes_nothing(
 
 
 def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny, data = tmp_path / "tiny.toml", tmp_path / "data.parquet"
-    tiny.write_text(TINY)
+    tiny, data = tiny_in(tmp_path), tmp_path / "data.parquet"
     shutil.copy(folder / "data.parquet", data)
     flags = ("--data", str(data), "--generations")
     assert train(tiny, "--run", "whole", *flags, "2") == 0
@@ -243,5 +241,4 @@ def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, caps
     assert len(shown) == 1 and "expected the prices up to" in shown[0]
     shutil.copy(folder / "all.parquet", data)
     assert main(resume) == 0
-    ends = [(records(tiny, name)[-1], parameters(tiny, name, 2)) for name in ("parts", "whole")]
-    assert ends[0] == ends[1]
+    assert_like(tiny, "parts", "whole", 2)

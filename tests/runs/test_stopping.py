@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from main import main
-from tests.tiny_run import frame, parameters, records, run
+from tests.tiny_run import assert_like, frame, run
 from training.erl_trainer import ERLTrainer
 from utils.runs.checkpoint import checkpoint_writer, list_checkpoints, load_checkpoint
 
@@ -139,31 +139,22 @@ def interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def cut_in_its_first_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch, method: str = "evolve_population") -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(ERLTrainer, method, interrupt)
-        assert run(tiny, "--run", "cut", "--seed", "7", "--generations", "1") == INTERRUPTED
-    assert not (tiny.parent / "runs" / "cut" / "checkpoints").exists()
-
-
-def assert_like_whole(tiny: Path) -> None:
-    assert run(tiny, "--run", "whole", "--seed", "7", "--generations", "1") == 0
-    assert records(tiny, "cut") == records(tiny, "whole")
-    assert parameters(tiny, "cut", 1) == parameters(tiny, "whole", 1)
-
-
 def test_it_begins_anew_from_its_own_settings(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tiny, "--run", "earlier", "--generations", "1") == 0
-    cut_in_its_first_generation(tiny, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, "evolve_population", interrupt)
+        assert run(tiny, "--run", "cut", "--seed", "7", "--generations", "1") == INTERRUPTED
+    assert not (tiny.parent / "runs" / "cut" / "checkpoints").exists()
     assert run(tiny, "--run", "cut") == 2
     assert "continue it with --resume cut" in capsys.readouterr().err
     assert run(tiny, "--resume", "cut", "--seed", "8") == 2
     (tiny.parent / "runs" / "cut" / "metrics.jsonl").write_text('{"generation": 1}\n{"gener')
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume"]) == 0
     assert "it begins anew" in capsys.readouterr().out
-    assert_like_whole(tiny)
+    assert run(tiny, "--run", "whole", "--seed", "7", "--generations", "1") == 0
+    assert_like(tiny, "cut", "whole", 1)
 
 
 def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

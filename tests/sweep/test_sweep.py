@@ -20,7 +20,7 @@ import training.commands.sweep as command
 from main import main
 from tests.sweep import fast_sweep
 from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
-from tests.tiny_run import TINY
+from tests.tiny_run import keep_in, tiny_in
 from training.commands.train import train_of_study
 from utils.config.settings import from_dict, read_toml, settings_hash
 from utils.config.trader import Config
@@ -55,8 +55,7 @@ def found(folder: Path, name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished sweep of a formula."""
-    path = tmp_path_factory.mktemp("sweep")
-    (path / "tiny.toml").write_text(TINY)
+    path = tiny_in(tmp_path_factory.mktemp("sweep")).parent
     (path / "space.toml").write_text(SPACE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "train_of_study", fast_sweep.learn)
@@ -187,14 +186,11 @@ def test_without_optuna_it_says_how_to_install_it(
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a real sweep of two trials on one seed, kept in the cloud, for whose tests that stays set."""
-    path = tmp_path_factory.mktemp("real")
-    (path / "tiny.toml").write_text(TINY)
+    path = tiny_in(tmp_path_factory.mktemp("real")).parent
     (path / "space.toml").write_text(SPACE)
-    (path / "volume").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "train_of_study", train_of_study)
-        patch.setenv("CLOUD_PROVIDER", "local")
-        patch.setenv("CLOUD_BUCKET", str(path / "volume"))
+        keep_in(path / "volume", patch)
         assert main(words(path, "real", "--trials", "2", "--seeds", "1")) == 0
         yield path
 
