@@ -29,7 +29,8 @@ class Progress:
         self._begun = self._updated = REPORTER.clock()
         shown: dict[str, Any] = {"desc": self.label, "unit": self.unit, "total": self.total, "initial": self.done}
         self.bar = tqdm(**shown, leave=False, disable=None, delay=DELAY_SECONDS)
-        REPORTER.begin(self)
+        if self.bar.disable:  # no terminal
+            REPORTER.begin(self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +71,7 @@ class Reporter:
     def __init__(self, clock: Callable[[], float] = time.monotonic, poll_seconds: float = 1.0) -> None:
         self.clock, self._poll_seconds = clock, poll_seconds
         self._open: list[Progress] = []
-        """The work under way, each part of the one before."""
+        """The work under way that has no bar, each part of the one before."""
         self._last = clock()
         self._thread: threading.Thread | None = None
 
@@ -91,11 +92,10 @@ class Reporter:
         self._last = self.clock()
 
     def check(self) -> None:
-        """Log the work under way that has no bar, if it is time to."""
-        silent = [one for one in self._open if one.bar.disable]
-        if silent and self.clock() - self._last >= LINE_SECONDS:
+        """Log the work under way, if it is time to."""
+        if self._open and self.clock() - self._last >= LINE_SECONDS:
             self.quiet()
-            logger.info("%s", "; ".join(map(str, silent)))
+            logger.info("%s", "; ".join(map(str, self._open)))
 
     def _watch(self) -> None:
         while True:

@@ -76,8 +76,7 @@ class Session(Generic[Settings]):
         A run stopped in its first generation starts again. Raises ConfigError where no generation is usable.
         """
         is_resumed = self.settings.resume is not None
-        has_generation = is_resumed and not self.run.is_stopped_at_first()
-        if has_generation:
+        if has_generation := is_resumed and not self.run.is_stopped_at_first():
             began = trainer.state_dict()
 
             def take_over(checkpoint: Checkpoint) -> int:

@@ -113,8 +113,7 @@ class ClusterTasks(Pool):
         return max(1, room if self._most is None else min(room, self._most))
 
     def submit(self, name: str, pickled: bytes) -> Future[bytes]:
-        call: Future[bytes] = self._task.remote(*self._place, name, pickled).future()
-        return call
+        return self._task.remote(*self._place, name, pickled).future()  # type: ignore[no-any-return]
 
     def is_lost(self, error: Exception) -> bool:
         if isinstance(cause := getattr(error, "cause", None), ConfigError):

@@ -74,10 +74,9 @@ def require_free(folder: Path) -> None:
 
 
 def _owner(path: Path) -> dict[str, Any]:
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError):
         return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
+    return {}
 
 
 def _is_held_elsewhere(path: Path) -> bool:
