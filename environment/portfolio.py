@@ -55,7 +55,7 @@ class Portfolio:
     spend its cash. Sales are never cut: no position outlives its rules.
 
     With daily exits a position whose action has a coefficient below 1 is sold at the next fill, also in settlement; the
-    proceeds can be spent by the decision at the close of the day of the sale. Without a bar the sale lapses.
+    proceeds can be spent by the next decision. Without a bar the sale lapses.
 
     A delisting loss applies to positions closed because their stock had no bar for `max_days_without_bar` sessions. One
     that the end of the episode closes earlier is sold at its last price: most short gaps are halts.

@@ -2,12 +2,13 @@
 
 The critic learns by temporal differences what a position gains until it is sold, and how long it ties up capital:
 
-    gain(x) = r + gain(x') if the actor keeps the position, else r - cost of the sale
-    time(x) = sessions + time(x') if it keeps the position
+    gain(x) = r + gamma * (gain(x') if the actor keeps the position, else -cost of the sale)
+    time(x) = sessions + gamma * (time(x') if it keeps the position, else 0)
 
 `x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs gain - price of capital x time:
 it chooses a stock of the day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with
-an entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"); at the optimum its score of a stock is the critic's value.
+an entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action
+settings"); at the optimum its score of a stock is the critic's value.
 
 Unlike in the paper the critic has no action among its inputs: it values a position, and the actor climbs the expected
 value of its choices. Prices do not react, so that the rewards of all stocks of a replayed day are looked up, see
@@ -28,8 +29,10 @@ from models.policy import score_of
 from models.replay_buffer import Batch
 
 LOSSES = ("gain", "time", "actor")
-_LEVEL, _TIME = 0.1, 0.2
-"""Weights of the squared mean temporal difference of a day, whose noise is common to all stocks, and of times."""
+_DAY_MEAN_WEIGHT = 0.1
+"""Of the squared mean temporal difference of a day, whose noise is common to all stocks."""
+_TIME_WEIGHT = 0.2
+"""Of the squared temporal differences of times."""
 _TEMPERATURE = 0.3
 """Of the actor's relaxed choices, in deviations of the critic's values."""
 
@@ -37,7 +40,7 @@ _TEMPERATURE = 0.3
 def update(
     networks: Networks,
     rate: Tensor,
-    place: Tensor,
+    target_index: Tensor,
     batch: Batch,
     accumulate: int,
     *,
@@ -49,7 +52,7 @@ def update(
 
     Args:
         rate: (A,) price of capital where all is invested, percent a session.
-        place: (A,) places of the agents' sale targets; a batch has the rewards at each, or one at all.
+        target_index: (A,) of the agents' sale targets; a batch has the rewards at each, or one at all.
         cost: of a purchase or a sale, percent of its value.
 
     Returns:
@@ -58,58 +61,62 @@ def update(
     """
     totals = torch.zeros(len(LOSSES), len(rate), device=batch.x.device)
     for part, share in batch.split(accumulate):
-        totals += share * add_gradients(networks, rate, place, part, share, cost=cost, gamma=gamma)
+        totals += share * add_gradients(networks, rate, target_index, part, share, cost=cost, gamma=gamma)
     step(networks, tau)
     return dict(zip(LOSSES, totals, strict=True))
 
 
 def add_gradients(
-    networks: Networks, rate: Tensor, place: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
+    networks: Networks, rate: Tensor, target_index: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
 ) -> Tensor:
     """Add a share of the gradients of a batch to those that wait for a step; return the (losses, A) losses."""
     x, shape, price = batch.x.flatten(1, 2), batch.x.shape[1:3], _price(rate, batch.invested)
     unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
 
     # Compute targets: the reward, and what the target networks tell of what follows.
-    target = targets(networks, rate, place, batch, cost, gamma)
+    target = targets(networks, rate, target_index, batch, cost, gamma)
 
     # Gradients of the critic: squared temporal differences, those of a day's mean and of times with less weight.
-    hidden, outputs = networks.online.judge(x)
+    hidden, outputs = networks.online.critic_outputs(x)
     gain, time = outputs.unflatten(2, shape).unbind(-1)  # (A, folds, D, S) each
-    error, late = (gain - target.gain) / unit, (time - target.time) / sessions
-    level = error.mean(-1, keepdim=True)
-    loss = (error - level).square().mean((2, 3)) + _LEVEL * level.square().mean((2, 3))
-    loss = loss + _TIME * late.square().mean((2, 3))
+    gain_error, time_error = (gain - target.gain) / unit, (time - target.time) / sessions
+    day_mean = gain_error.mean(-1, keepdim=True)
+    loss = (gain_error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
+    loss = loss + _TIME_WEIGHT * time_error.square().mean((2, 3))
     (share * loss.sum()).backward()
 
     # Gradients of the actor: its choices climb the critic's value, whose hidden units it reads and does not train.
     value = score_of(gain, time, price).detach()
-    scores = networks.online.act(x, hidden.detach()).unflatten(2, shape)
+    scores = networks.online.actor_outputs(x, hidden.detach()).unflatten(2, shape)
     actor = actor_loss(score_of(scores[..., 0], scores[..., 1], price), value, cost)
     (share * actor.sum()).backward(inputs=[networks.online.actor])
 
-    losses = (error * unit).square().mean((1, 2, 3)), (late * sessions).square().mean((1, 2, 3)), actor.mean(1)
+    losses = (
+        (gain_error * unit).square().mean((1, 2, 3)),
+        (time_error * sessions).square().mean((1, 2, 3)),
+        actor.mean(1),
+    )
     return torch.stack(losses).detach()
 
 
-def step(networks: Networks, tau: float, share: float = 1.0) -> None:
-    """Take a step along a share of the gradients that wait, and move the targets."""
+def step(networks: Networks, tau: float, scale: float = 1.0) -> None:
+    """Take a step along the gradients that wait, times a number, and move the targets."""
     networks.mask_gradients()
     online, target = networks.online, networks.targets
     for optimizer, moved, by in (
         (networks.critic_optimizer, target.critic.flat, online.critic.flat),
         (networks.actor_optimizer, target.actor, online.actor),
     ):
-        # Update critic, then actor: both gradients were taken on the critic before its step.
-        if share != 1.0 and optimizer.parameter.grad is not None:
-            optimizer.parameter.grad.mul_(share)
+        # Update critic and actor, whose gradients are there already.
+        if scale != 1.0 and optimizer.parameter.grad is not None:
+            optimizer.parameter.grad.mul_(scale)
         optimizer.step()
         # Move targets.
-        soft_update(moved, by, optimizer.averaging(tau))
+        soft_update(moved, by, optimizer.target_rate(tau))
 
 
 class Values(NamedTuple):
-    """Action values: the result of a position in each stock until it is sold, (A, folds, D, S) each."""
+    """Values of a position in each stock until it is sold, (A, folds, D, S) each."""
 
     gain: Tensor
     """Percent of its value."""
@@ -118,19 +125,19 @@ class Values(NamedTuple):
 
 
 @torch.no_grad()
-def targets(networks: Networks, rate: Tensor, place: Tensor, batch: Batch, cost: float, gamma: float) -> Values:
+def targets(networks: Networks, rate: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float) -> Values:
     """Return the targets of temporal differences: the reward, and what the target networks make of what follows, by
     their own choices at the price of capital in the replayed accounts."""
     x, shape = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
-    hidden, outputs = networks.targets.judge(x)
+    hidden, outputs = networks.targets.critic_outputs(x)
     gain, time = outputs.unflatten(2, shape).unbind(-1)
-    scores = networks.targets.act(x, hidden).unflatten(2, shape)
+    scores = networks.targets.actor_outputs(x, hidden).unflatten(2, shape)
     score = score_of(scores[..., 0], scores[..., 1], _price(rate, batch.next_invested))
     follows = ~batch.terminated
     is_kept = (score >= -cost) & follows
     later = torch.where(is_kept, gain, -cost * follows)
-    reward = batch.reward.movedim(-1, 0)[place.clamp(max=batch.reward.shape[-1] - 1)]
-    return Values(reward + gamma * later, batch.sessions + is_kept * time.clamp(min=0.0))
+    reward = batch.reward.movedim(-1, 0)[target_index.clamp(max=batch.reward.shape[-1] - 1)]
+    return Values(reward + gamma * later, batch.sessions + gamma * is_kept * time.clamp(min=0.0))
 
 
 def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
@@ -143,13 +150,13 @@ def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
     """
     temperature = (_TEMPERATURE * value.flatten(2).std(-1)).clamp(min=1e-3)[..., None, None]
     none = torch.zeros_like(score[..., :1])
-    chances = torch.cat(((score - cost) / temperature, none), dim=-1).log_softmax(-1)
-    gains = torch.cat(((value - cost) / temperature, none), dim=-1)
-    bought = (chances.exp() * (gains - chances)).sum(-1).mean(-1)
-    odds = (score + cost) / temperature
-    kept = torch.sigmoid(odds)
-    entropy = functional.softplus(odds) - odds * kept
-    return -bought - (kept * (value + cost) / temperature + entropy).mean((-2, -1))
+    log_chance = torch.cat(((score - cost) / temperature, none), dim=-1).log_softmax(-1)
+    worth = torch.cat(((value - cost) / temperature, none), dim=-1)
+    buying = (log_chance.exp() * (worth - log_chance)).sum(-1).mean(-1)
+    log_odds = (score + cost) / temperature
+    is_kept = torch.sigmoid(log_odds)
+    entropy = functional.softplus(log_odds) - log_odds * is_kept
+    return -buying - (is_kept * (value + cost) / temperature + entropy).mean((-2, -1))
 
 
 def _price(rate: Tensor, invested: Tensor) -> Tensor:

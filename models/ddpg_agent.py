@@ -30,7 +30,7 @@ from models.policy import Decision, Forecasts, decide, invested_share
 from models.replay_buffer import Batch
 from models.responses import Responses
 from utils.config.settings import from_dict
-from utils.config.trader import EnvironmentConfig
+from utils.config.trader import EnvironmentConfig, LearningConfig
 from utils.errors import ConfigError
 from utils.memory.living import counted
 from utils.spaces import TARGET_PERCENTS, TRADING_LEFT
@@ -48,9 +48,10 @@ def loss_histories() -> dict[str, deque[float]]:
 @counted("agents")
 @dataclass(eq=False)
 class DDPGAgent:
-    """A deep deterministic policy gradient agent, or a committee of such agents, whose actors' outputs are averaged.
+    """A deep deterministic policy gradient agent, or a committee of such agents, whose scores are averaged.
 
-    Actor: scores every stock, held or not, in view of its account, see `models.policy`; target networks are played.
+    Actor: scores every stock, held or not; its outputs depend on the day alone, and the account enters by the price of
+    capital, see `models.policy`. Target networks are played.
     Critic: what a position in a stock gains until it is sold, and the time that it takes. See `models.ddpg`.
     """
 
@@ -139,9 +140,9 @@ class DDPGAgent:
         self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05
     ) -> dict[str, float]:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
-        place = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
+        index = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
         cost = 100 * self.rules.cost_rate
-        taken = ddpg.add_gradients(self.networks, self.rates, place, batch, 1.0, cost=cost, gamma=gamma)
+        taken = ddpg.add_gradients(self.networks, self.rates, index, batch, 1.0, cost=cost, gamma=gamma)
         self.waiting += 1
         if not accumulate:
             ddpg.step(self.networks, tau, 1.0 / self.waiting)
@@ -188,12 +189,12 @@ class DDPGAgent:
         penalty = None if self.risk is None else torch.zeros_like(gain)
         for some in rows.blocks():
             seen = rows.x(some)
-            # Padded: the last bits of a product depend on its rows, whose number would tell of bars on later days.
+            # Padded to a fixed number of rows, on which the last bits of a product depend.
             spare = 0 if rows is x else tradable[some].numel() - len(seen)
             seen_by = self.inputs.for_networks(functional.pad(seen, (0, 0, 0, spare)))
             told = self.mean_outputs(seen_by)[:, : len(seen)]
             scores = rows.spread(told, some, -torch.inf)
-            gain[0, some], time[0, some] = scores[0], scores[1].clamp(min=0.0)
+            gain[0, some], time[0, some] = scores
             if penalty is not None and self.risk is not None:
                 known = order_size.numbers_of_days(rows, some, self.inputs.volatility_scale)
                 penalty[0, some] = rows.spread(order_size.penalties(known, self.risk.float()), some)
@@ -201,12 +202,18 @@ class DDPGAgent:
 
     def mean_outputs(self, seen: Tensor) -> Tensor:
         """Return the gains and times of the played actors of all members and folds in the mean, (2, rows), by what
-        networks see, (rows, inputs)."""
+        networks see, (rows, inputs).
+
+        Times count by the members' prices of capital, so that at the mean price the score is the mean of theirs.
+        """
         members, folds = len(self.rates), self.networks.folds
+        weights = torch.ones(2, members, device=seen.device)
+        weights[1] = torch.where(self.rates.sum() > 0, self.rates / self.rate.clamp(min=1e-12), 1.0)
         total = torch.zeros(2, len(seen), device=seen.device)
         for member in range(members):
             for fold in range(folds):
-                total += self.networks.targets.score(member, fold, seen) / (members * folds)
+                outputs = self.networks.targets.played_outputs(member, fold, seen)
+                total += outputs * weights[:, member, None] / (members * folds)
         return total
 
     def contributions(self, market: Market, asked: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
@@ -258,7 +265,7 @@ class DDPGAgent:
         """Return its state as nested dicts of tensors and JSON values."""
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
         fitted = {name: getattr(self.inputs, name) for name in _ARRAYS}
-        numbers = {**vars(self.evidence), "share": self.share}
+        numbers = {**vars(self.evidence), "share": self.share, "learning_rate": self.networks.learning_rate}
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
             "members": {"rates": self.rates, "targets": self.targets},
@@ -283,10 +290,10 @@ class DDPGAgent:
         if shapes != ((INPUTS - 1,), (INPUTS - 1,)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         numbers = {name: float(value) for name, value in state["numbers"].items()}
-        share = numbers.pop("share")
+        share, learning_rate = numbers.pop("share"), numbers.pop("learning_rate", LearningConfig.learning_rate)
         return cls(
             TradeInputs(**fitted, responses=responses, features=FeatureInputs.from_state(state["features"])),
-            Networks(tensors("networks")),
+            Networks(tensors("networks"), learning_rate),
             tensors("members")["rates"],
             tensors("members")["targets"],
             rules=from_dict(state["rules"], EnvironmentConfig),

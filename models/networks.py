@@ -22,7 +22,7 @@ _ROWS_AT_ONCE = 8192
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _WEIGHT_DECAY = 0.05
 _MAX_NORM = 10.0
-"""Largest norm of the gradient of an agent's network; longer ones are scaled to it."""
+"""Largest norm of the gradient of an agent's networks of all folds; longer ones are scaled to it."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,20 @@ class ActorCritic:
         inputs, hidden, _ = self.critic.sizes
         return split_parts(self.actor, ((hidden, OUTPUTS), (1, OUTPUTS), (inputs, OUTPUTS)))
 
-    def judge(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hidden units of the critics and their gains and times, (A, folds, rows, 2), by (folds, rows,
         inputs)."""
         hidden, outputs = self.critic.layers(x)
         return hidden, outputs * self.scale[:, None, None]
 
-    def act(self, x: Tensor, hidden: Tensor) -> Tensor:
+    def actor_outputs(self, x: Tensor, hidden: Tensor) -> Tensor:
         """Return the actors' gains and times, (A, folds, rows, 2)."""
         weights, bias, linear = self.actor_parts
         return (hidden @ weights + bias + x @ linear) * self.scale[:, None, None]
 
     @torch.no_grad()
-    def score(self, agent: int, fold: int, x: Tensor) -> Tensor:
-        """Return the gains and times of an agent's actor of a fold, (2, rows), by (rows, inputs).
+    def played_outputs(self, agent: int, fold: int, x: Tensor) -> Tensor:
+        """Return the gains, and the times, at least 0, of one agent's actor of one fold, (2, rows), by (rows, inputs).
 
         It is independent of the other agents, bit for bit: products have the same shapes however large the stack is.
         """
@@ -121,6 +121,7 @@ class ActorCritic:
             hidden = functional.silu(torch.addmm(b1, rows, w1), inplace=True)
             hidden = functional.silu(torch.addmm(b2, hidden, w2), inplace=True)
             out.copy_((torch.addmm(bias, hidden, weights).addmm_(rows, linear) * self.scale[agent]).T)
+        outputs[1].clamp_(min=0.0)
         return outputs
 
 
@@ -171,7 +172,7 @@ class AdamW:
         part.mul_(_by_agent(1 - rate * _WEIGHT_DECAY, part)).addcdiv_(step, spread, value=-1)
         gradient.zero_()
 
-    def averaging(self, tau: float) -> Tensor:
+    def target_rate(self, tau: float) -> Tensor:
         """Return the (A,) step of target networks: `tau`, or 1 / steps while that is larger."""
         return (1.0 / self.steps.clamp(min=1)).clamp(min=tau)
 

@@ -90,8 +90,9 @@ class Decision:
 
 
 def score_of(gain: Tensor, time: Tensor, price: Tensor) -> Tensor:
-    """Return the value of positions: what they gain, less the price of the capital that they take for a time."""
-    return gain - price * time
+    """Return the value of positions: what they gain, less the price of the capital that they take for a time, at least
+    none."""
+    return gain - price * time.clamp(min=0.0)
 
 
 def invested_share(cash: Tensor, left: Tensor) -> Tensor:

@@ -114,7 +114,8 @@ class Population:
 
     @property
     def rates(self) -> Tensor:
-        """(P,) float32 price of capital where all is invested: a gene times what the replayed accounts earn a day."""
+        """(P,) float32 price of capital where all is invested: 2 to the power of a gene, times what the replayed
+        accounts earn a day."""
         return (2.0 ** self.genes[:, RATE]).float().to(self.device) * self.reward_rate
 
     @property
@@ -123,14 +124,14 @@ class Population:
         return self.feature_groups[:, self.inputs.group_of_input]
 
     @property
-    def target_places(self) -> Tensor:
-        """(P,) places of the agents' sale targets among `TARGET_PERCENTS`."""
+    def target_indices(self) -> Tensor:
+        """(P,) indices of the agents' sale targets among `TARGET_PERCENTS`."""
         return self.genes[:, TARGET].long().to(self.device)
 
     @property
     def target_percents(self) -> Tensor:
         """(P,) float32 sale targets, in percent."""
-        return torch.tensor(TARGET_PERCENTS, device=self.device)[self.target_places]
+        return torch.tensor(TARGET_PERCENTS, device=self.device)[self.target_indices]
 
     @property
     def trials(self) -> int:
@@ -144,17 +145,17 @@ class Population:
 
     def start_from(self, weights: Tensor) -> None:
         """Begin with the closed form: (folds, inputs + 1, targets, 2), see `TrainingDays.closed_form`."""
-        places = self.target_places.clamp(max=weights.shape[2] - 1)
-        self.networks.start_from(weights.to(self.device).movedim(2, 0)[places])
+        indices = self.target_indices.clamp(max=weights.shape[2] - 1)
+        self.networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
 
     def closed_form(self, weights: Tensor, rows: Sequence[int]) -> DDPGAgent:
         """Return some agents as one with their genes, but with networks that only hold the closed form."""
         networks = self.networks.rows(torch.tensor(list(rows), device=self.device))
         tensors = networks.tensors.items()
         blank = {name: value if name in NOT_LEARNED else torch.zeros_like(value) for name, value in tensors}
-        places = self.target_places[list(rows)].clamp(max=weights.shape[2] - 1)
+        indices = self.target_indices[list(rows)].clamp(max=weights.shape[2] - 1)
         networks = Networks(blank, networks.learning_rate)
-        networks.start_from(weights.to(self.device).movedim(2, 0)[places])
+        networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
         return self._agent(networks, rows)
 
     def evaluated(self, fitness: Tensor) -> None:

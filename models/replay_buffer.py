@@ -48,10 +48,11 @@ class Batch:
     sessions: Tensor
     """(folds, D, S) between them."""
     terminated: Tensor
-    """(folds, D, S) bool: the position has been closed by then."""
+    """(folds, D, S) bool: the position has been closed by then, or what follows is not known."""
     invested: Tensor
     """(folds, D) share of the capital that the replayed account has invested; 0 once nothing may be bought any more."""
     next_invested: Tensor
+    """(folds, D) a session later, also where the stock's next decision is later."""
 
     def split(self, count: int) -> Iterator[tuple[Batch, float]]:
         """Split it into at most `count` micro-batches, to accumulate gradients over; with each one's share of it."""

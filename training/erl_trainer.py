@@ -80,7 +80,7 @@ class ERLTrainer:
             unit=days.transitions.unit,
             risk=risk,
         )
-        self._start = days.closed_form() if learning.warm_start else None
+        self._start = days.closed_form(learning.gamma) if learning.warm_start else None
         if self._start is not None:
             self.population.start_from(self._start)
         self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
@@ -169,10 +169,10 @@ class ERLTrainer:
         days = max(1, round(learning.batch_size * learning.gradient_accumulation / stocks))
         replayed = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
         rows, losses = transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
-        rate, place = population.rates, population.target_places
+        rate, indices = population.rates, population.target_indices
         for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
-            taken = self.updating.take(population, rate, place, rows[now], replayed[now])
+            taken = self.updating.take(population, rate, indices, rows[now], replayed[now])
             losses.append(torch.stack([taken[name] for name in LOSSES]))
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
@@ -192,7 +192,7 @@ class ERLTrainer:
         targets = population.networks.targets
         forecasts = [self.days.forecasts(targets, [agent]) for agent in population.elites]
         members = Forecasts(*(torch.cat([getattr(part, name) for part in forecasts]) for name in ("gain", "time")))
-        price = 0.5 * float(champion.rate)  # half of the capital invested
+        price = 0.5 * champion.rates  # half of the capital invested
         evidence = self.days.evidence(members, price, population.trials, len(population))
         champion.evidence = evidence
         shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}

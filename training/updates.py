@@ -21,15 +21,17 @@ class Updates:
         self.stocks, self.replay, self.accumulate, self.gamma, self.tau = stocks, replay, accumulate, gamma, tau
         self.graph = CudaGraph("updates")
 
-    def take(self, population: Population, rate: Tensor, place: Tensor, rows: Tensor, replayed: Tensor) -> Tensors:
+    def take(
+        self, population: Population, rate: Tensor, target_index: Tensor, rows: Tensor, replayed: Tensor
+    ) -> Tensors:
         """Take an update of all agents; return the (P,) losses by name, which the next one overwrites.
 
         Args:
-            rate, place: (P,) prices of capital and places of the sale targets.
+            rate, target_index: (P,) prices of capital and indices of the sale targets.
             rows: (folds, D, S) of the stocks.
             replayed: (folds, D) rows of the replay buffer, of the same days.
         """
-        inputs = {"rows": rows, "replayed": replayed, "rate": rate, "place": place}
+        inputs = {"rows": rows, "replayed": replayed, "rate": rate, "target_index": target_index}
         return self.graph.run(partial(self._update, population), inputs, population.networks)
 
     def _update(self, population: Population, inputs: Tensors) -> Tensors:
@@ -37,7 +39,7 @@ class Updates:
         return ddpg.update(
             population.networks,
             inputs["rate"],
-            inputs["place"],
+            inputs["target_index"],
             batch,
             self.accumulate,
             cost=self.stocks.cost,

@@ -32,7 +32,8 @@ def plain(
 
     first = following(day)
     if first is None or first - day > lost:
-        return (100 * (left - 1) - cost, day, True) if day + lost <= last else None
+        reward = 0.0 if rules.fill == "next_open" else 100 * (left - 1) - cost  # an order for the next open lapses
+        return (reward, day, True) if day + lost <= last else None
     if rules.fill == "same_close":
         return 100 * (bars[first][1] / bars[day][1] - 1), first, False
     second = following(first)

@@ -10,7 +10,7 @@ from models.policy import score_of
 from tests.tiny import random_batch, seeded, shake
 
 AGENTS, FOLDS, COST = 3, 2, 0.1
-RATE, PLACE = torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
+RATE, TARGET = torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
 
 
 def networks_of(seed: int = 0, agents: int = AGENTS) -> Networks:
@@ -20,27 +20,27 @@ def networks_of(seed: int = 0, agents: int = AGENTS) -> Networks:
 
 def updated(networks: Networks, accumulate: int = 1) -> dict[str, torch.Tensor]:
     batch = random_batch(FOLDS, targets=2, seed=5)
-    return ddpg.update(networks, RATE, PLACE, batch, accumulate, cost=COST, gamma=0.9, tau=0.5)
+    return ddpg.update(networks, RATE, TARGET, batch, accumulate, cost=COST, gamma=0.9, tau=0.5)
 
 
 def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account() -> None:
     """Stock by stock in plain numbers: what the actor keeps goes on, what it sells costs, what is closed has ended."""
     networks, batch = networks_of(), random_batch(FOLDS, targets=2, seed=5)
-    gain, time = ddpg.targets(networks, RATE, PLACE, batch, COST, gamma=0.9)
+    gain, time = ddpg.targets(networks, RATE, TARGET, batch, COST, gamma=0.9)
     kept = 0
     for agent in range(AGENTS):
         for fold, day, stock in torch.ones(gain.shape[1:]).nonzero().tolist():
             place = fold, day, stock
             x = batch.next_x[place][None].expand(FOLDS, 1, -1)
-            hidden, outputs = networks.targets.judge(x)
-            own, score = outputs[agent, fold, 0], networks.targets.act(x, hidden)[agent, fold, 0]
+            hidden, outputs = networks.targets.critic_outputs(x)
+            own, score = outputs[agent, fold, 0], networks.targets.actor_outputs(x, hidden)[agent, fold, 0]
             price = float(RATE[agent]) * float(batch.next_invested[fold, day])
-            expected = [float(batch.reward[place][PLACE[agent]]), float(batch.sessions[place])]
+            expected = [float(batch.reward[place][TARGET[agent]]), float(batch.sessions[place])]
             if not batch.terminated[place]:
-                keeps = float(score[0]) - price * float(score[1]) >= -COST
+                keeps = float(score[0]) - price * max(0.0, float(score[1])) >= -COST
                 kept += keeps
                 expected[0] += 0.9 * (float(own[0]) if keeps else -COST)
-                expected[1] += max(0.0, float(own[1])) if keeps else 0.0
+                expected[1] += 0.9 * max(0.0, float(own[1])) if keeps else 0.0
             found = [float(part[agent, fold, day, stock]) for part in (gain, time)]
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert 5 < kept < gain.numel() - 5
@@ -52,7 +52,7 @@ def test_the_actors_loss_does_not_reach_the_critic() -> None:
     moved = networks_of()
     moved.tensors["actor"].data.mul_(-3.0)
     for one in (networks, moved):
-        ddpg.update(one, RATE, PLACE, batch, 2, cost=COST, gamma=0.9, tau=0.5)
+        ddpg.update(one, RATE, TARGET, batch, 2, cost=COST, gamma=0.9, tau=0.5)
     assert torch.equal(moved.tensors["critic_first"], networks.tensors["critic_first"])
     assert not torch.equal(moved.tensors["actor_first"], networks.tensors["actor_first"])
     assert bool(networks.tensors["actor_first"].any(-1).all())
@@ -65,11 +65,11 @@ def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
     critic = networks.tensors["critic"].detach().clone()
     for step in range(500):
         batch = random_batch(FOLDS, days=8, stocks=6, targets=2, seed=step)
-        ddpg.update(networks, torch.tensor([0.1]), PLACE[:1], batch, 1, cost=1.0, gamma=0.9, tau=0.05)
+        ddpg.update(networks, torch.tensor([0.1]), TARGET[:1], batch, 1, cost=1.0, gamma=0.9, tau=0.05)
     assert torch.equal(networks.tensors["critic"], critic)
     x = random_batch(FOLDS, days=50, seed=-1).x.flatten(1, 2)
-    hidden, outputs = networks.online.judge(x)
-    scores = networks.online.act(x, hidden)
+    hidden, outputs = networks.online.critic_outputs(x)
+    scores = networks.online.actor_outputs(x, hidden)
     for price in (0.0, 0.1):
         each = (part.detach().unbind(-1) for part in (scores, outputs))
         found, value = (score_of(gain, time, torch.tensor(price)) for gain, time in each)
@@ -82,7 +82,7 @@ def test_agents_learn_alone_what_they_learn_together() -> None:
     for agent in range(AGENTS):
         alone = networks_of().rows(slice(agent, agent + 1))
         batch = random_batch(FOLDS, targets=2, seed=5)
-        ddpg.update(alone, RATE[[agent]], PLACE[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
+        ddpg.update(alone, RATE[[agent]], TARGET[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
         for name, part in alone.tensors.items():
             torch.testing.assert_close(part[0], together.tensors[name][agent], rtol=1e-3, atol=1e-4, msg=name)
 

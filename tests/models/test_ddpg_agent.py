@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
+from models.policy import score_of
 from tests.small_market import TINY_RULES, environment_of, small_market
 from tests.tiny import acted, tiny_agent, tiny_rules
 from training.rollout import play_agent_on
@@ -76,13 +77,15 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ex
 
 def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
     agent, has_bar = tiny_agent(market, members=2), np.isfinite(market.close)
+    agent.rates[1] *= 4
     found, x = agent.forecasts(market), torch.from_numpy(agent.inputs.of(market))
     seen = agent.inputs.for_networks(x).flatten(0, 1)
-    hidden, _ = agent.networks.targets.judge(seen.expand(2, -1, -1))
-    gain, time = agent.networks.targets.act(seen.expand(2, -1, -1), hidden).mean((0, 1)).detach().unbind(-1)
-    for told, wanted in ((found.gain, gain), (found.time, time.clamp(min=0.0))):
-        own = told[0].numpy()
-        np.testing.assert_allclose(own[has_bar], wanted.view(own.shape).numpy()[has_bar], rtol=1e-3, atol=1e-3)
+    hidden, _ = agent.networks.targets.critic_outputs(seen.expand(2, -1, -1))
+    gain, time = agent.networks.targets.actor_outputs(seen.expand(2, -1, -1), hidden).detach().unbind(-1)
+    for invested in (0.0, 0.4, 1.0):  # the score is the mean of its members', each at its own price of capital
+        told = score_of(found.gain, found.time, agent.rate * invested)[0].numpy()
+        wanted = score_of(gain, time, agent.rates[:, None, None] * invested).mean((0, 1)).view(told.shape).numpy()
+        np.testing.assert_allclose(told[has_bar], wanted[has_bar], rtol=1e-3, atol=1e-3)
     assert bool((found.gain[0].isfinite() == torch.from_numpy(has_bar)).all())
 
 

@@ -85,13 +85,14 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
 def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """And those that an update sees, up to rounding."""
     networks, x = random_networks(agents=7), torch.randn(200, INPUTS, generator=seeded(1))
-    found = networks.targets.score(5, 1, x)
-    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.score(0, 1, x))
-    hidden, _ = networks.targets.judge(x.expand(FOLDS, -1, -1))
-    stacked = networks.targets.act(x.expand(FOLDS, -1, -1), hidden)[5, 1].detach()
+    found = networks.targets.played_outputs(5, 1, x)
+    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.played_outputs(0, 1, x))
+    hidden, _ = networks.targets.critic_outputs(x.expand(FOLDS, -1, -1))
+    stacked = networks.targets.actor_outputs(x.expand(FOLDS, -1, -1), hidden)[5, 1].detach()
+    stacked[:, 1].clamp_(min=0.0)
     torch.testing.assert_close(found, stacked.T, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
-    torch.testing.assert_close(networks.targets.score(5, 1, x), found, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(networks.targets.played_outputs(5, 1, x), found, rtol=1e-5, atol=1e-5)
 
 
 def test_networks_come_back_from_their_tensors() -> None:
@@ -178,7 +179,7 @@ def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: in
         parameter.grad = torch.randn(parameter.shape, generator=generator)
         optimizer.step()
         trail.append(float(parameter.detach()[0, 0, 0]))
-        mean = torch.lerp(mean, torch.tensor(trail[-1]), optimizer.averaging(tau))
+        mean = torch.lerp(mean, torch.tensor(trail[-1]), optimizer.target_rate(tau))
     few = trail[: math.floor(1 / tau)]
     expected = sum(few) / len(few)
     for value in trail[len(few) :]:
@@ -190,8 +191,8 @@ def told(networks: Networks, x: Tensor) -> list[Tensor]:
     """What critics and actors, online and targets, make of (folds, rows, inputs)."""
     found = []
     for own in (networks.online, networks.targets):
-        hidden, outputs = own.judge(x)
-        found += [outputs.detach(), own.act(x, hidden).detach()]
+        hidden, outputs = own.critic_outputs(x)
+        found += [outputs.detach(), own.actor_outputs(x, hidden).detach()]
     return found
 
 
@@ -204,8 +205,8 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
         for _ in range(4):
             for found, expected in zip(told(alone, other), told(alone, x), strict=True):
                 assert torch.equal(found, expected)
-            hidden, outputs = alone.online.judge(x)
-            ((outputs - 1.0).square().mean() + alone.online.act(x, hidden).square().mean()).backward()
+            hidden, outputs = alone.online.critic_outputs(x)
+            ((outputs - 1.0).square().mean() + alone.online.actor_outputs(x, hidden).square().mean()).backward()
             alone.mask_gradients()
             for owner in ("critic", "actor"):
                 getattr(alone, f"{owner}_optimizer").step()

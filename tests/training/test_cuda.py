@@ -90,7 +90,7 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         replayed = torch.stack([rows[torch.randint(len(rows), (4,), generator=seeded(seed))] for rows in known])
         at = trainer.replay.at(replayed)
         rows = days.draw(at.day, seeded(seed))
-        rates, places = population.rates, population.target_places
+        rates, places = population.rates, population.target_indices
         with NoWaiting():
             losses = trainer.updating.take(population, rates, places, rows, replayed)
         parts = Networks(networks.tensors, learning.learning_rate), rates, places, days.batch(rows, at)

@@ -11,7 +11,7 @@ from data.market import Market, with_features
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from tests.tiny import tiny_trainer
+from tests.tiny import tiny_agent, tiny_trainer
 from tests.training.test_stickers import EVOLUTION, LEARNING, RULES
 from training.features.importance import decided, importance
 from training.features.sheet import feature_sheet
@@ -92,7 +92,7 @@ def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
 
     others = tuple(one for one in as_is.features if one is not feature)
     changed = replace(as_is, features=(*others, replace(feature, of=noisy)))  # type: ignore[arg-type]
-    seen = agent(kind)
+    seen = tiny_agent(as_is)
     if name not in {own.name for own in seen.inputs.features.inputs}:
         assert name == "age"  # all stocks of this market are as old
         return

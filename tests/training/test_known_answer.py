@@ -79,7 +79,7 @@ def test_agents_find_the_band_of_an_optimal_trader() -> None:
     networks, drifts = trained(rate, 800), torch.tensor(GRID[:, None]).float()
     found, every = [], torch.ones(len(GRID))
     for agent, price in enumerate(rate):
-        forecasts = Forecasts(*networks.targets.score(agent, 0, drifts)[..., None])
+        forecasts = Forecasts(*networks.targets.played_outputs(agent, 0, drifts)[..., None])
         decision = decide(forecasts, price * every, every, every[:, None] > 0, every, RULES)
         trades = decision.coefficient[:, 0].numpy() > 0, decision.keep[:, 0].numpy()
         found.append((earned(*trades), float(GRID[trades[0]].min()), float(GRID[trades[1]].min())))

@@ -92,24 +92,24 @@ class TrainingDays:
                 x = rows.x(days)
                 seen = self.inputs.for_networks(x)
                 for place, agent in enumerate(agents):
-                    scores = rows.spread(networks.score(agent, fold, seen), days, -torch.inf)
-                    gain[place, days], time[place, days] = scores[0], scores[1].clamp(min=0.0)
+                    scores = rows.spread(networks.played_outputs(agent, fold, seen), days, -torch.inf)
+                    gain[place, days], time[place, days] = scores
                 if penalty is not None and self.risk is not None:
                     known = order_size.numbers_of_days(rows, days, self.inputs.volatility_scale)
                     penalty[:, days] = rows.spread(order_size.penalties(known, self.risk[fold].to(known)), days)
         return Forecasts(gain, time, penalty)
 
-    def closed_form(self) -> Tensor:
+    def closed_form(self, gamma: float = 1.0) -> Tensor:
         """Return the weights that networks start from: (folds, inputs + 1, targets, 2), of a constant and the inputs as
         networks see them, for gain and time, in units.
 
         Linear fitted Q-iteration (Ernst, Geurts and Wehenkel 2005, "Tree-based batch mode reinforcement learning", with
         ridge regression in place of trees) on the transitions outside of each fold.
         """
-        weights = [self._closed_form(self.transitions.allowed[fold]) for fold in range(self.folds)]
+        weights = [self._closed_form(self.transitions.allowed[fold], gamma) for fold in range(self.folds)]
         return torch.stack(weights).float()
 
-    def _closed_form(self, allowed: Tensor) -> Tensor:
+    def _closed_form(self, allowed: Tensor, gamma: float) -> Tensor:
         known, x = self.transitions, self.samples.x
         of_day = allowed[x.days].repeat_interleave(x.counts)
         rows = of_day.nonzero()[:, 0]
@@ -123,8 +123,8 @@ class TrainingDays:
         weights = here.new_zeros(here.shape[1], reward.shape[1], 2)
         for _ in range(_START_STEPS if bool(follows.any()) else 1):
             is_kept = (score_of(gain, time, here.new_tensor(_START_PRICE)) >= -known.cost) & follows
-            total = reward + torch.where(is_kept, gain, -known.cost * follows)
-            capital_time = known.sessions[rows, None] + torch.where(is_kept, time, 0.0)
+            total = reward + gamma * torch.where(is_kept, gain, -known.cost * follows)
+            capital_time = known.sessions[rows, None] + gamma * torch.where(is_kept, time, 0.0)
             weights = torch.stack((solved @ total, solved @ capital_time.expand_as(total)), dim=-1)
             gain, time = there @ weights[..., 0], (there @ weights[..., 1]).clamp(min=0.0)
         return weights / weights.new_tensor([known.unit, TIME_UNIT])
@@ -133,7 +133,7 @@ class TrainingDays:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])
         return torch.cat((torch.ones_like(x[:, :1]), x), dim=1).double()
 
-    def evidence(self, forecasts: Forecasts, price: float, trials: int, among: int = 1) -> Evidence:
+    def evidence(self, forecasts: Forecasts, price: Tensor, trials: int, among: int = 1) -> Evidence:
         """Test the out-of-fold forecasts of a committee, and tell what betting on them is worth.
 
         Selection: the mean over days of the correlation over stocks of its scores with the results of trades of which
@@ -141,13 +141,14 @@ class TrainingDays:
 
         Args:
             forecasts: of its A members; its scores are their means.
-            price: of capital, at which gains and times are one score.
+            price: (A,) of capital, at which gains and times are one score.
             trials: agents among which they were selected so far, for which p-values are adjusted.
             among: agents among which they were selected last. Estimates are reduced by the lead of the best by chance:
                 agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
         days, samples = self.samples.x.days, self.samples
-        scores = score_of(forecasts.gain[:, days], forecasts.time[:, days], torch.tensor(price)).double().cpu().numpy()
+        at_price = score_of(forecasts.gain[:, days], forecasts.time[:, days], price[:, None, None])
+        scores = at_price.double().cpu().numpy()
         score, result = scores.mean(0), samples.results[-1, days].astype(np.float64) / (100 * self.rules.largest_order)
         known = samples.is_known[days] & samples.train_days[days, None] & np.isfinite(score)
         count, score, result = known.sum(axis=1), *(np.where(known, values, np.nan) for values in (score, result))

@@ -29,7 +29,8 @@ class StockTransitions:
     x: InputRows
     inputs: TradeInputs
     reward: Tensor
-    """(rows, targets) float32 percent; the costs of a sale by the rules are taken off, those of decisions are not."""
+    """(rows, targets) float32 percent, net of the cost of a sale where the rules end the position; that of a sale that
+    is decided is charged in `models.ddpg.targets`."""
     following: Tensor
     """(rows,) int32 row of the stock at the next decision."""
     sessions: Tensor
@@ -95,8 +96,9 @@ def _daily(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return reward, next row, sessions and end of positions in (rows,) stocks on days, decided on at each close.
 
-    An order finds the next bar. A position is closed at its last traded price, less a delisting loss, once its stock
-    had no bar for `max_days_without_bar` sessions.
+    A position is bought or kept at the next bar, and closed at its last traded price, less a delisting loss, once its
+    stock had no bar for `max_days_without_bar` sessions. Where no such bar comes an order for the next open lapses, and
+    earns nothing.
     """
     last = x.days.stop - 1
     open_, close = bars.quotes.view(bars.days, bars.stocks, 3)[: last + 1, :, [0, 2]].double().unbind(-1)
@@ -107,18 +109,18 @@ def _daily(
     first = after[day + 1, stock]
     second = after[(first + 1).clamp(max=last + 1), stock]
     fill = first.clamp(max=last)
-    leaves, fails = (is_delisted(sessions - 1, rules) for sessions in (first - day, second - first))
+    has_ended, ends_later = (is_delisted(sessions - 1, rules) for sessions in (first - day, second - first))
     if rules.fill == "next_open":
-        paid = open_[fill, stock]
-        got = torch.where(fails, salvage(close[fill, stock], rules), open_[second.clamp(max=last), stock])
-        is_known = (first <= last) & ((second <= last) | (fails & (first + lost <= last)))
+        got = torch.where(ends_later, salvage(close[fill, stock], rules), open_[second.clamp(max=last), stock])
+        growth = torch.where(has_ended, 1.0, got / open_[fill, stock])
+        is_sold = ends_later & ~has_ended
+        is_known = (first <= last) & ((second <= last) | (ends_later & (first + lost <= last)))
     else:
-        paid, got, fails = close[day, stock], close[fill, stock], torch.zeros_like(fails)
-        is_known = first <= last
-    reward = torch.where(leaves, salvage(1.0, rules), got / paid) * 100 - 100 - cost * (leaves | fails)
-    is_known |= leaves & (day + lost <= last)
-    terminated = leaves | fails | ~is_known
-    reward = torch.where(is_known, reward, 0.0).nan_to_num(0.0).float()
+        growth = torch.where(has_ended, salvage(1.0, rules), close[fill, stock] / close[day, stock])
+        is_sold, is_known = has_ended, first <= last
+    is_known |= has_ended & (day + lost <= last)
+    terminated = has_ended | is_sold | ~is_known
+    reward = torch.where(is_known, 100 * growth - 100 - cost * is_sold, 0.0).nan_to_num(0.0).float()
     row = torch.full((last + 2, bars.stocks), 0, device=day.device)
     row[day, stock] = torch.arange(len(day), device=day.device)
     sessions = (first - day).clamp(max=lost).float() * is_known

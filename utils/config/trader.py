@@ -118,7 +118,8 @@ class EnvironmentConfig:
     inaction_penalty: kinds.NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
-    """Weight of realised losses in the reward; 1: the reward is the profit."""
+    """Weight of realised losses in the reward; 1: the reward is the profit. With daily exits it counts in fitness and
+    in the price of capital: critics do not know what a position was bought for."""
     zero_trades_penalty: kinds.NonNegativeFloat = 1.0
     """Taken from the fitness of an episode without a trade."""
 
@@ -186,8 +187,8 @@ class LearningConfig:
     exploration_noise: kinds.NonNegativeFloat = 0.1
     """Standard deviation of the noise on scores in exploration windows, in those of a session's results."""
     gamma: kinds.Share = 1.0
-    """Discount factor from one decision to the next. 1 is well defined: capital has a price, so that positions end. 0:
-    a position is worth its next session."""
+    """Discount factor from one decision to the next. 1 is well defined as long as capital has a price, so that
+    positions end. 0: a position is worth its next session."""
     risk_aversion: kinds.NonNegativeFloat = 0.0
     """Sizes of orders and fitness weigh profit against half of this times the square of a trade's result, both in
     percent of the initial capital. 0: profit alone."""
