@@ -18,7 +18,7 @@ from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from models.policy import score_of
 from tests.small_market import TINY_RULES, environment_of, small_market
-from tests.tiny import acted, tiny_agent, tiny_rules
+from tests.tiny import acted, random_batch, tiny_agent, tiny_rules
 from training.rollout import play_agent_on
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -127,6 +127,11 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     loaded_actions, loaded_equity = play(loaded, env, market, **window)
     assert all(np.array_equal(one, other) for one, other in zip(loaded_actions, actions, strict=True))
     assert loaded_equity == equity and len(set(equity)) > 5
+    before, batch = agent.clone(), random_batch(2, inputs=agent.inputs.size)
+    assert loaded.update(batch) == agent.update(batch)
+    assert torch.equal(loaded.critic.flat, agent.critic.flat) and not torch.equal(
+        loaded.critic.flat, before.critic.flat
+    )
 
 
 def test_a_file_that_is_no_agent_is_refused_in_one_line(market: Market, tmp_path: Path) -> None:
