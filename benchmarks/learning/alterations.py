@@ -31,16 +31,18 @@ def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     trainer.updating._update = altered  # type: ignore[method-assign, assignment]
 
 
-def _first_step(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
+def _first_step(networks: Any, rate: Tensor, target_index: Tensor, batch: Any, cost: float, gamma: float) -> Any:
     """Return the targets as if nothing followed a session."""
-    return _TARGETS(networks, rate, place, replace(batch, terminated=torch.ones_like(batch.terminated)), cost, gamma)
+    return _TARGETS(
+        networks, rate, target_index, replace(batch, terminated=torch.ones_like(batch.terminated)), cost, gamma
+    )
 
 
 def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Follow each reward by random gains and times, of a session's result and a month, not by the target networks'."""
 
-    def noisy(networks: Any, rate: Tensor, place: Tensor, batch: Any, cost: float, gamma: float) -> Any:
-        first = _first_step(networks, rate, place, batch, cost, gamma)
+    def noisy(networks: Any, rate: Tensor, target_index: Tensor, batch: Any, cost: float, gamma: float) -> Any:
+        first = _first_step(networks, rate, target_index, batch, cost, gamma)
         unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
         noise = torch.randn(first.gain.shape, generator=drawn), torch.rand(first.gain.shape, generator=drawn)
         later = (noise[0] * unit).clamp(min=-cost) * ~batch.terminated
@@ -68,6 +70,23 @@ def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) ->
         step()
 
     optimizer.step = stray  # type: ignore[method-assign]
+
+
+def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let actors be copies of their critics' last layer, so that what is bought, kept and sold is the critic's."""
+    networks = trainer.population.networks
+    optimizer = networks.actor_optimizer
+
+    @torch.no_grad()
+    def copy() -> None:
+        gradient = optimizer.parameter.grad
+        assert gradient is not None
+        gradient.zero_()
+        for own in (networks.online, networks.targets):  # the critic's have taken their step
+            own.actor.copy_(torch.cat([part.flatten(-2) for part in own.critic.parts[-3:]], dim=-1))
+
+    optimizer.step = copy  # type: ignore[method-assign]
+    optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]
 
 
 def noise_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:

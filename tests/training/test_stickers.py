@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from benchmarks.learning import alterations
 from benchmarks.learning.markets import Alteration
@@ -32,6 +33,7 @@ PARTS: dict[str, Alteration | dict[str, float]] = {
     "targets": alterations.noise_in_targets,
     "bootstrap": alterations.no_bootstrap,
     "actor": alterations.noise_in_the_actors_gradient,
+    "actor of its own": alterations.critic_decides,
     "replay": alterations.noise_in_replay,
     "price of capital": alterations.free_capital,
     "fitness": alterations.draw_fitness,
@@ -87,3 +89,7 @@ def test_noise_in_place_of_a_part_changes_what_the_agents_earn(part: str) -> Non
     assert trainer.population.updates > 0
     if part in ("actor", "targets"):
         assert record["profit_percent"] < 0.0 < 0.5 < base()["profit_percent"]
+    if part == "actor of its own":
+        networks = trainer.population.networks
+        last = torch.cat([one.flatten(-2) for one in networks.targets.critic.parts[-3:]], dim=-1)
+        torch.testing.assert_close(networks.targets.actor, last)
