@@ -77,26 +77,20 @@ def add_gradients(
     target = targets(networks, rate, target_index, batch, cost, gamma)
 
     # Gradients of the critic: squared temporal differences, those of a day's mean and of times with less weight.
-    hidden, outputs = networks.online.critic_outputs(x)
-    gain, time = outputs.unflatten(2, shape).unbind(-1)  # (A, folds, D, S) each
+    outputs = (part.unflatten(2, shape).unbind(-1) for part in networks.online.outputs(x))
+    (gain, time), (actor_gain, actor_time) = outputs  # (A, folds, D, S) each
     gain_error, time_error = (gain - target.gain) / unit, (time - target.time) / sessions
     day_mean = gain_error.mean(-1, keepdim=True)
     loss = (gain_error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
     loss = loss + _TIME_WEIGHT * time_error.square().mean((2, 3))
-    (share * loss.sum()).backward()
 
     # Gradients of the actor: its choices climb the critic's value, whose hidden units it reads and does not train.
     value = score_of(gain, time, price).detach()
-    scores = networks.online.actor_outputs(x, hidden.detach()).unflatten(2, shape)
-    actor = actor_loss(score_of(scores[..., 0], scores[..., 1], price), value, cost)
-    (share * actor.sum()).backward(inputs=[networks.online.actor])
+    actor = actor_loss(score_of(actor_gain, actor_time, price), value, cost)
+    (share * (loss.sum() + actor.sum())).backward()
 
-    losses = (
-        (gain_error * unit).square().mean((1, 2, 3)),
-        (time_error * sessions).square().mean((1, 2, 3)),
-        actor.mean(1),
-    )
-    return torch.stack(losses).detach()
+    squares = (gain_error * unit).square(), (time_error * sessions).square()
+    return torch.stack([*(one.mean((1, 2, 3)) for one in squares), actor.mean(1)]).detach()
 
 
 def step(networks: Networks, tau: float, scale: float = 1.0) -> None:
@@ -129,10 +123,9 @@ def targets(networks: Networks, rate: Tensor, target_index: Tensor, batch: Batch
     """Return the targets of temporal differences: the reward, and what the target networks make of what follows, by
     their own choices at the price of capital in the replayed accounts."""
     x, shape = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
-    hidden, outputs = networks.targets.critic_outputs(x)
-    gain, time = outputs.unflatten(2, shape).unbind(-1)
-    scores = networks.targets.actor_outputs(x, hidden).unflatten(2, shape)
-    score = score_of(scores[..., 0], scores[..., 1], _price(rate, batch.next_invested))
+    outputs = (part.unflatten(2, shape).unbind(-1) for part in networks.targets.outputs(x))
+    (gain, time), (actor_gain, actor_time) = outputs
+    score = score_of(actor_gain, actor_time, _price(rate, batch.next_invested))
     follows = ~batch.terminated
     is_kept = (score >= -cost) & follows
     later = torch.where(is_kept, gain, -cost * follows)

@@ -56,15 +56,23 @@ class Perceptrons:
         layers = ((inputs, hidden), (1, hidden), (hidden, hidden), (1, hidden), (hidden, outputs), (1, outputs))
         return split_parts(self.flat, (*layers, (inputs, outputs)))
 
-    def layers(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer and the outputs,
-        (*stack, rows, outputs)."""
+    def layers(self, x: Tensor, *, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer, to the outputs,
+        (*stack, rows, outputs), and by another linear map of the inputs, with which they are read once.
+
+        Args:
+            beside: (*stack, 1 + inputs, any) constants and weights of that map.
+        """
         stack = self.flat.shape[:-1]
         rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         w1, b1, w2, b2, w3, b3, linear = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).parts
-        hidden = functional.silu(torch.baddbmm(b2, functional.silu(torch.baddbmm(b1, rows, w1)), w2))
-        outputs = torch.baddbmm(b3, hidden, w3).baddbmm(rows, linear)
-        return hidden.view(*stack, *hidden.shape[-2:]), outputs.view(*stack, *outputs.shape[-2:])
+        constants, weights = beside.reshape(-1, *beside.shape[-2:]).split((1, self.sizes[0]), dim=1)
+        sizes = self.sizes[1], self.sizes[2], beside.shape[-1]
+        all_maps = torch.cat((b1, b3, constants), dim=-1), rows, torch.cat((w1, linear, weights), dim=-1)
+        first, direct, other = torch.baddbmm(*all_maps).split(sizes, dim=-1)
+        hidden = functional.silu(torch.baddbmm(b2, functional.silu(first), w2))
+        found = hidden, torch.baddbmm(direct, hidden, w3), other
+        return tuple(part.view(*stack, *part.shape[-2:]) for part in found)  # type: ignore[return-value]
 
 
 def split_parts(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
@@ -97,16 +105,12 @@ class ActorCritic:
         inputs, hidden, _ = self.critic.sizes
         return split_parts(self.actor, ((hidden, OUTPUTS), (1, OUTPUTS), (inputs, OUTPUTS)))
 
-    def critic_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hidden units of the critics and their gains and times, (A, folds, rows, 2), by (folds, rows,
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gains and times of the critics and of the actors, (A, folds, rows, 2) each, by (folds, rows,
         inputs)."""
-        hidden, outputs = self.critic.layers(x)
-        return hidden, outputs * self.scale[:, None, None]
-
-    def actor_outputs(self, x: Tensor, hidden: Tensor) -> Tensor:
-        """Return the actors' gains and times, (A, folds, rows, 2)."""
         weights, bias, linear = self.actor_parts
-        return (hidden @ weights + bias + x @ linear) * self.scale[:, None, None]
+        hidden, values, direct = self.critic.layers(x, beside=torch.cat((bias, linear), dim=-2))
+        return values * self.scale[:, None, None], (hidden.detach() @ weights + direct) * self.scale[:, None, None]
 
     @torch.no_grad()
     def played_outputs(self, agent: int, fold: int, x: Tensor) -> Tensor:
@@ -116,11 +120,12 @@ class ActorCritic:
         """
         w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.parts)
         weights, bias, linear = (part.detach()[agent, fold] for part in self.actor_parts)
+        constants, maps = torch.cat((b1, bias), dim=-1), torch.cat((w1, linear), dim=-1)
         outputs = x.new_empty(OUTPUTS, len(x))
         for rows, out in zip(x.split(_ROWS_AT_ONCE), outputs.split(_ROWS_AT_ONCE, dim=1), strict=True):
-            hidden = functional.silu(torch.addmm(b1, rows, w1), inplace=True)
-            hidden = functional.silu(torch.addmm(b2, hidden, w2), inplace=True)
-            out.copy_((torch.addmm(bias, hidden, weights).addmm_(rows, linear) * self.scale[agent]).T)
+            first, direct = torch.addmm(constants, rows, maps).split((w1.shape[1], OUTPUTS), dim=1)
+            hidden = functional.silu(torch.addmm(b2, functional.silu(first), w2), inplace=True)
+            out.copy_((torch.addmm(direct, hidden, weights) * self.scale[agent]).T)
         outputs[1].clamp_(min=0.0)
         return outputs
 

@@ -32,8 +32,7 @@ def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account
         for fold, day, stock in torch.ones(gain.shape[1:]).nonzero().tolist():
             place = fold, day, stock
             x = batch.next_x[place][None].expand(FOLDS, 1, -1)
-            hidden, outputs = networks.targets.critic_outputs(x)
-            own, score = outputs[agent, fold, 0], networks.targets.actor_outputs(x, hidden)[agent, fold, 0]
+            own, score = (part[agent, fold, 0] for part in networks.targets.outputs(x))
             price = float(RATE[agent]) * float(batch.next_invested[fold, day])
             expected = [float(batch.reward[place][TARGET[agent]]), float(batch.sessions[place])]
             if not batch.terminated[place]:
@@ -68,8 +67,7 @@ def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
         ddpg.update(networks, torch.tensor([0.1]), TARGET[:1], batch, 1, cost=1.0, gamma=0.9, tau=0.05)
     assert torch.equal(networks.tensors["critic"], critic)
     x = random_batch(FOLDS, days=50, seed=-1).x.flatten(1, 2)
-    hidden, outputs = networks.online.critic_outputs(x)
-    scores = networks.online.actor_outputs(x, hidden)
+    outputs, scores = networks.online.outputs(x)
     for price in (0.0, 0.1):
         each = (part.detach().unbind(-1) for part in (scores, outputs))
         found, value = (score_of(gain, time, torch.tensor(price)) for gain, time in each)

@@ -80,8 +80,7 @@ def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
     agent.rates[1] *= 4
     found, x = agent.forecasts(market), torch.from_numpy(agent.inputs.of(market))
     seen = agent.inputs.for_networks(x).flatten(0, 1)
-    hidden, _ = agent.networks.targets.critic_outputs(seen.expand(2, -1, -1))
-    gain, time = agent.networks.targets.actor_outputs(seen.expand(2, -1, -1), hidden).detach().unbind(-1)
+    gain, time = agent.networks.targets.outputs(seen.expand(2, -1, -1))[1].detach().unbind(-1)
     for invested in (0.0, 0.4, 1.0):  # the score is the mean of its members', each at its own price of capital
         told = score_of(found.gain, found.time, agent.rate * invested)[0].numpy()
         wanted = score_of(gain, time, agent.rates[:, None, None] * invested).mean((0, 1)).view(told.shape).numpy()

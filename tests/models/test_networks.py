@@ -66,7 +66,10 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
     own = torch.randn(*stack, rows, INPUTS, generator=seeded(seed + 1))
     for x in (own, own[(0,) * len(stack)], own[(slice(0, 1),) * len(stack)]):
         perceptrons.flat.grad = None
-        found = perceptrons.layers(x)[1]
+        beside = torch.randn(*stack, 1 + INPUTS, 2, generator=seeded(seed + 2))
+        _, found, other = perceptrons.layers(x, beside=beside)
+        expected = x @ beside[..., 1:, :] + beside[..., :1, :]
+        torch.testing.assert_close(other, expected.expand(other.shape), rtol=1e-5, atol=1e-5)
         assert found.shape == (*stack, rows, outputs)
         found.square().sum().backward()
         slopes = gradient_of(perceptrons)
@@ -87,8 +90,7 @@ def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch
     networks, x = random_networks(agents=7), torch.randn(200, INPUTS, generator=seeded(1))
     found = networks.targets.played_outputs(5, 1, x)
     assert torch.equal(found, networks.rows(torch.tensor([5])).targets.played_outputs(0, 1, x))
-    hidden, _ = networks.targets.critic_outputs(x.expand(FOLDS, -1, -1))
-    stacked = networks.targets.actor_outputs(x.expand(FOLDS, -1, -1), hidden)[5, 1].detach()
+    stacked = networks.targets.outputs(x.expand(FOLDS, -1, -1))[1][5, 1].detach()
     stacked[:, 1].clamp_(min=0.0)
     torch.testing.assert_close(found, stacked.T, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
@@ -191,8 +193,7 @@ def told(networks: Networks, x: Tensor) -> list[Tensor]:
     """What critics and actors, online and targets, make of (folds, rows, inputs)."""
     found = []
     for own in (networks.online, networks.targets):
-        hidden, outputs = own.critic_outputs(x)
-        found += [outputs.detach(), own.actor_outputs(x, hidden).detach()]
+        found += [part.detach() for part in own.outputs(x)]
     return found
 
 
@@ -205,8 +206,8 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
         for _ in range(4):
             for found, expected in zip(told(alone, other), told(alone, x), strict=True):
                 assert torch.equal(found, expected)
-            hidden, outputs = alone.online.critic_outputs(x)
-            ((outputs - 1.0).square().mean() + alone.online.actor_outputs(x, hidden).square().mean()).backward()
+            outputs, scores = alone.online.outputs(x)
+            ((outputs - 1.0).square().mean() + scores.square().mean()).backward()
             alone.mask_gradients()
             for owner in ("critic", "actor"):
                 getattr(alone, f"{owner}_optimizer").step()
