@@ -14,17 +14,23 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations
+from benchmarks.learning import ablations, differentiable
 from benchmarks.learning.ablations import BASE, LINES, WARM, Difference, Line
+from benchmarks.learning.differentiable import SoftAccount
 from benchmarks.learning.markets import WINDOWS, Budget, fit
 from benchmarks.learning.study import Experiment, holm, run_study, study_config
 from benchmarks.learning.unseen import UnseenPaths, training_market
+from data.synthetic.built_in import built_in_market
 from environment.basket import Basket
+from environment.trading_env import TradingEnvironment
 from models import ddpg
+from models.policy import Forecasts
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, Studied, lines_of, tiny_config
+from tests.tiny import seeded
 from training.erl_trainer import ERLTrainer, build_trainer
 from training.evaluation.baselines import CHAMPION, ORACLE, RULE
-from training.rollout import play_agent_on
+from training.rollout import play_agent_on, roll_out
+from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import JobsFailed
 
 
@@ -191,6 +197,47 @@ def test_ablations_at_a_tiny_budget(studied: Studied) -> None:
     assert all(len(one[WINDOWS]) == 3 for one in kept)
     again, _ = studied(*words, "random fitness", "--warm", "--seeds", "1")
     assert [line[:28].strip() for line in again[2:4]] == [BASE, "random fitness"]
+
+
+def test_hard_decisions_of_a_soft_account_are_those_of_the_account() -> None:
+    """At next to no temperature, with cash left, where all is sold before the end."""
+    rules = EnvironmentConfig(trading_days=30, settlement_days=10, max_holding_days=39, stake_percent=0.25)
+    planted = SyntheticConfig(kind="momentum", days=600, stocks=6)
+    market = built_in_market(planted, DataConfig(context_window_days=16), rules)[0]
+    env, starts = TradingEnvironment.on(market, rules), torch.tensor([20, 61, 97])
+    score = torch.randn(len(market.dates), env.account.bars.stocks, generator=seeded(2)).sign() * 3.0
+    score *= 1 + 0.1 * torch.rand(score.shape, generator=seeded(3)).argsort(dim=1)  # no two are alike
+    days, last = starts[:, None] + torch.arange(rules.episode_steps), rules.trading_days + 5
+    score = score[days].contiguous()
+    score[:, last:] = -3.0
+    found = SoftAccount.of(env, len(market.dates)).profit(score, days, 1e-3)
+    profits = []
+    for start, of_window in zip(starts.tolist(), score, strict=True):
+        gain = torch.full((1, len(market.dates), score.shape[-1]), -torch.inf)
+        gain[0, start : start + rules.episode_steps] = of_window
+        forecasts = Forecasts.of(gain, torch.zeros_like(gain), env.account.bars.tradable)
+        played = roll_out(env, forecasts, torch.zeros(1), torch.tensor([50.0]), torch.tensor([start]))
+        profits.append(float(played.summary.profit_percent[0]))
+    assert found.tolist() == pytest.approx(profits, abs=1e-3) and max(map(abs, profits)) > 0.1
+
+
+def test_an_actor_without_a_critic_climbs_the_profit_of_its_account(
+    studied: Studied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("--synthetic.kind", "momentum", "--learning.no-warm-start")
+    market = training_market(config)[0]
+    env, profits = TradingEnvironment.on(market, config.env), []
+    for updates in (1, 60):
+        monkeypatch.setattr(differentiable, "UPDATES", updates)
+        actor, days = differentiable.learned(config, market, env)
+        x = days.inputs.for_networks(torch.from_numpy(days.inputs.of(market)))
+        seen = torch.arange(days.samples.train.first, days.samples.train.last - 17)[:, None] + torch.arange(16)
+        score = days.transitions.unit * actor(x[seen]).detach()
+        profits.append(float(SoftAccount.of(env, len(x)).profit(score, seen, 0.1 * days.transitions.unit).mean()))
+    assert profits[1] > profits[0] + 0.2
+    words = ("differentiable", *SMALL_STUDY, "--kinds", "momentum", "--seeds", "1")
+    shown, kept = studied(*words)
+    assert shown[-1].split()[:2] == ["momentum", "1"] and len(kept) == 1
 
 
 def test_profits_are_divided_window_by_window() -> None:
