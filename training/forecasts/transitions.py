@@ -20,6 +20,7 @@ from utils.config.trader import EnvironmentConfig
 
 STOCKS = 64
 """Most stocks of a day in a batch."""
+_ROWS_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -100,28 +101,34 @@ def _daily(
     stock had no bar for `max_days_without_bar` sessions. Where no such bar comes an order for the next open lapses, and
     earns nothing.
     """
-    last = x.days.stop - 1
-    open_, close = bars.quotes.view(bars.days, bars.stocks, 3)[: last + 1, :, [0, 2]].double().unbind(-1)
-    index = torch.arange(last + 1, device=day.device)[:, None]
+    last, lost, cost = x.days.stop - 1, rules.max_days_without_bar, 100 * rules.cost_rate
+    open_, close = bars.quotes.view(bars.days, bars.stocks, 3)[: last + 1, :, [0, 2]].unbind(-1)
+    index = torch.arange(last + 1, dtype=torch.int32, device=day.device)[:, None]
     later = torch.where(bars.tradable[: last + 1], index, last + 1).flip(0).cummin(0).values.flip(0)
     after = torch.cat((later, torch.full_like(later[:1], last + 1)))  # first bar from a day on
-    lost, cost = rules.max_days_without_bar, 100 * rules.cost_rate
-    first = after[day + 1, stock]
-    second = after[(first + 1).clamp(max=last + 1), stock]
-    fill = first.clamp(max=last)
-    has_ended, ends_later = (is_delisted(sessions - 1, rules) for sessions in (first - day, second - first))
-    if rules.fill == "next_open":
-        got = torch.where(ends_later, salvage(close[fill, stock], rules), open_[second.clamp(max=last), stock])
-        growth = torch.where(has_ended, 1.0, got / open_[fill, stock])
-        is_sold = ends_later & ~has_ended
-        is_known = (first <= last) & ((second <= last) | (ends_later & (first + lost <= last)))
-    else:
-        growth = torch.where(has_ended, salvage(1.0, rules), close[fill, stock] / close[day, stock])
-        is_sold, is_known = has_ended, first <= last
-    is_known |= has_ended & (day + lost <= last)
-    terminated = has_ended | is_sold | ~is_known
-    reward = torch.where(is_known, 100 * growth - 100 - cost * is_sold, 0.0).nan_to_num(0.0).float()
-    row = torch.full((last + 2, bars.stocks), 0, device=day.device)
-    row[day, stock] = torch.arange(len(day), device=day.device)
-    sessions = (first - day).clamp(max=lost).float() * is_known
-    return reward[:, None], torch.where(terminated, 0, row[first, stock]), sessions, terminated
+    row = torch.zeros((last + 2, bars.stocks), dtype=torch.int32, device=day.device)
+    row[day, stock] = torch.arange(len(day), dtype=torch.int32, device=day.device)
+
+    def results(day: Tensor, stock: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        first = after[day + 1, stock].long()
+        second = after[(first + 1).clamp(max=last + 1), stock]
+        fill = first.clamp(max=last)
+        bought, marked = open_[fill, stock].double(), close[fill, stock].double()
+        has_ended, ends_later = (is_delisted(sessions - 1, rules) for sessions in (first - day, second - first))
+        if rules.fill == "next_open":
+            sold = open_[second.clamp(max=last), stock].double()
+            growth = torch.where(has_ended, 1.0, torch.where(ends_later, salvage(marked, rules), sold) / bought)
+            is_sold = ends_later & ~has_ended
+            is_known = (first <= last) & ((second <= last) | (ends_later & (first + lost <= last)))
+        else:
+            growth = torch.where(has_ended, salvage(1.0, rules), marked / close[day, stock].double())
+            is_sold, is_known = has_ended, first <= last
+        is_known |= has_ended & (day + lost <= last)
+        terminated = has_ended | is_sold | ~is_known
+        reward = torch.where(is_known, 100 * growth - 100 - cost * is_sold, 0.0).nan_to_num(0.0).float()
+        sessions = (first - day).clamp(max=lost).float() * is_known
+        return reward[:, None], torch.where(terminated, 0, row[first, stock]), sessions, terminated
+
+    parts = [results(*some) for some in zip(day.split(_ROWS_AT_ONCE), stock.split(_ROWS_AT_ONCE), strict=True)]
+    reward, following, sessions, terminated = (torch.cat(part) for part in zip(*parts, strict=True))
+    return reward, following, sessions, terminated
