@@ -1,4 +1,4 @@
-"""The trading rules: the account, batched over lanes, with its orders, fills, exits, costs and equity.
+"""The account, batched over lanes: orders, fills, exits (sale target, sold, stop, delisting), costs, equity and reward.
 
 All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t, and
 since no position outlives `longest_holding + max_days_without_bar - 1` sessions, the open positions are always among

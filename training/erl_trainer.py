@@ -17,7 +17,6 @@ from environment.trading_env import Days, TradingEnvironment
 from models.ddpg import LOSSES
 from models.ddpg_agent import DDPGAgent
 from models.evolution import next_generation
-from models.policy import Forecasts
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.forecasts.training_days import TrainingDays
@@ -190,10 +189,12 @@ class ERLTrainer:
         population = self.population
         champion = population.committee(population.elites)
         targets = population.networks.targets
-        forecasts = [self.days.forecasts(targets, [agent]) for agent in population.elites]
-        members = Forecasts(*(torch.cat([getattr(part, name) for part in forecasts]) for name in ("gain", "time")))
-        price = 0.5 * champion.rates  # half of the capital invested
-        evidence = self.days.evidence(members, price, population.trials, len(population))
+        prices = 0.5 * champion.rates  # half of the capital invested
+        scores = [
+            self.days.scores(self.days.forecasts(targets, [agent]), price[None])
+            for agent, price in zip(population.elites, prices, strict=True)
+        ]
+        evidence = self.days.evidence(torch.cat(scores), population.trials, len(population))
         champion.evidence = evidence
         shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}
         return champion.betting(shares[self.evaluation.evidence])

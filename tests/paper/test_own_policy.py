@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.faults.paper import begin_early, in_child, kill_at_writes
+from benchmarks.faults.paper import begin_early, in_children, kill_at_writes
 from data.features.own import OwnFeature
 from data.features.wide import WideBars
 from main import main
@@ -169,7 +169,7 @@ def test_a_replay_reads_its_journal_once_and_leaves_what_it_walked(home: Path) -
         return real(account)
 
     with mock.patch.object(Account, "step", stepped):
-        assert os.WTERMSIG(in_child(lambda: paper(home, "replay", "own"))) == signal.SIGKILL
+        assert os.WTERMSIG(in_children(lambda: paper(home, "replay", "own"))[0]) == signal.SIGKILL
     with Journal(path) as journal:
         assert len(journal.of("session")) == 7
         walked = [row.hash for kind in ("session", "intent") for row in journal.of(kind).values()]

@@ -56,7 +56,7 @@ def market_and_account(seed: int) -> tuple[Market, Portfolio]:
 def evidence_of(days: TrainingDays, gain: Array, trials: int = 1) -> Evidence:
     """Of (days, n) gains, whatever the time that they take."""
     forecasts = Forecasts.of(torch.from_numpy(gain).float()[None], torch.zeros(1, *gain.shape), days.tradable)
-    return days.evidence(forecasts, torch.tensor([0.1]), trials)
+    return days.evidence(days.scores(forecasts, torch.tensor([0.1])), trials)
 
 
 def mean_of_day(values: Array) -> Array:
@@ -101,7 +101,7 @@ def test_the_best_of_many_is_believed_less_the_less_they_are_alike(days: Trainin
 
     def coefficient(gain: torch.Tensor, among: int) -> float:
         forecasts = Forecasts.of(gain, torch.zeros_like(gain), days.tradable)
-        return days.evidence(forecasts, torch.tensor([0.1]), 1, among).coefficient
+        return days.evidence(days.scores(forecasts, torch.tensor([0.1])), 1, among).coefficient
 
     same = own[:1].expand(3, -1, -1)
     assert coefficient(same, 16) == pytest.approx(coefficient(same, 1), abs=1e-6)
@@ -111,9 +111,9 @@ def test_the_best_of_many_is_believed_less_the_less_they_are_alike(days: Trainin
 def test_the_price_of_capital_is_in_the_score_and_trials_in_the_p_values(days: TrainingDays) -> None:
     gain, time = 0.3 * torch.randn(2, 1, *days.tradable.shape, generator=seeded(1))
     forecasts = Forecasts.of(gain, time.abs(), days.tradable)
-    one, score = days.evidence(forecasts, torch.tensor([0.5]), 1), gain[0] - 0.5 * time[0].abs()
-    assert one == evidence_of(days, score.numpy()) != days.evidence(forecasts, torch.tensor([0.0]), 1)
-    many = days.evidence(forecasts, torch.tensor([0.5]), 7)
+    one, score = days.evidence(days.scores(forecasts, torch.tensor([0.5])), 1), gain[0] - 0.5 * time[0].abs()
+    assert one == evidence_of(days, score.numpy()) != days.evidence(days.scores(forecasts, torch.tensor([0.0])), 1)
+    many = days.evidence(days.scores(forecasts, torch.tensor([0.5])), 7)
     for name in ("selection", "timing"):
         assert getattr(many, name) == pytest.approx(min(1.0, 7 * getattr(one, name)), rel=0.05), name
     assert (many.coefficient, many.share) == (one.coefficient, one.share)
@@ -138,5 +138,6 @@ def test_closed_forms_that_found_noise_are_no_evidence() -> None:
         mask = torch.ones(1, days.inputs.size - 1, dtype=torch.bool)
         networks = Networks.initialize(mask, 2, days.folds, 0.0, seeded(seed))
         networks.start_from(days.closed_form()[None, :, :, -1])
-        found.append(days.evidence(days.forecasts(networks.targets, [0]), torch.tensor([0.05]), 1).smallest)
+        scores = days.scores(days.forecasts(networks.targets, [0]), torch.tensor([0.05]))
+        found.append(days.evidence(scores, 1).smallest)
     assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 2

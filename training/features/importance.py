@@ -36,7 +36,7 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> 
     def ranking(seen: torch.Tensor) -> float:
         gain, time = agent.mean_outputs(seen).double().cpu()
         score = torch.full(bars.shape, torch.nan, dtype=torch.float64)
-        score[bars] = score_of(gain, time.clamp(min=0.0), 0.5 * agent.rate.double().cpu())
+        score[bars] = score_of(gain, time, 0.5 * agent.rate.double().cpu())
         return float(np.nanmean(information_coefficients(score.numpy(), results[chosen])[1]))
 
     whole, losses = ranking(seen), {}

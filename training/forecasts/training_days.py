@@ -17,7 +17,7 @@ from models.evidence import Bet, Evidence
 from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import TIME_UNIT, ActorCritic
 from models.policy import Forecasts, score_of
-from training.forecasts.samples import BoolArray, Float64Array, Samples
+from training.forecasts.samples import BoolArray, Samples
 from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.transitions import StockTransitions
 from utils.config.trader import EnvironmentConfig
@@ -133,23 +133,27 @@ class TrainingDays:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])
         return torch.cat((torch.ones_like(x[:, :1]), x), dim=1).double()
 
-    def evidence(self, forecasts: Forecasts, price: Tensor, trials: int, among: int = 1) -> Evidence:
+    def scores(self, forecasts: Forecasts, price: Tensor) -> Tensor:
+        """Return the scores of A agents on the training days, (A, days, n), at an (A,) price of capital."""
+        days = self.samples.x.days
+        return score_of(forecasts.gain[:, days], forecasts.time[:, days], price[:, None, None])
+
+    def evidence(self, scores: Tensor, trials: int, among: int = 1) -> Evidence:
         """Test the out-of-fold forecasts of a committee, and tell what betting on them is worth.
 
         Selection: the mean over days of the correlation over stocks of its scores with the results of trades of which
         nobody decides on the sale. Timing: whether the day's means of both rise and fall together.
 
         Args:
-            forecasts: of its A members; its scores are their means.
-            price: (A,) of capital, at which gains and times are one score.
+            scores: (A, days, n) of its members on the training days, out of fold; its own are their means.
             trials: agents among which they were selected so far, for which p-values are adjusted.
             among: agents among which they were selected last. Estimates are reduced by the lead of the best by chance:
                 agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
         days, samples = self.samples.x.days, self.samples
-        at_price = score_of(forecasts.gain[:, days], forecasts.time[:, days], price[:, None, None])
-        scores = at_price.double().cpu().numpy()
-        score, result = scores.mean(0), samples.results[-1, days].astype(np.float64) / (100 * self.rules.largest_order)
+        # Member by member, for on a large market all of them together take gigabytes.
+        score = np.asarray(sum(one.double() for one in scores).cpu().numpy() / len(scores))
+        result = samples.results[-1, days].astype(np.float64) / (100 * self.rules.largest_order)
         known = samples.is_known[days] & samples.train_days[days, None] & np.isfinite(score)
         count, score, result = known.sum(axis=1), *(np.where(known, values, np.nan) for values in (score, result))
         level = np.stack([np.nansum(values, axis=1)[count > 0] / count[count > 0] for values in (score, result)])
@@ -164,14 +168,18 @@ class TrainingDays:
         return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
 
 
-def _likeness(scores: Float64Array, known: BoolArray) -> float:
+def _likeness(scores: Tensor, known: BoolArray) -> float:
     """Return the mean correlation of (A, days, n) scores less their days' means, where known; 0 of a single one."""
-    centred = np.where(known, scores, 0.0)
-    centred -= centred.sum(axis=2, keepdims=True) / known.sum(axis=1).clip(min=1)[:, None]
-    flat = centred[:, known]
-    if len(flat) < 2 or not (flat.std(axis=1) > 0).all():
-        return 0.0
-    return float(np.corrcoef(flat)[np.triu_indices(len(flat), 1)].mean().clip(0.0, 1.0))
+    total, among = np.zeros(int(known.sum())), len(scores)
+    for one in scores:
+        centred = np.where(known, one.double().cpu().numpy(), 0.0)
+        centred -= centred.sum(axis=1, keepdims=True) / known.sum(axis=1, keepdims=True).clip(min=1)
+        values = centred[known] - centred[known].mean()
+        if not (norm := float(np.linalg.norm(values))) > 0:
+            return 0.0
+        total += values / norm
+    # The squared length of a sum of unit vectors is their number and twice the sum of the correlations of all pairs.
+    return 0.0 if among < 2 else min(1.0, max(0.0, float((total @ total - among) / (among * (among - 1)))))
 
 
 def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
