@@ -66,7 +66,7 @@ class Perceptrons:
         stack = self.flat.shape[:-1]
         rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         w1, b1, w2, b2, w3, b3, linear = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).parts
-        constants, weights = beside.reshape(-1, *beside.shape[-2:]).split((1, self.sizes[0]), dim=1)
+        constants, weights = beside.flatten(0, -3).split((1, self.sizes[0]), dim=1)
         sizes = self.sizes[1], self.sizes[2], beside.shape[-1]
         all_maps = torch.cat((b1, b3, constants), dim=-1), rows, torch.cat((w1, linear, weights), dim=-1)
         first, direct, other = torch.baddbmm(*all_maps).split(sizes, dim=-1)

@@ -89,6 +89,28 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
     optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]
 
 
+def one_time_for_all(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let critics and actors know one time of all positions, a constant that they learn, and none by stock and day."""
+    networks = trainer.population.networks
+
+    @torch.no_grad()
+    def forget() -> None:
+        for own in (networks.online, networks.targets):
+            for part in (own.critic.parts[4], own.critic.parts[6], own.actor_parts[0], own.actor_parts[2]):
+                part[..., 1] = 0.0
+
+    def then_forget(step: Callable[[], None]) -> Callable[[], None]:
+        def stepped() -> None:
+            step()
+            forget()
+
+        return stepped
+
+    forget()
+    for optimizer in (networks.critic_optimizer, networks.actor_optimizer):
+        optimizer.step = then_forget(optimizer.step)  # type: ignore[method-assign]
+
+
 def noise_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Record random cash, days left and rewards of the accounts' own mean size in place of what happened."""
     add, days = trainer.replay.add, trainer.eval_env.rules.trading_days

@@ -2,9 +2,10 @@
 
 In place of a critic an actor climbs the profit of an account whose decisions are soft: a share of each position is kept
 by a sigmoid, an order is divided over stocks and cash by a softmax, and prices do not react, so that all of it can be
-differentiated (Moody and Saffell 2001, "Learning to trade via direct reinforcement"). One network as large as a critic
-scores the stocks on the inputs of the agents, from their closed form or from random numbers; it is then played in the
-account itself, on the paths of `benchmarks.learning markets`. Further flags are settings of main.py.
+differentiated (Moody and Saffell 2001, "Learning to trade via direct reinforcement"). One network as large as a critic,
+with its optimiser and target, scores the stocks on the inputs of the agents, from their closed form or from random
+numbers; it is then played in the account itself, on the paths of `benchmarks.learning markets`. Further flags are
+settings of main.py.
 """
 
 import argparse
@@ -15,15 +16,15 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim import swa_utils
+from torch import Tensor
+from torch.nn import functional
 
 from benchmarks.learning.markets import KINDS, PLANTED, add_unseen_flags, unseen_of
 from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, mean_interval, plus_minus
-from benchmarks.learning.unseen import UnseenPaths, joined, shares, training_market, tuned
+from benchmarks.learning.unseen import Profits, UnseenPaths, joined, shares, training_market, tuned
 from data.market import Market
 from environment.trading_env import TradingEnvironment
-from models.networks import TIME_UNIT
+from models.networks import TIME_UNIT, AdamW, Perceptrons, soft_update
 from models.policy import Forecasts
 from training.forecasts.training_days import TrainingDays
 from training.rollout import roll_out
@@ -31,31 +32,18 @@ from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.seeding import named_generator, seed_everything
 from utils.spaces import TARGET_PERCENTS
 
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 ACTOR = "through the account"
 UPDATES, WINDOWS = 400, 16
 _START_PRICE = 0.05
 """Price of capital at which the closed form's gains and times begin as one score, as it was fitted."""
 _HOT, _COLD = 0.6, 0.1
 """Temperatures of soft decisions in the first and last update, in deviations of a session's results."""
-_DECAY, _MAX_NORM = 0.05, 10.0
 
 
-class Scores(nn.Module):
-    """A perceptron with two hidden layers and a linear path beside them, whose outputs begin as 0."""
-
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.linear, last = nn.Linear(inputs, 1), nn.Linear(hidden, 1)
-        self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), last)
-        for layer in (self.linear, last):
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (..., inputs) to (...) scores, in units."""
-        scores: Tensor = (self.layers(x) + self.linear(x))[..., 0]
-        return scores
+def scores_of(actor: Perceptrons, x: Tensor) -> Tensor:
+    """Map (..., inputs) to the (...) scores of a stack of one perceptron, in units."""
+    none = x.new_zeros(1, 1 + x.shape[-1], 0)
+    return actor.layers(x.flatten(0, -2), beside=none)[1].view(x.shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -90,37 +78,35 @@ class SoftAccount:
             if step < rules.trading_days:
                 # What is held, a share of an order of the largest size, is not bought again.
                 worth = (today - percent + torch.log1p(-held.clamp(max=1 - 1e-6))) / temperature
-                chance = nn.functional.pad(torch.where(bars, worth, -torch.inf), (0, 1)).softmax(-1)[:, :-1]
+                chance = functional.pad(torch.where(bars, worth, -torch.inf), (0, 1)).softmax(-1)[:, :-1]
                 bought = chance * (cash / (1 + cost)).clamp(max=rules.largest_order)[:, None]
             cash = cash - (1 + cost) * bought.sum(-1) + (1 - cost) * ((1 - kept) * value).sum(-1)
             value, held = (kept * value + bought) * (1 + growth[:, step]), kept * held + bought / rules.largest_order
         return 100 * (cash + (1 - cost) * value.sum(-1) - 1)
 
 
-def learned(config: Config, market: Market, env: TradingEnvironment) -> tuple[Scores, TrainingDays]:
-    """Train the actor on random windows of the training days; return the average of its last updates, and the days."""
+def learned(config: Config, market: Market, env: TradingEnvironment) -> tuple[Perceptrons, TrainingDays]:
+    """Train the actor on random windows of the training days; return its target network, and the days."""
     days, drawn = TrainingDays.of(market, env.account), named_generator(config.seed, "windows")
     train, steps, unit = days.samples.train, env.rules.episode_steps, days.transitions.unit
     x = days.inputs.for_networks(torch.from_numpy(days.inputs.of(market, slice(train.last + 1))))
-    account, actor = SoftAccount.of(env, train.last + 1), Scores(x.shape[-1], config.learning.hidden)
+    sizes = x.shape[-1], config.learning.hidden, 1
+    account, actor = SoftAccount.of(env, train.last + 1), Perceptrons.initialize((1,), sizes, drawn)
     if config.learning.warm_start:
         gain, sessions = days.closed_form()[:, :, -1].mean(0).unbind(-1)
         start = gain - _START_PRICE * TIME_UNIT / unit * sessions
-        actor.linear.weight.data[0], actor.linear.bias.data[0] = start[1:], start[0]
-    optimizer = torch.optim.AdamW(actor.parameters(), config.learning.learning_rate, weight_decay=_DECAY)
-    average = swa_utils.AveragedModel(actor, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(1 - config.learning.tau))
+        for part, weights in zip(actor.parts[-2:], start.split((1, x.shape[-1])), strict=True):
+            part.copy_(weights[None, :, None])
+    target, moments = Perceptrons(actor.flat.clone(), sizes), torch.zeros(2, *actor.flat.shape)
+    optimizer = AdamW(actor.flat, (moments[0], moments[1]), torch.zeros(1, 3), config.learning.learning_rate)
     for update in range(UPDATES):
         first = torch.randint(train.first, train.last - steps - 1, (WINDOWS, 1), generator=drawn)
         seen = first + torch.arange(steps)
         temperature = unit * (_HOT + (_COLD - _HOT) * update / UPDATES)
-        loss = -account.profit(unit * actor(x[seen]), seen, temperature).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(actor.parameters(), _MAX_NORM)
+        (-account.profit(unit * scores_of(actor, x[seen]), seen, temperature).mean()).backward()
         optimizer.step()
-        average.update_parameters(actor)
-    actor.load_state_dict(average.module.state_dict())
-    return actor, days
+        soft_update(target.flat, actor.flat, optimizer.target_rate(config.learning.tau))
+    return target, days
 
 
 def job(config: Config, unseen: UnseenPaths) -> Record:
@@ -129,11 +115,10 @@ def job(config: Config, unseen: UnseenPaths) -> Record:
     seed_everything(config.seed)
     started, rules = time.process_time(), config.env
     actor, days = learned(config, market, TradingEnvironment.on(market, rules))
-    seconds, planted, parts = time.process_time() - started, tuned(market, scores, config), list[dict[str, Array]]()
+    seconds, planted, parts = time.process_time() - started, tuned(market, scores, config), list[Profits]()
     for path in unseen.each(config, market.stats):
         seen = days.inputs.for_networks(torch.from_numpy(days.inputs.of(path.market)))
-        with torch.no_grad():
-            gain = days.transitions.unit * torch.stack([actor(today) for today in seen])[None]
+        gain = days.transitions.unit * torch.stack([scores_of(actor, today) for today in seen])[None]
         forecasts = Forecasts.of(gain, torch.zeros_like(gain), path.env.account.bars.tradable)
         played = roll_out(path.env, forecasts, torch.zeros(1), torch.tensor([TARGET_PERCENTS[-1]]), path.starts)
         parts.append({ACTOR: played.summary.profit_percent.numpy(), **path.play_planted(planted)})

@@ -232,7 +232,7 @@ def test_an_actor_without_a_critic_climbs_the_profit_of_its_account(
         actor, days = differentiable.learned(config, market, env)
         x = days.inputs.for_networks(torch.from_numpy(days.inputs.of(market)))
         seen = torch.arange(days.samples.train.first, days.samples.train.last - 17)[:, None] + torch.arange(16)
-        score = days.transitions.unit * actor(x[seen]).detach()
+        score = days.transitions.unit * differentiable.scores_of(actor, x[seen])
         profits.append(float(SoftAccount.of(env, len(x)).profit(score, seen, 0.1 * days.transitions.unit).mean()))
     assert profits[1] > profits[0] + 0.2
     words = ("differentiable", *SMALL_STUDY, "--kinds", "momentum", "--seeds", "1")

@@ -138,7 +138,8 @@ def with_future(
     config = DataConfig(max_bad_row_share=0.999)
     loader = StockDataLoader.from_frame(frame, config=config, with_volume=volume is not None)
     loader.load_and_prepare()
-    columns = np.array([market.tickers.index(name) for name in loader.tickers])
+    place = {name: column for column, name in enumerate(market.tickers)}
+    columns = np.array([place[name] for name in loader.tickers])
     cells = np.ix_(np.searchsorted(market.dates, loader.dates), columns)
     data_array = np.full_like(market.data_array, np.nan)
     data_array[cells] = loader.data_array

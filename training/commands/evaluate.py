@@ -12,13 +12,12 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import RESERVED
 from training.evaluation.export import entered, log_evaluation, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import PlayedPolicies, play_all
 from training.evaluation.stage import stage_of
 from training.features.importance import decided, importance
-from training.policies.judgement import TradedMarket, judge, load_market
+from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.planted import planted_shares
 from training.policies.read import read_policy, read_rows, wide_scores
 from training.policies.trades import Trades
@@ -104,9 +103,8 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
     for name, policy in read:
         if name in policies:
             raise ConfigError(f"expected policies with different names, got two called {name!r}; rename one")
-        if name in RESERVED:
-            raise ConfigError(f"expected policies with names of their own, got {name!r}, a baseline's; rename it")
         policies[name] = policy
+    require_own_names(policies)
     return policies
 
 

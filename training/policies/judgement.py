@@ -1,7 +1,7 @@
 """Anybody's policies, judged as the champion is: same fills, costs and limits, baselines, tests and verdict."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import BASKET, BENCHMARK, CHAMPION, EQUAL, EQUAL_RISK, HOLD, RANDOM
+from training.evaluation.baselines import BASKET, CHAMPION, RANDOM, RESERVED
 from training.evaluation.export import entered, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.measures import followed
@@ -117,6 +117,12 @@ class Judgement:
         return [Path(folder) / name / REPORT for name in self.evaluations]
 
 
+def require_own_names(names: Iterable[str]) -> None:
+    """Raise ConfigError where a name is a baseline's."""
+    if taken := RESERVED.intersection(names):
+        raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
+
+
 def judge(
     market: TradedMarket,
     policies: Mapping[str, Any],
@@ -141,6 +147,7 @@ def judge(
         ConfigError: a name is a baseline's, a look at the holdout is not allowed, or there are no such days.
         DataError: a policy fails or looks ahead.
     """
+    require_own_names(policies)
     if split == "holdout":
         kinds.require_spent(spend_look)
     days, config = getattr(market.market.splits, split), market.config
@@ -149,8 +156,6 @@ def judge(
     basket = market.run.basket if market.run else None
     tried = max(variants, len(policies))
     stage = stage_of(market.market, market.planted_scores, env, days, judging, basket, is_continuous=is_continuous)
-    if taken := {*policies} & {CHAMPION, RANDOM, BASKET, EQUAL, HOLD, EQUAL_RISK, BENCHMARK, *stage.rules}:
-        raise ConfigError(f"expected policies with names of their own, got {min(taken)!r}, a baseline's; rename it")
     accounts = {name: account_of(name, policy, stage) for name, policy in policies.items()}
     evaluations = {}
     for name, played in _played(market, stage, accounts, judging.random_pickers):
