@@ -1,14 +1,13 @@
 """The update of deep deterministic policy gradient (Lillicrap et al. 2016, algorithm 1), for all agents at once.
 
-The critic learns by temporal differences what a position gains until it is sold, and how long it ties up capital:
+The critic learns by temporal differences what a position gains until it is sold, percent of its value:
 
-    gain(x) = r + gamma * (gain(x') if the actor keeps the position, else -cost of the sale)
-    time(x) = sessions + gamma * (time(x') if it keeps the position, else 0)
+    q(x) = r + gamma * (q(x') if the actor keeps the position, else -cost of the sale)
 
-`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs gain - price of capital x time:
-it chooses a stock of the day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with
-an entropy bonus (Haarnoja et al. 2018, "Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action
-settings"); at the optimum its score of a stock is the critic's value.
+`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs q - price of capital: it chooses
+a stock of the day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy
+bonus (Haarnoja et al. 2018, "Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings");
+at the optimum its score of a stock is the critic's value.
 
 Unlike in the paper the critic has no action among its inputs: it values a position, and the actor climbs the expected
 value of its choices. Prices do not react, so that the rewards of all stocks of a replayed day are looked up, see
@@ -18,28 +17,23 @@ valued as one that only decisions end: sale targets, stops and the bound of the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from models.networks import Networks, soft_update
-from models.policy import score_of
 from models.replay_buffer import Batch
 
-LOSSES = ("gain", "time", "actor")
+LOSSES = ("critic", "actor")
 _DAY_MEAN_WEIGHT = 0.1
 """Of the squared mean temporal difference of a day, whose noise is common to all stocks."""
-_TIME_WEIGHT = 0.2
-"""Of the squared temporal differences of times."""
 _TEMPERATURE = 0.3
 """Of the actor's relaxed choices, in deviations of the critic's values."""
 
 
 def update(
     networks: Networks,
-    rate: Tensor,
+    hurdle: Tensor,
     target_index: Tensor,
     batch: Batch,
     accumulate: int,
@@ -51,46 +45,42 @@ def update(
     """Take one step of A critics, of their actors and of the targets, in `accumulate` micro-batches.
 
     Args:
-        rate: (A,) price of capital where all is invested, percent a session.
+        hurdle: (A,) price of capital where all is invested, percent of a position.
         target_index: (A,) of the agents' sale targets; a batch has the rewards at each, or one at all.
         cost: of a purchase or a sale, percent of its value.
 
     Returns:
-        The (A,) losses by name: `gain` and `time`, mean squared temporal differences, percent and sessions, squared;
-        `actor`, negative mean value of its choices with their entropy, in temperatures.
+        The (A,) losses by name: `critic`, mean squared temporal difference, percent squared; `actor`, negative mean
+        value of its choices with their entropy, in temperatures.
     """
-    totals = torch.zeros(len(LOSSES), len(rate), device=batch.x.device)
+    totals = torch.zeros(len(LOSSES), len(hurdle), device=batch.x.device)
     for part, share in batch.split(accumulate):
-        totals += share * add_gradients(networks, rate, target_index, part, share, cost=cost, gamma=gamma)
+        totals += share * add_gradients(networks, hurdle, target_index, part, share, cost=cost, gamma=gamma)
     step(networks, tau)
     return dict(zip(LOSSES, totals, strict=True))
 
 
 def add_gradients(
-    networks: Networks, rate: Tensor, target_index: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
+    networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
 ) -> Tensor:
     """Add a share of the gradients of a batch to those that wait for a step; return the (losses, A) losses."""
-    x, shape, price = batch.x.flatten(1, 2), batch.x.shape[1:3], _price(rate, batch.invested)
-    unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
+    x, shape, price = batch.x.flatten(1, 2), batch.x.shape[1:3], _price(hurdle, batch.invested)
 
     # Compute targets: the reward, and what the target networks tell of what follows.
-    target = targets(networks, rate, target_index, batch, cost, gamma)
+    target = targets(networks, hurdle, target_index, batch, cost, gamma)
 
-    # Gradients of the critic: squared temporal differences, those of a day's mean and of times with less weight.
-    outputs = (part.unflatten(2, shape).unbind(-1) for part in networks.online.outputs(x))
-    (gain, time), (actor_gain, actor_time) = outputs  # (A, folds, D, S) each
-    gain_error, time_error = (gain - target.gain) / unit, (time - target.time) / sessions
-    day_mean = gain_error.mean(-1, keepdim=True)
-    loss = (gain_error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
-    loss = loss + _TIME_WEIGHT * time_error.square().mean((2, 3))
+    # Gradients of the critic: squared temporal differences, those of a day's mean with less weight.
+    value, score = (part.unflatten(2, shape) for part in networks.online.outputs(x))  # (A, folds, D, S) each
+    error = (value - target) / networks.scale.view(-1, 1, 1, 1)
+    day_mean = error.mean(-1, keepdim=True)
+    loss = (error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
 
     # Gradients of the actor: its choices climb the critic's value, whose hidden units it reads and does not train.
-    value = score_of(gain, time, price).detach()
-    actor = actor_loss(score_of(actor_gain, actor_time, price), value, cost)
+    actor = actor_loss(score - price, value.detach() - price, cost)
     (share * (loss.sum() + actor.sum())).backward()
 
-    squares = (gain_error * unit).square(), (time_error * sessions).square()
-    return torch.stack([*(one.mean((1, 2, 3)) for one in squares), actor.mean(1)]).detach()
+    squared = networks.scale.square() * error.square().mean((1, 2, 3))
+    return torch.stack((squared, actor.mean(1))).detach()
 
 
 def step(networks: Networks, tau: float, scale: float = 1.0) -> None:
@@ -109,28 +99,18 @@ def step(networks: Networks, tau: float, scale: float = 1.0) -> None:
         soft_update(moved, by, optimizer.target_rate(tau))
 
 
-class Values(NamedTuple):
-    """Values of a position in each stock until it is sold, (A, folds, D, S) each."""
-
-    gain: Tensor
-    """Percent of its value."""
-    time: Tensor
-    """Sessions for which it takes capital."""
-
-
 @torch.no_grad()
-def targets(networks: Networks, rate: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float) -> Values:
-    """Return the targets of temporal differences: the reward, and what the target networks make of what follows, by
-    their own choices at the price of capital in the replayed accounts."""
+def targets(
+    networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float
+) -> Tensor:
+    """Return the (A, folds, D, S) targets of temporal differences: the reward, and what the target networks make of
+    what follows, by their own choices at the price of capital in the replayed accounts."""
     x, shape = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
-    outputs = (part.unflatten(2, shape).unbind(-1) for part in networks.targets.outputs(x))
-    (gain, time), (actor_gain, actor_time) = outputs
-    score = score_of(actor_gain, actor_time, _price(rate, batch.next_invested))
+    value, score = (part.unflatten(2, shape) for part in networks.targets.outputs(x))
     follows = ~batch.terminated
-    is_kept = (score >= -cost) & follows
-    later = torch.where(is_kept, gain, -cost * follows)
+    is_kept = (score - _price(hurdle, batch.next_invested) >= -cost) & follows
     reward = batch.reward.movedim(-1, 0)[target_index.clamp(max=batch.reward.shape[-1] - 1)]
-    return Values(reward + gamma * later, batch.sessions + gamma * is_kept * time.clamp(min=0.0))
+    return reward + gamma * torch.where(is_kept, value, -cost * follows)
 
 
 def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
@@ -152,6 +132,6 @@ def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
     return -buying - (is_kept * (value + cost) / temperature + entropy).mean((-2, -1))
 
 
-def _price(rate: Tensor, invested: Tensor) -> Tensor:
+def _price(hurdle: Tensor, invested: Tensor) -> Tensor:
     """Return the (A, folds, D, 1) prices of capital in replayed accounts."""
-    return rate.view(-1, 1, 1, 1) * invested[..., None]
+    return hurdle.view(-1, 1, 1, 1) * invested[..., None]

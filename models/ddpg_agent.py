@@ -52,14 +52,14 @@ class DDPGAgent:
 
     Actor: scores every stock, held or not; its outputs depend on the day alone, and the account enters by the price of
     capital, see `models.policy`. Target networks are played.
-    Critic: what a position in a stock gains until it is sold, and the time that it takes. See `models.ddpg`.
+    Critic: what a position in a stock gains until it is sold. See `models.ddpg`.
     """
 
     inputs: TradeInputs
     networks: Networks
     """Of its E members, one by default."""
-    rates: Tensor
-    """(E,) float32 price of capital where all is invested, percent a session."""
+    hurdles: Tensor
+    """(E,) float32 price of capital where all is invested, percent of a position."""
     targets: Tensor
     """(E,) float32 sale targets, in percent."""
     rules: EnvironmentConfig
@@ -114,17 +114,17 @@ class DDPGAgent:
 
     @property
     def critic_loss_history(self) -> list[float]:
-        """The critic's losses in the last updates, of gains and of times together."""
-        return [sum(both) for both in zip(self.losses["gain"], self.losses["time"], strict=True)]
+        """The critic's losses in the last updates."""
+        return list(self.losses["critic"])
 
     def betting(self, share: float) -> DDPGAgent:
         """Return the agent with a share of the capital that follows it."""
         return replace(self, share=share)
 
     @property
-    def rate(self) -> Tensor:
-        """(1,) mean price of capital of its members."""
-        return self.rates.mean(0, keepdim=True)
+    def hurdle(self) -> Tensor:
+        """(1,) mean hurdle of its members."""
+        return self.hurdles.mean(0, keepdim=True)
 
     @property
     def target_percent(self) -> Tensor:
@@ -134,7 +134,7 @@ class DDPGAgent:
     @property
     def device(self) -> torch.device:
         """Device of its tensors."""
-        return self.rates.device
+        return self.hurdles.device
 
     def update(
         self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05
@@ -142,7 +142,7 @@ class DDPGAgent:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
         index = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
         cost = 100 * self.rules.cost_rate
-        taken = ddpg.add_gradients(self.networks, self.rates, index, batch, 1.0, cost=cost, gamma=gamma)
+        taken = ddpg.add_gradients(self.networks, self.hurdles, index, batch, 1.0, cost=cost, gamma=gamma)
         self.waiting += 1
         if not accumulate:
             ddpg.step(self.networks, tau, 1.0 / self.waiting)
@@ -184,40 +184,31 @@ class DDPGAgent:
             if x is not None:
                 rows.fill(days, iter([(slice(x.shape[1]), x)]))
             rows = rows.to(self.device)
-        gain = torch.full((1, *tradable.shape), -torch.inf, device=self.device)
-        time = torch.zeros_like(gain)
-        penalty = None if self.risk is None else torch.zeros_like(gain)
+        score = torch.full((1, *tradable.shape), -torch.inf, device=self.device)
+        penalty = None if self.risk is None else torch.zeros_like(score)
         for some in rows.blocks():
             seen = rows.x(some)
             # Padded to a fixed number of rows, on which the last bits of a product depend.
             spare = 0 if rows is x else tradable[some].numel() - len(seen)
             seen_by = self.inputs.for_networks(functional.pad(seen, (0, 0, 0, spare)))
-            told = self.mean_outputs(seen_by)[:, : len(seen)]
-            scores = rows.spread(told, some, -torch.inf)
-            gain[0, some], time[0, some] = scores
+            score[:, some] = rows.spread(self.mean_scores(seen_by)[None, : len(seen)], some, -torch.inf)
             if penalty is not None and self.risk is not None:
                 known = order_size.numbers_of_days(rows, some, self.inputs.volatility_scale)
                 penalty[0, some] = rows.spread(order_size.penalties(known, self.risk.float()), some)
-        return Forecasts(gain, time, penalty)
+        return Forecasts(score, penalty)
 
-    def mean_outputs(self, seen: Tensor) -> Tensor:
-        """Return the gains and times of the played actors of all members and folds in the mean, (2, rows), by what
-        networks see, (rows, inputs).
-
-        Times count by the members' prices of capital, so that at the mean price the score is the mean of theirs.
-        """
-        members, folds = len(self.rates), self.networks.folds
-        weights = torch.ones(2, members, device=seen.device)
-        weights[1] = torch.where(self.rates.sum() > 0, self.rates / self.rate.clamp(min=1e-12), 1.0)
-        total = torch.zeros(2, len(seen), device=seen.device)
+    def mean_scores(self, seen: Tensor) -> Tensor:
+        """Return the (rows,) scores of the played actors of all members and folds in the mean, by what networks see,
+        (rows, inputs)."""
+        members, folds = len(self.hurdles), self.networks.folds
+        total = torch.zeros(len(seen), device=seen.device)
         for member in range(members):
             for fold in range(folds):
-                outputs = self.networks.targets.played_outputs(member, fold, seen)
-                total += outputs * weights[:, member, None] / (members * folds)
+                total += self.networks.targets.played_scores(member, fold, seen) / (members * folds)
         return total
 
     def contributions(self, market: Market, asked: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
-        """Return for days and columns of the market what moves the forecast, percent, the largest first: the gain less
+        """Return for days and columns of the market what moves the score, percent, the largest first: the score less
         that with an input's values at their means of the training days, by names of inputs."""
         reasons, named, days = list[dict[str, float]](), self.inputs.named_places(), [day for day, _ in asked]
         rows = self.inputs.rows_of(market, slice(min(days), max(days) + 1)).to(self.device) if asked else None
@@ -229,8 +220,8 @@ class DDPGAgent:
             without = self.inputs.for_networks(rows.x(today)[[row]]).repeat(1 + len(named), 1)
             for row, places in enumerate(named.values(), start=1):
                 without[row, places] = 0.0
-            gain = self.mean_outputs(without)[0]
-            moved = dict(zip(named, (gain[0] - gain[1:]).tolist(), strict=True))
+            score = self.mean_scores(without)
+            moved = dict(zip(named, (score[0] - score[1:]).tolist(), strict=True))
             reasons.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
         return reasons
 
@@ -256,9 +247,9 @@ class DDPGAgent:
         in rollouts."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         today, is_held = forecasts.at(slice(None), day), positions[..., 0] > 0
-        has_bar = today.gain > -torch.inf
+        has_bar = today.score > -torch.inf
         cash = account[:, 0]
-        price = self.rate * invested_share(cash, account[:, TRADING_LEFT])
+        price = self.hurdle * invested_share(cash, account[:, TRADING_LEFT])
         return decide(today, price, cash, has_bar & ~is_held, self.target_percent, self.rules)
 
     def state_dict(self) -> dict[str, Any]:
@@ -268,7 +259,7 @@ class DDPGAgent:
         numbers = {**vars(self.evidence), "share": self.share, "learning_rate": self.networks.learning_rate}
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
-            "members": {"rates": self.rates, "targets": self.targets},
+            "members": {"hurdles": self.hurdles, "targets": self.targets},
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
             "features": self.inputs.features.state(),
@@ -294,7 +285,7 @@ class DDPGAgent:
         return cls(
             TradeInputs(**fitted, responses=responses, features=FeatureInputs.from_state(state["features"])),
             Networks(tensors("networks"), learning_rate),
-            tensors("members")["rates"],
+            tensors("members")["hurdles"],
             tensors("members")["targets"],
             rules=from_dict(state["rules"], EnvironmentConfig),
             evidence=Evidence(**numbers),

@@ -10,14 +10,13 @@ from torch import Tensor
 from utils.config.trader import EvolutionConfig
 from utils.spaces import TARGET_PERCENTS
 
-GENES = ("rate", "target")
-"""Logarithm to base 2 of the price of capital over the reward rate of the replayed accounts, and the number of the sale
-target."""
-RATE, TARGET = range(len(GENES))
+GENES = ("sessions", "target")
+"""Logarithm to base 2 of the sessions whose mean reward is the price of capital, and the number of the sale target."""
+SESSIONS, TARGET = range(len(GENES))
 _SEEN, _TOGGLED = 0.85, 0.05
 """Shares of the feature groups: that a founder's networks see, and that are toggled in a child's."""
-_LOW = (-2.0, 0.0)
-_HIGH = (1.0, len(TARGET_PERCENTS) - 1.0)
+_LOW = (1.0, 0.0)
+_HIGH = (5.0, len(TARGET_PERCENTS) - 1.0)
 
 
 def random_genes(agents: int, generator: torch.Generator) -> Tensor:

@@ -14,10 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-OUTPUTS = 2
-"""Of critic and actor: what a position gains, and the sessions for which it takes capital."""
-TIME_UNIT = 20.0
-"""Sessions in a unit of the critic's and the actor's second output."""
 _ROWS_AT_ONCE = 8192
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _WEIGHT_DECAY = 0.05
@@ -85,49 +81,48 @@ def split_parts(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor
 class ActorCritic:
     """Actors and critics of A agents, each trained without one fold of the training days; online ones or targets.
 
-    The critic's value of a position in a stock is gain - price of capital x time: what the position gains until it is
-    sold, in percent of its value, less what its capital would have earned elsewhere, see `models.policy`. The actor's
-    score of the stock has the same form. Its layer reads the stock's inputs and the hidden units of the critic, which
-    it does not train (Yarats et al. 2021, "Improving sample efficiency in model-free reinforcement learning from
-    images").
+    The critic tells what a position in a stock gains until it is sold, in percent of its value; the actor's score of
+    the stock has the same unit, see `models.policy`. Its layer reads the stock's inputs and the hidden units of the
+    critic, which it does not train (Yarats et al. 2021, "Improving sample efficiency in model-free reinforcement
+    learning from images").
     """
 
     critic: Perceptrons
     """(A, folds)"""
     actor: Tensor
-    """(A, folds, (hidden + 1 + inputs) * 2)"""
+    """(A, folds, hidden + 1 + inputs)"""
     scale: Tensor
-    """(A, 2): percent and sessions in a unit of the outputs."""
+    """(A,): percent in a unit of the outputs."""
 
     @property
     def actor_parts(self) -> tuple[Tensor, ...]:
-        """Return views of the actor: (A, folds, hidden, 2), (A, folds, 1, 2) and (A, folds, inputs, 2)."""
+        """Return views of the actor: (A, folds, hidden, 1), (A, folds, 1, 1) and (A, folds, inputs, 1)."""
         inputs, hidden, _ = self.critic.sizes
-        return split_parts(self.actor, ((hidden, OUTPUTS), (1, OUTPUTS), (inputs, OUTPUTS)))
+        return split_parts(self.actor, ((hidden, 1), (1, 1), (inputs, 1)))
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gains and times of the critics and of the actors, (A, folds, rows, 2) each, by (folds, rows,
-        inputs)."""
+        """Return the values of the critics and the scores of the actors, (A, folds, rows) each, percent, by (folds,
+        rows, inputs)."""
         weights, bias, linear = self.actor_parts
         hidden, values, direct = self.critic.layers(x, beside=torch.cat((bias, linear), dim=-2))
-        return values * self.scale[:, None, None], (hidden.detach() @ weights + direct) * self.scale[:, None, None]
+        unit = self.scale[:, None, None]
+        return values.squeeze(-1) * unit, (hidden.detach() @ weights + direct).squeeze(-1) * unit
 
     @torch.no_grad()
-    def played_outputs(self, agent: int, fold: int, x: Tensor) -> Tensor:
-        """Return the gains, and the times, at least 0, of one agent's actor of one fold, (2, rows), by (rows, inputs).
+    def played_scores(self, agent: int, fold: int, x: Tensor) -> Tensor:
+        """Return the scores of one agent's actor of one fold, (rows,) percent, by (rows, inputs).
 
         It is independent of the other agents, bit for bit: products have the same shapes however large the stack is.
         """
         w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.parts)
         weights, bias, linear = (part.detach()[agent, fold] for part in self.actor_parts)
         constants, maps = torch.cat((b1, bias), dim=-1), torch.cat((w1, linear), dim=-1)
-        outputs = x.new_empty(OUTPUTS, len(x))
-        for rows, out in zip(x.split(_ROWS_AT_ONCE), outputs.split(_ROWS_AT_ONCE, dim=1), strict=True):
-            first, direct = torch.addmm(constants, rows, maps).split((w1.shape[1], OUTPUTS), dim=1)
+        scores = x.new_empty(len(x))
+        for rows, out in zip(x.split(_ROWS_AT_ONCE), scores.split(_ROWS_AT_ONCE), strict=True):
+            first, direct = torch.addmm(constants, rows, maps).split((w1.shape[1], 1), dim=1)
             hidden = functional.silu(torch.addmm(b2, functional.silu(first), w2), inplace=True)
-            out.copy_((torch.addmm(direct, hidden, weights) * self.scale[agent]).T)
-        outputs[1].clamp_(min=0.0)
-        return outputs
+            out.copy_(torch.addmm(direct, hidden, weights)[:, 0] * self.scale[agent])
+        return scores
 
 
 @torch.no_grad()
@@ -203,10 +198,9 @@ class Networks:
         self.tensors = learned = {name: part.detach() for name, part in tensors.items()}
         self.learning_rate = learning_rate
         self.input_mask, self.scale = (learned[name] for name in NOT_LEARNED)
-        """(A, inputs) bool: the inputs that each agent looks at; (A, 2), see `ActorCritic`."""
+        """(A, inputs) bool: the inputs that each agent looks at; (A,), see `ActorCritic`."""
         inputs = self.input_mask.shape[1]
-        hidden = learned["actor"].shape[2] // OUTPUTS - 1 - inputs
-        self.sizes = inputs, hidden, OUTPUTS
+        self.sizes = inputs, learned["actor"].shape[2] - 1 - inputs, 1
         self.online, self.targets = self._actor_critic(""), self._actor_critic("_target")
         self.critic_optimizer, self.actor_optimizer = self._optimizer("critic"), self._optimizer("actor")
 
@@ -231,19 +225,19 @@ class Networks:
         """Draw the networks of agents with these (A, inputs) input masks; all outputs are zero, targets equal.
 
         Args:
-            unit: percent in a unit of gains.
+            unit: percent in a unit of the outputs.
         """
         agents, inputs = input_mask.shape
-        critic = Perceptrons.initialize((agents, folds), (inputs, hidden, OUTPUTS), generator)
-        actor = torch.zeros(agents, folds, (hidden + 1 + inputs) * OUTPUTS)
+        critic = Perceptrons.initialize((agents, folds), (inputs, hidden, 1), generator)
+        actor = torch.zeros(agents, folds, hidden + 1 + inputs)
         tensors = {
             f"{owner}{kind}": torch.zeros_like(part) if kind in _KINDS[2:] else part.clone()
             for owner, part in (("critic", critic.flat), ("actor", actor))
             for kind in _KINDS
         }
         tensors |= {f"{owner}_counts": torch.zeros(agents, 3) for owner in ("critic", "actor")}
-        scale = torch.tensor([unit, TIME_UNIT]).repeat(agents, 1)
-        networks = cls({**tensors, "input_mask": input_mask.clone(), "scale": scale}, learning_rate)
+        given = {"input_mask": input_mask.clone(), "scale": torch.full((agents,), unit)}
+        networks = cls(tensors | given, learning_rate)
         networks.mask()
         return networks
 
@@ -270,7 +264,7 @@ class Networks:
 
     @torch.no_grad()
     def start_from(self, weights: Tensor) -> None:
-        """Begin with (A, folds, inputs + 1, 2) weights of a constant and the inputs, in units."""
+        """Begin with (A, folds, inputs + 1, 1) weights of a constant and the inputs, in units."""
         for kind in _KINDS[:2]:
             networks = self._actor_critic(kind)
             for bias, linear in (networks.critic.parts[-2:], networks.actor_parts[-2:]):

@@ -1,15 +1,15 @@
 """The policy: from what is known of stocks and accounts to what is bought, kept and sold.
 
 Every day a position may be kept or sold: optimal stopping (Tsitsiklis and Van Roy 2001, "Regression methods for pricing
-complex American-style options"). A stock's score is what a position in it gains until it is sold, less the price of the
-capital that it takes for that time, in percent of the position's value:
+complex American-style options"). A stock's score is what a position in it gains until it is sold, in percent of its
+value. The capital that a position takes has a price, what it would earn elsewhere:
 
-    score = gain - price of capital x time        price of capital = rate x share of the capital that is invested
+    worth = score - price of capital        price of capital = hurdle x share of the capital that is invested
 
-Each agent has a rate of its own. The price rises from 0, where all is cash, to the rate, where all is invested; it is 0
-once nothing may be bought any more. The stocks with the largest scores above what a purchase costs are bought, and a
-position is sold once its score is below minus what a sale costs. In between nothing is traded (Davis and Norman 1990,
-"Portfolio selection with transaction costs").
+Each agent has a hurdle of its own. The price rises from 0, where all is cash, to the hurdle, where all is invested; it
+is 0 once nothing may be bought any more. The stocks that are worth most are bought, if that is more than a purchase
+costs, and a position is sold once its worth is below minus what a sale costs. In between nothing is traded (Davis and
+Norman 1990, "Portfolio selection with transaction costs").
 """
 
 from __future__ import annotations
@@ -30,20 +30,17 @@ _STEP_DOWN = 1e-6
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Outputs of A actors for the n stocks of each day: the part of the policy that depends on the day alone."""
+    """Scores of A actors for the n stocks of each day: the part of the policy that depends on the day alone."""
 
-    gain: Tensor
+    score: Tensor
     """(A, days, n) float32 percent that a position gains until it is sold; minus infinity without a bar."""
-    time: Tensor
-    """(A, days, n) float32 sessions for which it takes capital."""
     penalty: Tensor | None = None
     """(A, days, n) float32 what the risk of the largest orders costs, see `models.order_size`; None: nothing."""
 
     @classmethod
-    def of(cls, gain: Tensor, time: Tensor, tradable: Tensor, penalty: Tensor | None = None) -> Forecasts:
-        """Build from (A, days, n) gains and times; stocks without a bar, (days, n), get none."""
-        known = tradable & gain.isfinite()
-        return cls(torch.where(known, gain, -torch.inf), torch.where(known, time, 0.0), penalty)
+    def of(cls, score: Tensor, tradable: Tensor, penalty: Tensor | None = None) -> Forecasts:
+        """Build from (A, days, n) scores; stocks without a bar, (days, n), get none."""
+        return cls(torch.where(tradable & score.isfinite(), score, -torch.inf), penalty)
 
     @classmethod
     def on_days(cls, blocks: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
@@ -54,7 +51,7 @@ class Forecasts:
                 if value is None:
                     continue
                 if name not in joined:
-                    nothing = -torch.inf if name == "gain" else 0.0
+                    nothing = -torch.inf if name == "score" else 0.0
                     joined[name] = value.new_full((len(value), days, value.shape[2]), nothing)
                 joined[name][:, some] = value
         return cls(**joined)
@@ -89,12 +86,6 @@ class Decision:
         return torch.stack([whole.scatter(1, self.stock, value) for whole, value in chosen], dim=-1)
 
 
-def score_of(gain: Tensor, time: Tensor, price: Tensor) -> Tensor:
-    """Return the value of positions: what they gain, less the price of the capital that they take for a time, at least
-    none."""
-    return gain - price * time.clamp(min=0.0)
-
-
 def invested_share(cash: Tensor, left: Tensor) -> Tensor:
     """Return the shares of the capital that accounts have invested, by which capital has a price; 0 once nothing may be
     bought any more.
@@ -119,23 +110,22 @@ def decide(
 
     Args:
         forecasts: of their day, (L, n).
-        price: (L,) of capital, percent a session.
+        price: (L,) of capital, percent of a position.
         cash: (L,) share of the initial capital.
         candidate: (L, n) bool: the stock may be bought.
         target_percent: (L,) sale targets.
         noise: (L, 1) percent added to the scores of all stocks alike, to explore how much is invested.
     """
-    score = score_of(forecasts.gain, forecasts.time, price.float()[:, None]) + noise
+    worth = forecasts.score - price.float()[:, None] + noise
     cost, largest = 100 * rules.cost_rate, rules.largest_order
-    keep = (score >= -cost) | (forecasts.gain == -torch.inf)
-    worth, penalty = score - cost, forecasts.penalty
-    if penalty is not None:
-        worth = utility(largest * worth, penalty)
-    orders = min(rules.max_new_positions_per_day, score.shape[1])
-    best, stock = rank_stocks(torch.where(candidate, worth, -torch.inf), orders)
+    keep = (worth >= -cost) | (forecasts.score == -torch.inf)
+    expected, penalty = worth - cost, forecasts.penalty
+    useful = expected if penalty is None else utility(largest * expected, penalty)
+    orders = min(rules.max_new_positions_per_day, worth.shape[1])
+    best, stock = rank_stocks(torch.where(candidate, useful, -torch.inf), orders)
     size = torch.ones_like(best)
     if penalty is not None:
-        size = best_size(largest * (score - cost).gather(1, stock), penalty.gather(1, stock))
+        size = best_size(largest * expected.gather(1, stock), penalty.gather(1, stock))
     # Nothing is begun with less cash than the smallest order takes, unless that is more than all of the capital.
     least = min(rules.stake_percent / 100 * MIN_COEFFICIENT, 1.0 / rules.purchase_factor)
     is_ordered = (best > 0) & (cash[:, None] >= least) & (size * MAX_COEFFICIENT >= MIN_COEFFICIENT)

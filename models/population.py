@@ -12,7 +12,7 @@ from torch import Tensor
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
 from models.evolution import (
-    RATE,
+    SESSIONS,
     TARGET,
     elite_count,
     mutate_feature_groups,
@@ -86,7 +86,7 @@ class Population:
 
     def __getitem__(self, row: int) -> DDPGAgent:
         agent = self._views[row]
-        agent.rates, agent.targets = self.rates[[row]], self.target_percents[[row]]
+        agent.hurdles, agent.targets = self.hurdles[[row]], self.target_percents[[row]]
         return agent
 
     def committee(self, rows: Sequence[int]) -> DDPGAgent:
@@ -99,7 +99,7 @@ class Population:
         return DDPGAgent(
             self.inputs,
             networks,
-            self.rates[members],
+            self.hurdles[members],
             self.target_percents[members],
             self.rules,
             UNKNOWN,
@@ -113,10 +113,10 @@ class Population:
         return self.reward_rate.device
 
     @property
-    def rates(self) -> Tensor:
-        """(P,) float32 price of capital where all is invested: 2 to the power of a gene, times what the replayed
-        accounts earn a day."""
-        return (2.0 ** self.genes[:, RATE]).float().to(self.device) * self.reward_rate
+    def hurdles(self) -> Tensor:
+        """(P,) float32 price of capital where all is invested, percent of a position: what the replayed accounts earn
+        in a number of sessions, a gene."""
+        return (2.0 ** self.genes[:, SESSIONS]).float().to(self.device) * self.reward_rate
 
     @property
     def input_mask(self) -> Tensor:
@@ -144,7 +144,7 @@ class Population:
         return self[self.elites[0]].clone()
 
     def start_from(self, weights: Tensor) -> None:
-        """Begin with the closed form: (folds, inputs + 1, targets, 2), see `TrainingDays.closed_form`."""
+        """Begin with the closed form: (folds, inputs + 1, targets, 1), see `TrainingDays.closed_form`."""
         indices = self.target_indices.clamp(max=weights.shape[2] - 1)
         self.networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
 

@@ -45,8 +45,6 @@ class Batch:
     """(folds, D, S, inputs) at the close on which a position in them is decided on next."""
     reward: Tensor
     """(folds, D, S, targets) percent that a position earns between the two decisions, at each sale target."""
-    sessions: Tensor
-    """(folds, D, S) between them."""
     terminated: Tensor
     """(folds, D, S) bool: the position has been closed by then, or what follows is not known."""
     invested: Tensor

@@ -168,10 +168,10 @@ class ERLTrainer:
         days = max(1, round(learning.batch_size * learning.gradient_accumulation / stocks))
         replayed = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
         rows, losses = transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
-        rate, indices = population.rates, population.target_indices
+        hurdle, indices = population.hurdles, population.target_indices
         for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
-            taken = self.updating.take(population, rate, indices, rows[now], replayed[now])
+            taken = self.updating.take(population, hurdle, indices, rows[now], replayed[now])
             losses.append(torch.stack([taken[name] for name in LOSSES]))
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
@@ -188,14 +188,8 @@ class ERLTrainer:
         """
         population = self.population
         champion = population.committee(population.elites)
-        targets = population.networks.targets
-        prices = 0.5 * champion.rates  # half of the capital invested
-        scores = [
-            self.days.scores(self.days.forecasts(targets, [agent]), price[None])
-            for agent, price in zip(population.elites, prices, strict=True)
-        ]
-        evidence = self.days.evidence(torch.cat(scores), population.trials, len(population))
-        champion.evidence = evidence
+        forecasts = self.days.forecasts(population.networks.targets, population.elites)
+        champion.evidence = evidence = self.days.evidence(forecasts, population.trials, len(population))
         shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}
         return champion.betting(shares[self.evaluation.evidence])
 
@@ -257,7 +251,7 @@ class ERLTrainer:
                 days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
                 raise ValueError(f"expected training days {days}; choose others, or training=False")
             noise = torch.randn(1, starts.numel(), lengths[1], generator=self.generators["noise"])
-            unit = self.learning.exploration_noise * agent.networks.scale[:1, :1, None]
+            unit = self.learning.exploration_noise * agent.networks.scale[:1, None, None]
             how = {"label": "Training agent", "lengths": lengths, "noise": noise.to(unit) * unit, "records": True}
         rollout = play_agent_on(env, agent, forecasts, starts.reshape(-1), **how)
         if training:

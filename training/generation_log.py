@@ -79,7 +79,7 @@ class GenerationLog:
         return {
             "elite_profit_percent": float(played.profit_percent[best].mean()),
             "reward_rate": float(population.reward_rate),
-            "price_of_capital": float(population.rates.cpu()[best].mean()),
+            "hurdle": float(population.hurdles.cpu()[best].mean()),
             "founders": len(set(population.founders)),
             "noise_scale": noise,
             **{f"best_{name}": population.fittest[name] for name in ("elites", "children")},

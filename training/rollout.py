@@ -56,7 +56,7 @@ class Rollout:
 def roll_out(
     env: TradingEnvironment,
     forecasts: Forecasts,
-    rates: Tensor,
+    hurdles: Tensor,
     targets: Tensor,
     starts: Tensor,
     *,
@@ -71,7 +71,7 @@ def roll_out(
     """Play all agents on all windows, the same for every agent.
 
     Args:
-        rates, targets: (A,) prices of capital and sale targets, in percent.
+        hurdles, targets: (A,) prices of capital where all is invested, and sale targets, in percent.
         starts: (W,) first days of the windows, best on the CPU.
         noise: (A, E, trading days) exploration noise, percent added to scores, on the last E windows, which do not
             count towards fitness.
@@ -83,11 +83,11 @@ def roll_out(
     """
     account, rules = env.account, env.rules
     steps, trading_days = lengths or (rules.episode_steps, rules.trading_days)
-    agents, windows, device = len(rates), len(starts), account.device
+    agents, windows, device = len(hurdles), len(starts), account.device
     agent = torch.arange(agents, device=device).repeat_interleave(windows)
     judged = windows if noise is None else windows - noise.shape[1]
     inputs = {name: part for name, part in vars(forecasts).items() if part is not None}
-    inputs |= {"agent": agent, "rate": rates[agent], "target": targets[agent]}
+    inputs |= {"agent": agent, "hurdle": hurdles[agent], "target": targets[agent]}
     if noise is not None:
         inputs["noise"] = torch.zeros(agents, windows, trading_days, device=device)
         inputs["noise"][:, judged:] = noise
@@ -118,8 +118,8 @@ def _play_days(
     """Play the days of freshly reset accounts; return the day and the cash at each close, if recorded."""
     account, rules, agent = env.account, env.rules, inputs["agent"]
     account.step_index = 0  # also after a capture that failed
-    forecasts = Forecasts(inputs["gain"], inputs["time"], inputs.get("penalty"))
-    rate, target, seen = inputs["rate"], inputs["target"], list[dict[str, Tensor]]()
+    forecasts = Forecasts(inputs["score"], inputs.get("penalty"))
+    hurdle, target, seen = inputs["hurdle"], inputs["target"], list[dict[str, Tensor]]()
     for step in progress(range(account.steps), label, "day"):
         safe_point()
         if not account.is_trading and rules.exits == "target" and not records:
@@ -130,7 +130,7 @@ def _play_days(
         noise: Tensor | float = 0.0
         if "noise" in inputs and account.is_trading:
             noise = inputs["noise"][..., step].reshape(-1, 1)
-        today, price = forecasts.at(agent, account.day), rate * invested_share(cash, left)
+        today, price = forecasts.at(agent, account.day), hurdle * invested_share(cash, left)
         decision = decide(today, price, cash, account.candidates(), target, rules, noise)
         if records:
             seen.append({"day": account.day.int(), "cash": cash})
@@ -275,16 +275,16 @@ class PopulationRollouts:
 
     def _groups(self, agents: int) -> list[range]:
         """Divide the agents so that the forecasts of a group fit into memory."""
-        size = max(1, min(agents, _TABLE_BYTES // (8 * self.days.tradable.numel())))
+        size = max(1, min(agents, _TABLE_BYTES // (4 * self.days.tradable.numel())))
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
 
     def _roll_out(self, population: Population, windows: Windows, agents: Sequence[int]) -> Rollout:
         rows = list(agents)
-        unit = population.networks.scale[rows, 0].view(-1, 1, 1)
+        unit = population.networks.scale[rows].view(-1, 1, 1)
         return roll_out(
             self.env,
             self.days.forecasts(population.networks.targets, rows),
-            population.rates[rows],
+            population.hurdles[rows],
             population.target_percents[rows],
             windows.starts,
             noise=windows.noise[rows].to(unit) * unit,
@@ -311,4 +311,4 @@ def play_agent_on(
     **how: Any,
 ) -> Rollout:
     """Play one agent on windows, all orders its own; `how` as in `roll_out`."""
-    return roll_out(env, forecasts, agent.rate, agent.target_percent, starts, **{"label": "assess", **how})
+    return roll_out(env, forecasts, agent.hurdle, agent.target_percent, starts, **{"label": "assess", **how})

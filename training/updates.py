@@ -22,23 +22,23 @@ class Updates:
         self.graph = CudaGraph("updates")
 
     def take(
-        self, population: Population, rate: Tensor, target_index: Tensor, rows: Tensor, replayed: Tensor
+        self, population: Population, hurdle: Tensor, target_index: Tensor, rows: Tensor, replayed: Tensor
     ) -> Tensors:
         """Take an update of all agents; return the (P,) losses by name, which the next one overwrites.
 
         Args:
-            rate, target_index: (P,) prices of capital and indices of the sale targets.
+            hurdle, target_index: (P,) prices of capital where all is invested, and indices of the sale targets.
             rows: (folds, D, S) of the stocks.
             replayed: (folds, D) rows of the replay buffer, of the same days.
         """
-        inputs = {"rows": rows, "replayed": replayed, "rate": rate, "target_index": target_index}
+        inputs = {"rows": rows, "replayed": replayed, "hurdle": hurdle, "target_index": target_index}
         return self.graph.run(partial(self._update, population), inputs, population.networks)
 
     def _update(self, population: Population, inputs: Tensors) -> Tensors:
         batch = self.stocks.batch(inputs["rows"], self.replay.at(inputs["replayed"]))
         return ddpg.update(
             population.networks,
-            inputs["rate"],
+            inputs["hurdle"],
             inputs["target_index"],
             batch,
             self.accumulate,

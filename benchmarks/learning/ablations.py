@@ -59,7 +59,6 @@ LINES: tuple[Line, ...] = (
     Line("no bootstrap", alter=alterations.no_bootstrap),
     Line("noise in the policy gradient", alter=alterations.noise_in_the_actors_gradient),
     Line("the critic decides", alter=alterations.critic_decides),
-    Line("one time for all", alter=alterations.one_time_for_all),
     Line("noise in the replay", alter=alterations.noise_in_replay),
     Line("capital is free", alter=alterations.free_capital),
     Line("targets are the online", ("--learning.tau", "1")),

@@ -17,7 +17,7 @@ from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
 
 _TARGETS = ddpg.targets
-Targets = Callable[..., tuple[Tensor, Tensor]]
+Targets = Callable[..., Tensor]
 
 
 def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
@@ -31,22 +31,19 @@ def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     trainer.updating._update = altered  # type: ignore[method-assign, assignment]
 
 
-def _first_step(networks: Any, rate: Tensor, target_index: Tensor, batch: Any, cost: float, gamma: float) -> Any:
+def _first_step(networks: Any, hurdle: Tensor, target_index: Tensor, batch: Any, cost: float, gamma: float) -> Tensor:
     """Return the targets as if nothing followed a session."""
-    return _TARGETS(
-        networks, rate, target_index, replace(batch, terminated=torch.ones_like(batch.terminated)), cost, gamma
-    )
+    ended = replace(batch, terminated=torch.ones_like(batch.terminated))
+    return _TARGETS(networks, hurdle, target_index, ended, cost, gamma)
 
 
 def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Follow each reward by random gains and times, of a session's result and a month, not by the target networks'."""
+    """Follow each reward by a random value, of a session's result, not by the target networks'."""
 
-    def noisy(networks: Any, rate: Tensor, target_index: Tensor, batch: Any, cost: float, gamma: float) -> Any:
-        first = _first_step(networks, rate, target_index, batch, cost, gamma)
-        unit, sessions = networks.scale.view(-1, 2, 1, 1, 1).unbind(1)
-        noise = torch.randn(first.gain.shape, generator=drawn), torch.rand(first.gain.shape, generator=drawn)
-        later = (noise[0] * unit).clamp(min=-cost) * ~batch.terminated
-        return ddpg.Values(first.gain + later, first.time + 2 * sessions * noise[1] * ~batch.terminated)
+    def noisy(networks: Any, hurdle: Tensor, target_index: Tensor, batch: Any, cost: float, gamma: float) -> Tensor:
+        first = _first_step(networks, hurdle, target_index, batch, cost, gamma)
+        noise = torch.randn(first.shape, generator=drawn) * networks.scale.view(-1, 1, 1, 1)
+        return first + noise.clamp(min=-cost) * ~batch.terminated
 
     _with_targets(trainer, noisy)
 
@@ -87,28 +84,6 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
 
     optimizer.step = copy  # type: ignore[method-assign]
     optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]
-
-
-def one_time_for_all(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let critics and actors know one time of all positions, a constant that they learn, and none by stock and day."""
-    networks = trainer.population.networks
-
-    @torch.no_grad()
-    def forget() -> None:
-        for own in (networks.online, networks.targets):
-            for part in (own.critic.parts[4], own.critic.parts[6], own.actor_parts[0], own.actor_parts[2]):
-                part[..., 1] = 0.0
-
-    def then_forget(step: Callable[[], None]) -> Callable[[], None]:
-        def stepped() -> None:
-            step()
-            forget()
-
-        return stepped
-
-    forget()
-    for optimizer in (networks.critic_optimizer, networks.actor_optimizer):
-        optimizer.step = then_forget(optimizer.step)  # type: ignore[method-assign]
 
 
 def noise_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:

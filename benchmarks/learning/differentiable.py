@@ -24,9 +24,9 @@ from benchmarks.learning.study import Record, Study, add_study_flags, each_seed,
 from benchmarks.learning.unseen import Profits, UnseenPaths, joined, shares, training_market, tuned
 from data.market import Market
 from environment.trading_env import TradingEnvironment
-from models.networks import TIME_UNIT, AdamW, Perceptrons, soft_update
+from models.networks import AdamW, Perceptrons, soft_update
 from models.policy import Forecasts
-from training.forecasts.training_days import TrainingDays
+from training.forecasts.training_days import START_PRICE, TrainingDays
 from training.rollout import roll_out
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.seeding import named_generator, seed_everything
@@ -34,8 +34,6 @@ from utils.spaces import TARGET_PERCENTS
 
 ACTOR = "through the account"
 UPDATES, WINDOWS = 400, 16
-_START_PRICE = 0.05
-"""Price of capital at which the closed form's gains and times begin as one score, as it was fitted."""
 _HOT, _COLD = 0.6, 0.1
 """Temperatures of soft decisions in the first and last update, in deviations of a session's results."""
 
@@ -93,10 +91,10 @@ def learned(config: Config, market: Market, env: TradingEnvironment) -> tuple[Pe
     sizes = x.shape[-1], config.learning.hidden, 1
     account, actor = SoftAccount.of(env, train.last + 1), Perceptrons.initialize((1,), sizes, drawn)
     if config.learning.warm_start:
-        gain, sessions = days.closed_form()[:, :, -1].mean(0).unbind(-1)
-        start = gain - _START_PRICE * TIME_UNIT / unit * sessions
+        start = days.closed_form()[:, :, -1].mean(0)
+        start[0] -= START_PRICE / unit
         for part, weights in zip(actor.parts[-2:], start.split((1, x.shape[-1])), strict=True):
-            part.copy_(weights[None, :, None])
+            part.copy_(weights[None])
     target, moments = Perceptrons(actor.flat.clone(), sizes), torch.zeros(2, *actor.flat.shape)
     optimizer = AdamW(actor.flat, (moments[0], moments[1]), torch.zeros(1, 3), config.learning.learning_rate)
     for update in range(UPDATES):
@@ -118,8 +116,8 @@ def job(config: Config, unseen: UnseenPaths) -> Record:
     seconds, planted, parts = time.process_time() - started, tuned(market, scores, config), list[Profits]()
     for path in unseen.each(config, market.stats):
         seen = days.inputs.for_networks(torch.from_numpy(days.inputs.of(path.market)))
-        gain = days.transitions.unit * torch.stack([scores_of(actor, today) for today in seen])[None]
-        forecasts = Forecasts.of(gain, torch.zeros_like(gain), path.env.account.bars.tradable)
+        score = days.transitions.unit * torch.stack([scores_of(actor, today) for today in seen])[None]
+        forecasts = Forecasts.of(score, path.env.account.bars.tradable)
         played = roll_out(path.env, forecasts, torch.zeros(1), torch.tensor([TARGET_PERCENTS[-1]]), path.starts)
         parts.append({ACTOR: played.summary.profit_percent.numpy(), **path.play_planted(planted)})
     return {"policies": shares(joined(parts)), "cpu_seconds": seconds}

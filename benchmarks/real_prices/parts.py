@@ -135,7 +135,7 @@ def _play_form(
     track, pickers, shifted = (followed(own, basket, agent.share) for own in (track, *drawn))
     held = (1.0 - agent.share) * basket.daily_profit[0]
     return {
-        **_packed(track, agent_scores(forecasts, 0.5 * float(agent.rate), first, days), results),
+        **_packed(track, agent_scores(forecasts, first, days), results),
         "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules), held),
     }
 

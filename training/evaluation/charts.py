@@ -48,11 +48,15 @@ _MARKS = {"close": "#8A8A8A", "bought": "#333333", "sold at a gain": "#0072B2", 
 _TRADED_STOCKS = 4
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
-    "gain": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
-    "time": "Mean squared temporal difference of the sessions for which they take capital, squared.",
+    "critic": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
     "actor": "Minus the value of the actors' relaxed choices, in temperatures.",
 }
 """Meaning of each loss."""
+_REWARDS = {
+    "reward_rate": "What the replayed accounts earn a day, percent of the initial capital.",
+    "hurdle": "What a position has to earn for the elites where all capital is invested, percent of its value.",
+}
+"""Meaning of what capital earns and costs."""
 
 
 def colours(evaluation: Evaluation) -> dict[str, str]:
@@ -221,12 +225,10 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     earned = {"elites": column(records, "learning", "elite_profit_percent")}
     note = "Mean of the elites over the training windows of the fitness, % of the capital."
     charts.append(Chart("Profit of an episode, %", generations, earned, note=note))
-    prices = {
-        label: column(records, "learning", name)
-        for label, name in (("reward rate", "reward_rate"), ("price of capital", "price_of_capital"))
-    }
-    note = "What the replayed accounts earn a day, and what the elites' capital costs a session, %."
-    return [*charts, Chart("Reward rate and price of capital, %", generations, prices, "{:.3f}", note=note)]
+    for name, note in _REWARDS.items():
+        rewards = {name.replace("_", " "): column(records, "learning", name)}
+        charts.append(Chart(f"{name.replace('_', ' ').capitalize()}, %", generations, rewards, "{:.3f}", note=note))
+    return charts
 
 
 def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:

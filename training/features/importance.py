@@ -8,7 +8,6 @@ import torch
 
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
-from models.policy import score_of
 from training.forecasts.skill import Array, information_coefficients
 
 _DAYS = 100
@@ -21,8 +20,7 @@ _REASONS, _TRADES = 3, 10
 def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> dict[str, float]:
     """Return what each input is worth to an agent on days that it did not learn from, the largest first: the mean rank
     correlation over stocks of its scores with the (days, n) results of trades from the `first` day on, less the same
-    with the input's values shuffled over all stocks and days (Breiman 2001, "Random forests"). Capital has the price of
-    an account half of which is invested.
+    with the input's values shuffled over all stocks and days (Breiman 2001, "Random forests").
     """
     known = np.flatnonzero(np.isfinite(results).sum(axis=1) > 2)
     chosen = known[:: 1 + len(known) // _DAYS]
@@ -34,9 +32,8 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> 
     seen = agent.inputs.for_networks(x)
 
     def ranking(seen: torch.Tensor) -> float:
-        gain, time = agent.mean_outputs(seen).double().cpu()
         score = torch.full(bars.shape, torch.nan, dtype=torch.float64)
-        score[bars] = score_of(gain, time, 0.5 * agent.rate.double().cpu())
+        score[bars] = agent.mean_scores(seen).double().cpu()
         return float(np.nanmean(information_coefficients(score.numpy(), results[chosen])[1]))
 
     whole, losses = ranking(seen), {}

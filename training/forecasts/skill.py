@@ -10,7 +10,7 @@ import torch
 
 from environment.ledger import Bars
 from environment.trading_rules import Orders
-from models.policy import Forecasts, score_of
+from models.policy import Forecasts
 from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT
@@ -33,11 +33,9 @@ class Coefficient:
     days: int
 
 
-def agent_scores(forecasts: Forecasts, price: float, first_day: int, days: int) -> Array:
-    """Return an agent's scores of stocks at a price of capital, (days, n) percent of a position's value; NaN without a
-    bar."""
-    gain, time = (part[0, first_day : first_day + days].double().cpu() for part in (forecasts.gain, forecasts.time))
-    score = score_of(gain, time, torch.tensor(price, dtype=torch.float64))
+def agent_scores(forecasts: Forecasts, first_day: int, days: int) -> Array:
+    """Return an agent's scores of stocks, (days, n) percent of a position's value; NaN without a bar."""
+    score = forecasts.score[0, first_day : first_day + days].double().cpu()
     return np.asarray(torch.where(score.isfinite(), score, torch.nan).numpy())
 
 

@@ -15,8 +15,8 @@ from environment.portfolio import Portfolio
 from models import order_size
 from models.evidence import Bet, Evidence
 from models.inputs import BANK, INPUTS, InputRows, TradeInputs
-from models.networks import TIME_UNIT, ActorCritic
-from models.policy import Forecasts, score_of
+from models.networks import ActorCritic
+from models.policy import Forecasts
 from training.forecasts.samples import BoolArray, Samples
 from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.transitions import StockTransitions
@@ -28,8 +28,10 @@ _LEAST_RISK = 0.05
 """Least of what the risk of an order costs, as a share of the mean."""
 _START_ROWS = 200_000
 """Rows that the closed form learns from, evenly spaced where there are more."""
-_START_PENALTY, _START_STEPS, _START_PRICE = 0.01, 40, 0.05
-"""Of the closed form: ridge penalty in multiples of the rows, policy iterations, and price of capital."""
+START_PRICE = 0.5
+"""Of capital, percent of a position, in the closed form."""
+_START_PENALTY, _START_STEPS = 0.01, 40
+"""Of the closed form: ridge penalty in multiples of the rows, and policy iterations."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +87,22 @@ class TrainingDays:
     def forecasts(self, networks: ActorCritic, agents: Sequence[int]) -> Forecasts:
         """Return what some agents' actors make of the training days, each by those that did not learn from its fold."""
         rows, shape = self.samples.x, (len(agents), *self.tradable.shape)
-        gain = torch.full(shape, -torch.inf, device=self.tradable.device)
-        time, penalty = torch.zeros_like(gain), None if self.risk is None else torch.zeros_like(gain)
+        score = torch.full(shape, -torch.inf, device=self.tradable.device)
+        penalty = None if self.risk is None else torch.zeros_like(score)
         for fold, (_, left_out) in enumerate(self.samples.folds):
             for days in rows.blocks(left_out):
                 x = rows.x(days)
                 seen = self.inputs.for_networks(x)
                 for place, agent in enumerate(agents):
-                    scores = rows.spread(networks.played_outputs(agent, fold, seen), days, -torch.inf)
-                    gain[place, days], time[place, days] = scores
+                    score[place, days] = rows.spread(networks.played_scores(agent, fold, seen), days, -torch.inf)
                 if penalty is not None and self.risk is not None:
                     known = order_size.numbers_of_days(rows, days, self.inputs.volatility_scale)
                     penalty[:, days] = rows.spread(order_size.penalties(known, self.risk[fold].to(known)), days)
-        return Forecasts(gain, time, penalty)
+        return Forecasts(score, penalty)
 
     def closed_form(self, gamma: float = 1.0) -> Tensor:
-        """Return the weights that networks start from: (folds, inputs + 1, targets, 2), of a constant and the inputs as
-        networks see them, for gain and time, in units.
+        """Return the weights that networks start from: (folds, inputs + 1, targets, 1), of a constant and the inputs as
+        networks see them, in units.
 
         Linear fitted Q-iteration (Ernst, Geurts and Wehenkel 2005, "Tree-based batch mode reinforcement learning", with
         ridge regression in place of trees) on the transitions outside of each fold.
@@ -119,38 +120,31 @@ class TrainingDays:
         penalty = _START_PENALTY * len(rows) * torch.eye(here.shape[1], dtype=torch.float64, device=here.device)
         penalty[0, 0] = 0.0
         solved = torch.linalg.solve(here.T @ here + penalty, here.T)
-        gain = time = torch.zeros_like(reward)
-        weights = here.new_zeros(here.shape[1], reward.shape[1], 2)
+        value, weights = torch.zeros_like(reward), here.new_zeros(here.shape[1], reward.shape[1])
         for _ in range(_START_STEPS if bool(follows.any()) else 1):
-            is_kept = (score_of(gain, time, here.new_tensor(_START_PRICE)) >= -known.cost) & follows
-            total = reward + gamma * torch.where(is_kept, gain, -known.cost * follows)
-            capital_time = known.sessions[rows, None] + gamma * torch.where(is_kept, time, 0.0)
-            weights = torch.stack((solved @ total, solved @ capital_time.expand_as(total)), dim=-1)
-            gain, time = there @ weights[..., 0], (there @ weights[..., 1]).clamp(min=0.0)
-        return weights / weights.new_tensor([known.unit, TIME_UNIT])
+            is_kept = (value - START_PRICE >= -known.cost) & follows
+            weights = solved @ (reward + gamma * torch.where(is_kept, value, -known.cost * follows))
+            value = there @ weights
+        return weights[..., None] / known.unit
 
     def _seen(self, rows: Tensor) -> Tensor:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])
         return torch.cat((torch.ones_like(x[:, :1]), x), dim=1).double()
 
-    def scores(self, forecasts: Forecasts, price: Tensor) -> Tensor:
-        """Return the scores of A agents on the training days, (A, days, n), at an (A,) price of capital."""
-        days = self.samples.x.days
-        return score_of(forecasts.gain[:, days], forecasts.time[:, days], price[:, None, None])
-
-    def evidence(self, scores: Tensor, trials: int, among: int = 1) -> Evidence:
+    def evidence(self, forecasts: Forecasts, trials: int, among: int = 1) -> Evidence:
         """Test the out-of-fold forecasts of a committee, and tell what betting on them is worth.
 
         Selection: the mean over days of the correlation over stocks of its scores with the results of trades of which
         nobody decides on the sale. Timing: whether the day's means of both rise and fall together.
 
         Args:
-            scores: (A, days, n) of its members on the training days, out of fold; its own are their means.
+            forecasts: of its members, out of fold; its own scores are their means.
             trials: agents among which they were selected so far, for which p-values are adjusted.
             among: agents among which they were selected last. Estimates are reduced by the lead of the best by chance:
                 agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
         days, samples = self.samples.x.days, self.samples
+        scores = forecasts.score[:, days]
         # Member by member, for on a large market all of them together take gigabytes.
         score = np.asarray(sum(one.double() for one in scores).cpu().numpy() / len(scores))
         result = samples.results[-1, days].astype(np.float64) / (100 * self.rules.largest_order)

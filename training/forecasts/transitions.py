@@ -34,8 +34,6 @@ class StockTransitions:
     is decided is charged in `models.ddpg.targets`."""
     following: Tensor
     """(rows,) int32 row of the stock at the next decision."""
-    sessions: Tensor
-    """(rows,) float32 until then."""
     terminated: Tensor
     """(rows,) bool: the position is closed by then, or what follows is not known."""
     cost: float
@@ -55,13 +53,12 @@ class StockTransitions:
             results = torch.from_numpy(samples.results[:, x.days]).to(x.own.device)
             percent = results[:, place - x.days.start, stock].T / rules.largest_order + 100 * rules.cost_rate
             done = torch.ones_like(place, dtype=torch.bool)
-            sessions = torch.full_like(percent[:, 0], rules.trade_sessions)
-            arrays = percent.nan_to_num(0.0), torch.arange(len(place), device=place.device), sessions, done
-        reward, following, sessions, terminated = arrays
+            arrays = percent.nan_to_num(0.0), torch.arange(len(place), device=place.device), done
+        reward, following, terminated = arrays
         has_orders = torch.from_numpy(samples.is_known.any(axis=1))
         allowed = torch.stack([torch.from_numpy(fitted) & has_orders for fitted, _ in samples.folds]).to(place.device)
         cost = 100 * rules.cost_rate
-        return cls(x, inputs, reward, following.int(), sessions, terminated, cost, allowed)
+        return cls(x, inputs, reward, following.int(), terminated, cost, allowed)
 
     @property
     def unit(self) -> float:
@@ -85,7 +82,6 @@ class StockTransitions:
             x=self.inputs.for_networks(self.x.take(rows)[0]),
             next_x=self.inputs.for_networks(self.x.take(following)[0]),
             reward=self.reward[rows],
-            sessions=self.sessions[rows],
             terminated=self.terminated[rows],
             invested=invested_share(replayed.cash, replayed.left),
             next_invested=invested_share(replayed.next_cash, replayed.next_left),
@@ -94,8 +90,8 @@ class StockTransitions:
 
 def _daily(
     x: InputRows, bars: Bars, rules: EnvironmentConfig, day: Tensor, stock: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return reward, next row, sessions and end of positions in (rows,) stocks on days, decided on at each close.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return reward, next row and end of positions in (rows,) stocks on days, decided on at each close.
 
     A position is bought or kept at the next bar, and closed at its last traded price, less a delisting loss, once its
     stock had no bar for `max_days_without_bar` sessions. Where no such bar comes an order for the next open lapses, and
@@ -109,7 +105,7 @@ def _daily(
     row = torch.zeros((last + 2, bars.stocks), dtype=torch.int32, device=day.device)
     row[day, stock] = torch.arange(len(day), dtype=torch.int32, device=day.device)
 
-    def results(day: Tensor, stock: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def results(day: Tensor, stock: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first = after[day + 1, stock].long()
         second = after[(first + 1).clamp(max=last + 1), stock]
         fill = first.clamp(max=last)
@@ -126,9 +122,8 @@ def _daily(
         is_known |= has_ended & (day + lost <= last)
         terminated = has_ended | is_sold | ~is_known
         reward = torch.where(is_known, 100 * growth - 100 - cost * is_sold, 0.0).nan_to_num(0.0).float()
-        sessions = (first - day).clamp(max=lost).float() * is_known
-        return reward[:, None], torch.where(terminated, 0, row[first, stock]), sessions, terminated
+        return reward[:, None], torch.where(terminated, 0, row[first, stock]), terminated
 
     parts = [results(*some) for some in zip(day.split(_ROWS_AT_ONCE), stock.split(_ROWS_AT_ONCE), strict=True)]
-    reward, following, sessions, terminated = (torch.cat(part) for part in zip(*parts, strict=True))
-    return reward, following, sessions, terminated
+    reward, following, terminated = (torch.cat(part) for part in zip(*parts, strict=True))
+    return reward, following, terminated

@@ -162,9 +162,9 @@ def _block(head: str, lines: Mapping[str, object]) -> str:
 def _learning(learning: Mapping[str, Any]) -> str:
     """Return the losses of the networks, and what the elites earn and pay for capital."""
     losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in LOSSES)
-    texts = [f"losses: {', '.join(losses)}" if "gain_loss" in learning else "not trained"]
+    texts = [f"losses: {', '.join(losses)}" if "critic_loss" in learning else "not trained"]
     texts.append(f"elites earned {_percent(learning['elite_profit_percent'])} an episode")
-    texts.append(f"a session's capital costs them {_percent(learning['price_of_capital'], '')} where all is invested")
+    texts.append(f"a position has to earn them {_percent(learning['hurdle'], '')} where all is invested")
     texts.append(f"exploration noise {learning['noise_scale']:.2f}")
     if skipped := learning.get("skipped_updates", 0):
         texts.append(f"{skipped:,.0f} updates skipped")

@@ -95,7 +95,7 @@ def decide(
     placed = agent.place(positions, portfolio.account()[0], forecasts, day)
     target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
-    expected, keep = forecasts.gain[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()
+    expected, keep = forecasts.score[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()
     sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
     return ordered(portfolio, orders, expected, market, day), sales
 
