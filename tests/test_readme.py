@@ -181,5 +181,5 @@ def test_the_fields_of_the_metrics_are_those_that_the_page_names(trained: Path) 
     records = [json.loads(line) for line in (trained / "runs" / "NAME" / "metrics.jsonl").read_text().splitlines()]
     rows = re.findall(r"(?m)^\| `.*$", PAGES["docs/runs.md"].split("## The champion")[0])
     shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    learned = {"gain_loss", "time_loss", "actor_loss", "critic_gradient_norm", "actor_gradient_norm", "skipped_updates"}
+    learned = {"critic_loss", "actor_loss", "critic_gradient_norm", "actor_gradient_norm", "skipped_updates"}
     assert {name for record in records for name in names(record)} | learned | {"closed_form", "added_error"} == shown

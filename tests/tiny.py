@@ -179,9 +179,8 @@ def random_batch(
     draws, shape = seeded(seed), (folds, days, stocks)
     invested, following = torch.rand(2, folds, days, generator=draws)
     x, next_x, reward = (torch.randn(*shape, n, generator=draws) for n in (inputs - 1, inputs - 1, targets))
-    sessions = torch.randint(1, 4, shape, generator=draws).float()
     terminated = torch.rand(shape, generator=draws) < 0.25
-    return Batch(x, next_x, reward, sessions, terminated, invested, following)
+    return Batch(x, next_x, reward, terminated, invested, following)
 
 
 def learnable_market(seed: int = 0) -> Market:

@@ -213,9 +213,9 @@ def test_hard_decisions_of_a_soft_account_are_those_of_the_account() -> None:
     found = SoftAccount.of(env, len(market.dates)).profit(score, days, 1e-3)
     profits = []
     for start, of_window in zip(starts.tolist(), score, strict=True):
-        gain = torch.full((1, len(market.dates), score.shape[-1]), -torch.inf)
-        gain[0, start : start + rules.episode_steps] = of_window
-        forecasts = Forecasts.of(gain, torch.zeros_like(gain), env.account.bars.tradable)
+        known = torch.full((1, len(market.dates), score.shape[-1]), -torch.inf)
+        known[0, start : start + rules.episode_steps] = of_window
+        forecasts = Forecasts.of(known, env.account.bars.tradable)
         played = roll_out(env, forecasts, torch.zeros(1), torch.tensor([50.0]), torch.tensor([start]))
         profits.append(float(played.summary.profit_percent[0]))
     assert found.tolist() == pytest.approx(profits, abs=1e-3) and max(map(abs, profits)) > 0.1

@@ -89,22 +89,22 @@ def test_fitness_shows_each_generation() -> None:
     np.testing.assert_array_equal([*chart.bands.values()], [[[-1, -2, -3], [1, 2, 3]]])
 
 
-def test_learning_shows_losses_profits_and_the_price_of_capital() -> None:
+def test_learning_shows_losses_profits_and_hurdles() -> None:
     """In the first generation nothing is trained."""
-    losses = {"gain_loss": 9.4, "time_loss": 0.5, "actor_loss": -0.003}
+    losses = {"critic_loss": 9.4, "actor_loss": -0.003}
     records: list[dict[str, Any]] = [
         {
             "generation": one,
-            "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.1 * one, "price_of_capital": 0.05}
+            "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.1 * one, "hurdle": 0.5}
             | (losses if one > 1 else {}),
         }
         for one in (1, 2, 3)
     ]
-    *charts, earned, prices = learning_charts(records)
+    *charts, earned, rewards, hurdles = learning_charts(records)
     for chart, loss in zip(charts, losses.values(), strict=True):
         np.testing.assert_array_equal([*chart.lines.values()], [[math.nan, loss, loss]])
     np.testing.assert_allclose([*earned.lines.values()], [[-0.75] * 3])
-    np.testing.assert_allclose([*prices.lines.values()], [[0.1, 0.2, 0.3], [0.05] * 3])
+    np.testing.assert_allclose([*rewards.lines.values(), *hurdles.lines.values()], [[0.1, 0.2, 0.3], [0.5] * 3])
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one() -> None:

@@ -88,7 +88,7 @@ def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     world = random_world(3, days=60)
     agent, cost = tiny_agent(world.market, rules=world.env.rules), 100 * world.env.rules.cost_rate
     forecasts = agent.forecasts(world.market)
-    found = agent_scores(forecasts, 0.0, FIRST_DAY, 30)
+    found = agent_scores(forecasts, FIRST_DAY, 30)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(world.market.close[FIRST_DAY : FIRST_DAY + 30]))
     ordered = 0
     for day, scores in enumerate(found, start=FIRST_DAY):

@@ -14,7 +14,7 @@ from data.market import Market
 from data.splits import Span
 from environment.trading_env import TradingEnvironment
 from models.inputs import BANK, INPUTS
-from models.networks import TIME_UNIT, Networks
+from models.networks import Networks
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import rows_of as input_rows
 from tests.tiny import seeded
@@ -80,16 +80,15 @@ def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     """Networks of one fold begin with ones, the others with nothing: forecasts differ from zero there alone."""
     inputs = days.inputs.size - 1
     networks = Networks.initialize(torch.ones(1, inputs, dtype=torch.bool), 3, days.folds, 0.01, seeded(0))
-    weights = torch.zeros(1, days.folds, 1 + inputs, 2)
+    weights = torch.zeros(1, days.folds, 1 + inputs, 1)
     weights[:, FOLD, 0] = 1.0
     networks.start_from(weights)
     forecasts = days.forecasts(networks.targets, [0])
-    held, known = days.samples.folds[FOLD][1], forecasts.gain[0].isfinite()
+    held, known = days.samples.folds[FOLD][1], forecasts.score[0].isfinite()
     assert torch.equal(known[days.samples.x.days], days.tradable[days.samples.x.days])
-    assert bool((forecasts.gain[0, held][known[held]] == 1.0).all())
-    assert bool((forecasts.time[0, held][known[held]] == TIME_UNIT).all())
+    assert bool((forecasts.score[0, held][known[held]] == 1.0).all())
     known[held] = False
-    assert not bool(forecasts.gain[0][known].any()) and not bool(known[days.samples.x.days.stop :].any())
+    assert not bool(forecasts.score[0][known].any()) and not bool(known[days.samples.x.days.stop :].any())
 
 
 def test_the_closed_form_finds_a_linear_drift(days: TrainingDays) -> None:
@@ -97,15 +96,12 @@ def test_the_closed_form_finds_a_linear_drift(days: TrainingDays) -> None:
     x = days.inputs.for_networks(rows.x(rows.days))
     noise = 0.01 * torch.randn(len(x), generator=seeded(1))
     ended = torch.ones(len(x), dtype=torch.bool)
-    reward, sessions = (0.5 * x[:, 0] + 0.2 + noise)[:, None], torch.full((len(x),), 3.0)
-    planted = replace(days, transitions=replace(known, reward=reward, terminated=ended, sessions=sessions))
+    reward = (0.5 * x[:, 0] + 0.2 + noise)[:, None]
+    planted = replace(days, transitions=replace(known, reward=reward, terminated=ended))
     weights, unit = planted.closed_form(), planted.transitions.unit
     told = unit * (x @ weights[:, 1:, 0, 0].T + weights[:, 0, 0, 0])
     for own in told.T:
         assert float((own - 0.5 * x[:, 0] - 0.2).std()) < 0.1 * 0.5 * float(x[:, 0].std())
-    # Times are all the same, whatever the inputs.
-    assert weights[:, 0, 0, 1].tolist() == pytest.approx([3.0 / TIME_UNIT] * days.folds, abs=1e-3)
-    assert float(weights[:, 1:, 0, 1].abs().max()) < 1e-3
 
 
 FloatArray = npt.NDArray[np.float64]

@@ -70,7 +70,6 @@ def test_transitions_are_those_of_one_stock_at_a_time(changes: dict[str, Any]) -
             closed += is_closed
             if not is_closed:
                 assert int(known.following[row]) == place[following, stock]
-                assert float(known.sessions[row]) == following - day
     assert closed > 3
 
 
@@ -83,7 +82,7 @@ def test_nothing_after_the_training_days_is_read() -> None:
         replace(MARKET, data_array=changed), TradingEnvironment.on(replace(MARKET, data_array=changed), rules).account
     )
     for one in (other, again):
-        for name in ("reward", "following", "sessions", "terminated"):
+        for name in ("reward", "following", "terminated"):
             assert torch.equal(getattr(one.transitions, name), getattr(days.transitions, name)), name
 
 

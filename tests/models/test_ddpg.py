@@ -6,11 +6,10 @@ import torch
 from models import ddpg
 from models.inputs import INPUTS
 from models.networks import Networks
-from models.policy import score_of
 from tests.tiny import random_batch, seeded, shake
 
 AGENTS, FOLDS, COST = 3, 2, 0.1
-RATE, TARGET = torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
+HURDLE, TARGET = torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
 
 
 def networks_of(seed: int = 0, agents: int = AGENTS) -> Networks:
@@ -20,29 +19,27 @@ def networks_of(seed: int = 0, agents: int = AGENTS) -> Networks:
 
 def updated(networks: Networks, accumulate: int = 1) -> dict[str, torch.Tensor]:
     batch = random_batch(FOLDS, targets=2, seed=5)
-    return ddpg.update(networks, RATE, TARGET, batch, accumulate, cost=COST, gamma=0.9, tau=0.5)
+    return ddpg.update(networks, HURDLE, TARGET, batch, accumulate, cost=COST, gamma=0.9, tau=0.5)
 
 
 def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account() -> None:
     """Stock by stock in plain numbers: what the actor keeps goes on, what it sells costs, what is closed has ended."""
     networks, batch = networks_of(), random_batch(FOLDS, targets=2, seed=5)
-    gain, time = ddpg.targets(networks, RATE, TARGET, batch, COST, gamma=0.9)
+    targets = ddpg.targets(networks, HURDLE, TARGET, batch, COST, gamma=0.9)
     kept = 0
     for agent in range(AGENTS):
-        for fold, day, stock in torch.ones(gain.shape[1:]).nonzero().tolist():
+        for fold, day, stock in torch.ones(targets.shape[1:]).nonzero().tolist():
             place = fold, day, stock
             x = batch.next_x[place][None].expand(FOLDS, 1, -1)
-            own, score = (part[agent, fold, 0] for part in networks.targets.outputs(x))
-            price = float(RATE[agent]) * float(batch.next_invested[fold, day])
-            expected = [float(batch.reward[place][TARGET[agent]]), float(batch.sessions[place])]
+            own, score = (float(part[agent, fold, 0]) for part in networks.targets.outputs(x))
+            price = float(HURDLE[agent]) * float(batch.next_invested[fold, day])
+            expected = float(batch.reward[place][TARGET[agent]])
             if not batch.terminated[place]:
-                keeps = float(score[0]) - price * max(0.0, float(score[1])) >= -COST
+                keeps = score - price >= -COST
                 kept += keeps
-                expected[0] += 0.9 * (float(own[0]) if keeps else -COST)
-                expected[1] += 0.9 * max(0.0, float(own[1])) if keeps else 0.0
-            found = [float(part[agent, fold, day, stock]) for part in (gain, time)]
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    assert 5 < kept < gain.numel() - 5
+                expected += 0.9 * (own if keeps else -COST)
+            assert float(targets[agent, fold, day, stock]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert 5 < kept < targets.numel() - 5
 
 
 def test_the_actors_loss_does_not_reach_the_critic() -> None:
@@ -51,14 +48,14 @@ def test_the_actors_loss_does_not_reach_the_critic() -> None:
     moved = networks_of()
     moved.tensors["actor"].data.mul_(-3.0)
     for one in (networks, moved):
-        ddpg.update(one, RATE, TARGET, batch, 2, cost=COST, gamma=0.9, tau=0.5)
+        ddpg.update(one, HURDLE, TARGET, batch, 2, cost=COST, gamma=0.9, tau=0.5)
     assert torch.equal(moved.tensors["critic_first"], networks.tensors["critic_first"])
     assert not torch.equal(moved.tensors["actor_first"], networks.tensors["actor_first"])
     assert bool(networks.tensors["actor_first"].any(-1).all())
 
 
 def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
-    """Beside a critic that stays as it is, at every price of capital: the actor can say all that the critic can."""
+    """Beside a critic that stays as it is: the actor can say all that the critic can."""
     networks = networks_of(agents=1)
     networks.critic_optimizer.learning_rate, networks.actor_optimizer.learning_rate = 0.0, 0.03
     critic = networks.tensors["critic"].detach().clone()
@@ -67,11 +64,8 @@ def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
         ddpg.update(networks, torch.tensor([0.1]), TARGET[:1], batch, 1, cost=1.0, gamma=0.9, tau=0.05)
     assert torch.equal(networks.tensors["critic"], critic)
     x = random_batch(FOLDS, days=50, seed=-1).x.flatten(1, 2)
-    outputs, scores = networks.online.outputs(x)
-    for price in (0.0, 0.1):
-        each = (part.detach().unbind(-1) for part in (scores, outputs))
-        found, value = (score_of(gain, time, torch.tensor(price)) for gain, time in each)
-        assert float((found - value).abs().mean()) < 0.1 * float(value.std())
+    value, score = (part.detach() for part in networks.online.outputs(x))
+    assert float((score - value).abs().mean()) < 0.1 * float(value.std())
 
 
 def test_agents_learn_alone_what_they_learn_together() -> None:
@@ -80,7 +74,7 @@ def test_agents_learn_alone_what_they_learn_together() -> None:
     for agent in range(AGENTS):
         alone = networks_of().rows(slice(agent, agent + 1))
         batch = random_batch(FOLDS, targets=2, seed=5)
-        ddpg.update(alone, RATE[[agent]], TARGET[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
+        ddpg.update(alone, HURDLE[[agent]], TARGET[[agent]], batch, 2, cost=COST, gamma=0.9, tau=0.5)
         for name, part in alone.tensors.items():
             torch.testing.assert_close(part[0], together.tensors[name][agent], rtol=1e-3, atol=1e-4, msg=name)
 
@@ -89,8 +83,7 @@ def test_micro_batches_add_up_to_the_batch() -> None:
     """In losses and in the critic's gradient; the actor's temperatures are measured by the values of a part."""
     whole, parts = networks_of(), networks_of()
     one, two = updated(whole), updated(parts, accumulate=4)
-    for name in ("gain", "time"):
-        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(one["critic"], two["critic"], rtol=1e-4, atol=1e-4)
     first = parts.tensors["critic_first"], whole.tensors["critic_first"]
     torch.testing.assert_close(*first, rtol=1e-4, atol=1e-5)
     assert float(first[1].abs().max()) > 1e-3 and bool(two["actor"].isfinite().all())

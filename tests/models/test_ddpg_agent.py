@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
-from models.policy import score_of
 from tests.small_market import TINY_RULES, environment_of, small_market
 from tests.tiny import acted, random_batch, tiny_agent, tiny_rules
 from training.rollout import play_agent_on
@@ -77,15 +76,11 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ex
 
 def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
     agent, has_bar = tiny_agent(market, members=2), np.isfinite(market.close)
-    agent.rates[1] *= 4
-    found, x = agent.forecasts(market), torch.from_numpy(agent.inputs.of(market))
+    found, x = agent.forecasts(market).score[0], torch.from_numpy(agent.inputs.of(market))
     seen = agent.inputs.for_networks(x).flatten(0, 1)
-    gain, time = agent.networks.targets.outputs(seen.expand(2, -1, -1))[1].detach().unbind(-1)
-    for invested in (0.0, 0.4, 1.0):  # the score is the mean of its members', each at its own price of capital
-        told = score_of(found.gain, found.time, agent.rate * invested)[0].numpy()
-        wanted = score_of(gain, time, agent.rates[:, None, None] * invested).mean((0, 1)).view(told.shape).numpy()
-        np.testing.assert_allclose(told[has_bar], wanted[has_bar], rtol=1e-3, atol=1e-3)
-    assert bool((found.gain[0].isfinite() == torch.from_numpy(has_bar)).all())
+    expected = agent.networks.targets.outputs(seen.expand(2, -1, -1))[1].detach().mean((0, 1)).view(found.shape)
+    np.testing.assert_allclose(found.numpy()[has_bar], expected.numpy()[has_bar], rtol=1e-3, atol=1e-3)
+    assert bool((found.isfinite() == torch.from_numpy(has_bar)).all())
 
 
 def test_what_moves_a_forecast_is_what_its_networks_see(market: Market) -> None:
@@ -95,18 +90,18 @@ def test_what_moves_a_forecast_is_what_its_networks_see(market: Market) -> None:
     mask.fill_(False)
     mask[:, named["volatility"] + named["gap"]] = True
     agent.networks.mask()
-    gain = agent.forecasts(market, days=slice(day, day + 1)).gain[0, day]
-    stocks = gain.isfinite().nonzero()[:, 0].tolist()
+    score = agent.forecasts(market, days=slice(day, day + 1)).score[0, day]
+    stocks = score.isfinite().nonzero()[:, 0].tolist()
     found = agent.contributions(market, [(day, int(market.investable_columns[stock])) for stock in stocks])
-    unknown = float(agent.mean_outputs(torch.zeros(1, len(mask[0])))[0, 0])
+    unknown = float(agent.mean_scores(torch.zeros(1, len(mask[0])))[0])
     for stock, moved in zip(stocks, found, strict=True):
         assert {name for name, percent in moved.items() if percent != 0} <= {"volatility", "gap"}
         assert [abs(percent) for percent in moved.values()] == sorted(map(abs, moved.values()), reverse=True)
         x = agent.inputs.for_networks(torch.from_numpy(agent.inputs.of(market, slice(day, day + 1)))[0, [stock]])
         x[:, named["gap"]] = 0.0
-        assert moved["gap"] == pytest.approx(float(gain[stock] - agent.mean_outputs(x)[0, 0]), abs=1e-4)
+        assert moved["gap"] == pytest.approx(float(score[stock] - agent.mean_scores(x)[0]), abs=1e-4)
         x[:, named["volatility"]] = 0.0
-        assert float(agent.mean_outputs(x)[0, 0]) == pytest.approx(unknown, abs=1e-5)
+        assert float(agent.mean_scores(x)[0]) == pytest.approx(unknown, abs=1e-5)
     assert len({round(moved["gap"], 6) for moved in found}) > 1
 
 

@@ -88,19 +88,18 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
 def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """And those that an update sees, up to rounding."""
     networks, x = random_networks(agents=7), torch.randn(200, INPUTS, generator=seeded(1))
-    found = networks.targets.played_outputs(5, 1, x)
-    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.played_outputs(0, 1, x))
+    found = networks.targets.played_scores(5, 1, x)
+    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.played_scores(0, 1, x))
     stacked = networks.targets.outputs(x.expand(FOLDS, -1, -1))[1][5, 1].detach()
-    stacked[:, 1].clamp_(min=0.0)
-    torch.testing.assert_close(found, stacked.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, stacked, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
-    torch.testing.assert_close(networks.targets.played_outputs(5, 1, x), found, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(networks.targets.played_scores(5, 1, x), found, rtol=1e-5, atol=1e-5)
 
 
 def test_networks_come_back_from_their_tensors() -> None:
     networks = random_networks()
     other = Networks(networks.tensors)
-    assert other.sizes == networks.sizes == (INPUTS, HIDDEN, 2) and other.tensors.keys() == networks.tensors.keys()
+    assert other.sizes == networks.sizes == (INPUTS, HIDDEN, 1) and other.tensors.keys() == networks.tensors.keys()
     for name, part in other.tensors.items():
         assert torch.equal(part, networks.tensors[name]), name
     again = Networks.initialize(networks.input_mask, HIDDEN, FOLDS, 0.01, seeded(9))
@@ -219,9 +218,9 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
 
 def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
     networks = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), HIDDEN, FOLDS, 0.01, seeded(1), unit=3.0)
-    weights = torch.randn(2, FOLDS, INPUTS + 1, 2, generator=seeded(2))
+    weights = torch.randn(2, FOLDS, INPUTS + 1, 1, generator=seeded(2))
     networks.start_from(weights)
     x = torch.randn(FOLDS, 8, INPUTS, generator=seeded(3))
-    expected = (x @ weights[:, :, 1:] + weights[:, :, :1]) * torch.tensor([3.0, 20.0])
+    expected = 3.0 * (x @ weights[:, :, 1:] + weights[:, :, :1])[..., 0]
     for found in told(networks, x):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -15,11 +15,10 @@ RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0, max_new_positions_pe
 """A leg costs half a percent."""
 
 
-def decided(gain: list[float], time: list[float] | None = None, price: float = 0.0, **changes: Tensor | float):  # type: ignore[no-untyped-def]
-    gains = torch.tensor([gain])
-    forecasts = Forecasts(gains, torch.tensor([time]) if time else torch.zeros_like(gains))
-    given = {"cash": torch.ones(1), "candidate": gains > -torch.inf, "target_percent": torch.tensor([30.0])} | changes
-    return decide(forecasts, torch.tensor([price]), rules=RULES, **given)  # type: ignore[arg-type]
+def decided(scores: list[float], price: float = 0.0, **changes: Tensor | float):  # type: ignore[no-untyped-def]
+    score = torch.tensor([scores])
+    given = {"cash": torch.ones(1), "candidate": score > -torch.inf, "target_percent": torch.tensor([30.0])} | changes
+    return decide(Forecasts(score), torch.tensor([price]), rules=RULES, **given)  # type: ignore[arg-type]
 
 
 def test_between_buying_and_selling_nothing_is_traded() -> None:
@@ -29,18 +28,17 @@ def test_between_buying_and_selling_nothing_is_traded() -> None:
     assert decision.moved_target.tolist() == [[30.0] * 5]
 
 
-def test_the_price_of_capital_is_paid_for_the_time_that_it_is_taken() -> None:
-    gain, time = [4.0, 5.0, 3.0], [10.0, 40.0, 1.0]
-    free, dear = decided(gain, time), decided(gain, time, price=0.1)
-    assert free.stock.tolist() == [[1, 0]] and dear.stock.tolist() == [[0, 2]], "5 - 4 < 3 - 0.1"
-    assert decided(gain, time, price=2.0).keep.tolist() == [[False, False, True]]
+def test_a_position_earns_the_price_of_its_capital_or_is_sold() -> None:
+    scores = [4.0, 5.0, 1.5]
+    free, dear = decided(scores), decided(scores, price=4.0)
+    assert (free.coefficient > 0).tolist() == [[True, True]] and free.keep.all()
+    assert dear.stock[dear.coefficient > 0].tolist() == [1] and dear.keep.tolist() == [[True, True, False]]
 
 
-@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0, 60)), min_size=1, max_size=6), st.floats(0, 0.5))
-def test_a_position_that_would_be_ordered_again_is_kept(stocks: list[tuple[float, float]], price: float) -> None:
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.floats(0, 5))
+def test_a_position_that_would_be_ordered_again_is_kept(scores: list[float], price: float) -> None:
     """Whatever its forecast and the price of capital: nothing is sold and bought again at once."""
-    gain, time = map(list, zip(*stocks, strict=True))
-    decision = decided(gain, time, price=price)
+    decision = decided(scores, price=price)
     assert decision.keep[0, decision.stock[decision.coefficient > 0]].all()
 
 
@@ -58,11 +56,11 @@ def test_capital_has_a_price_as_far_as_it_is_invested_while_something_may_be_bou
 
 def test_orders_are_as_large_as_profit_and_risk_balance() -> None:
     """At worth / (2 x penalty) of the largest order; the best utility comes first."""
-    gains, rules = torch.tensor([[2.5, 1.5, 4.5, 0.7]]), replace(RULES, stake_percent=1.0, max_new_positions_per_day=3)
-    worth = rules.largest_order * (gains - 0.5)
-    forecasts = Forecasts(gains, torch.zeros_like(gains), worth * torch.tensor([[1.0, 0.25, 2.0, 10.0]]))
+    score, rules = torch.tensor([[2.5, 1.5, 4.5, 0.7]]), replace(RULES, stake_percent=1.0, max_new_positions_per_day=3)
+    worth = rules.largest_order * (score - 0.5)
+    forecasts = Forecasts(score, worth * torch.tensor([[1.0, 0.25, 2.0, 10.0]]))
     every = torch.ones(1)
-    decision = decide(forecasts, 0 * every, every, gains > 0, 30 * every, rules)
+    decision = decide(forecasts, 0 * every, every, score > 0, 30 * every, rules)
     # Utilities: 2 / 4, 1 x (1 - 0.25), 4 / 8; the last one's best size is below the smallest order.
     assert decision.stock.tolist()[0][0] == 1 and set(decision.stock.tolist()[0]) == {0, 1, 2}
     sizes = dict(zip(decision.stock[0].tolist(), decision.coefficient[0].tolist(), strict=True))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
-from models.evolution import RATE, TARGET, random_genes, ranked
+from models.evolution import SESSIONS, TARGET, random_genes, ranked
 from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer
@@ -54,10 +54,10 @@ def test_an_update_of_an_agent_changes_only_its_row() -> None:
     before = tensors_of(population)
     losses = population[1].update(random_batch(inputs=population.inputs.size))
     after = tensors_of(population)
-    differs = torch.stack([(part != after[name]).flatten(1).any(1) for name, part in before.items()]).any(0)
+    differs = torch.stack([(part != after[name]).reshape(len(part), -1).any(1) for name, part in before.items()]).any(0)
     assert differs.tolist() == [False, True, False, False]
     assert set(losses) == set(LOSSES) and all(math.isfinite(loss) for loss in losses.values())
-    assert [len(population[row].losses["gain"]) for row in range(4)] == [0, 1, 0, 0]
+    assert [len(population[row].losses["critic"]) for row in range(4)] == [0, 1, 0, 0]
 
 
 def test_batches_of_an_agent_may_wait_for_one_step() -> None:
@@ -73,7 +73,7 @@ def test_batches_of_an_agent_may_wait_for_one_step() -> None:
     one, two = tensors_of(whole), tensors_of(parts)
     torch.testing.assert_close(one["critic_first"], two["critic_first"], rtol=1e-4, atol=1e-6)
     assert one["critic_counts"][1, 0] == two["critic_counts"][1, 0] and not torch.equal(one["critic"], before["critic"])
-    assert parts[1].waiting == whole[1].waiting == 0 and len(parts[1].losses["gain"]) == 2
+    assert parts[1].waiting == whole[1].waiting == 0 and len(parts[1].losses["critic"]) == 2
 
 
 def test_an_agent_is_a_view_of_its_row() -> None:
@@ -82,10 +82,10 @@ def test_an_agent_is_a_view_of_its_row() -> None:
     assert agent is population[2]
     for name, part in agent.networks.tensors.items():
         assert part.data_ptr() == population.networks.tensors[name][2:].data_ptr(), name
-    assert float(agent.rate) == pytest.approx(2.0 ** float(population.genes[2, RATE]) * 0.1)
+    assert float(agent.hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.1)
     assert float(agent.target_percent) == TARGET_PERCENTS[int(population.genes[2, TARGET])]
     population.reward_rate.fill_(0.4)
-    assert float(population[2].rate) == pytest.approx(2.0 ** float(population.genes[2, RATE]) * 0.4)
+    assert float(population[2].hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.4)
 
 
 def test_a_clone_shares_nothing() -> None:
@@ -96,8 +96,8 @@ def test_a_clone_shares_nothing() -> None:
     for name, part in clone.networks.tensors.items():
         assert torch.equal(part, agent.networks.tensors[name]), name
         assert part.data_ptr() != agent.networks.tensors[name].data_ptr(), name
-    clone.losses["gain"].append(1.0)
-    assert len(agent.losses["gain"]) == 1 and clone.losses["actor"] == agent.losses["actor"]
+    clone.losses["critic"].append(1.0)
+    assert len(agent.losses["critic"]) == 1 and clone.losses["actor"] == agent.losses["actor"]
 
 
 def test_children_take_the_networks_of_their_parent_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
@@ -133,7 +133,7 @@ def test_childrens_actors_mutate_in_proportion() -> None:
     before = tensors_of(population)
     population.inherit(random_genes(size, seeded(3)), torch.zeros(size, dtype=torch.int64), generators(7))
     after = tensors_of(population)
-    free = slice((LEARNING.hidden + 1) * 2)  # the other numbers belong to inputs, which may be masked
+    free = slice(LEARNING.hidden + 1)  # the other numbers belong to inputs, which may be masked
     steps = [(after[name] - before[name][:1])[1:, :, free] for name in ("actor", "actor_target")]
     torch.testing.assert_close(steps[0], steps[1], rtol=1e-4, atol=1e-5)
     scale = strength * float(before["actor"][0].square().mean().sqrt())
@@ -159,17 +159,17 @@ def test_an_evaluation_chooses_elites() -> None:
 def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     trainer = tiny_trainer()
     assert math.isnan(trainer.best_fitness)
-    trainer.population[0].losses["gain"].extend([0.5] * 2000)
+    trainer.population[0].losses["critic"].extend([0.5] * 2000)
     *_, record = trainer.run(2)
     assert trainer.fitness_history[-1] == record["fitness"]["max"] == float(trainer.population.fitness.max())
     for agent in (trainer.population[row] for row in range(1, len(trainer.population))):
         assert agent.actor_loss_history == list(agent.losses["actor"])
-        assert agent.critic_loss_history[-1] == agent.losses["gain"][-1] + agent.losses["time"][-1]
+        assert agent.critic_loss_history == list(agent.losses["critic"])
         for losses in agent.losses.values():
             assert len(losses) == trainer.population.updates > 0
             assert all(type(loss) is float and math.isfinite(loss) for loss in losses)
         assert all(type(value) is float and math.isfinite(value) for value in agent.get_stats().values())
-    full = trainer.population[0].losses["gain"]
+    full = trainer.population[0].losses["critic"]
     assert len(full) == HISTORY == 1000 and full[0] == 0.5 != full[-1]
 
 
@@ -177,7 +177,7 @@ def test_all_comes_back_from_its_state() -> None:
     population, other = population_of(seed=1), population_of(seed=2)
     population[0].update(random_batch(inputs=population.inputs.size))
     other.load_state_dict(population.state_dict())
-    assert torch.equal(other.genes, population.genes) and torch.equal(other.rates, population.rates)
+    assert torch.equal(other.genes, population.genes) and torch.equal(other.hurdles, population.hurdles)
     for name, part in population.networks.tensors.items():
         assert torch.equal(other.networks.tensors[name], part), name
-    assert list(other[0].losses["gain"]) == list(population[0].losses["gain"])
+    assert list(other[0].losses["critic"]) == list(population[0].losses["critic"])

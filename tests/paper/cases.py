@@ -45,7 +45,7 @@ class Keeper(DDPGAgent):
     def forecasts(self, *parts: Any, **options: Any) -> Forecasts:
         """Expect a hundred percent more of every stock."""
         found = super().forecasts(*parts, **options)
-        return dataclasses.replace(found, gain=found.gain + 100.0)
+        return dataclasses.replace(found, score=found.score + 100.0)
 
 
 def keeper() -> DDPGAgent:

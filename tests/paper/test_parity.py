@@ -77,7 +77,7 @@ class Remembering(DDPGAgent):
         """Return the known forecasts of the days of a market; what is asked by inputs is computed."""
         if x is not None:
             return super().forecasts(market, x, days)
-        return Forecasts(self.known.gain[:, : len(market.dates)], self.known.time[:, : len(market.dates)])
+        return Forecasts(self.known.score[:, : len(market.dates)])
 
 
 def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

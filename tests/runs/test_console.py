@@ -12,7 +12,7 @@ RULES = EnvironmentConfig(initial_capital=10_000.0)
 """Episodes of 145 steps."""
 PHASES = {"evaluate": 20.12, "train": None, "evolve": 0.1, "validate": 5.0, "checkpoint": 1.0, "other": 19.6}
 TRADES = {"trades": 1600, "wins": 900, "losses": 700, "win_rate": 0.5625, "costs": 12_345.678, "penalties": 8.0}
-LEARNED = {"elite_profit_percent": -0.75, "price_of_capital": 0.0512, "founders": 5, "noise_scale": 0.1}
+LEARNED = {"elite_profit_percent": -0.75, "hurdle": 1.0512, "founders": 5, "noise_scale": 0.1}
 RECORD: dict[str, Any] = {
     "generation": 3,
     "generations": 25,
@@ -24,7 +24,7 @@ RECORD: dict[str, Any] = {
     "learning": LEARNED,
 }
 """Of a run without gradient steps."""
-LOSSES = {"gain_loss": 9.43786, "time_loss": 0.5117, "actor_loss": -0.00321, "skipped_updates": 12.0}
+LOSSES = {"critic_loss": 9.43786, "actor_loss": -0.00321, "skipped_updates": 12.0}
 
 
 def trained(size: int, **learned: float) -> dict[str, Any]:

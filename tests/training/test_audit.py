@@ -154,7 +154,7 @@ def of_gains(change: Callable[[Array], Array]) -> Change:
         return torch.from_numpy(np.nan_to_num(change(known), nan=-np.inf)[None].astype(np.float32))
 
     return lambda real: (
-        lambda *given, **named: dataclasses.replace(found := real(*given, **named), gain=changed(found.gain))
+        lambda *given, **named: dataclasses.replace(found := real(*given, **named), score=changed(found.score))
     )
 
 

@@ -75,9 +75,9 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
     market = learnable_market()
     tiny_agent(market).save(tmp_path / "agent")
     agent = DDPGAgent.load(tmp_path / "agent", device="meta")
-    held = {"rates": agent.rates, "targets": agent.targets, **agent.networks.tensors}
+    held = {"hurdles": agent.hurdles, "targets": agent.targets, **agent.networks.tensors}
     assert {name for name, part in held.items() if part.device.type != "meta"} == set()
-    assert agent.device.type == agent.forecasts(market).gain.device.type == "meta"
+    assert agent.device.type == agent.forecasts(market).score.device.type == "meta"
 
 
 def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
@@ -90,10 +90,10 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         replayed = torch.stack([rows[torch.randint(len(rows), (4,), generator=seeded(seed))] for rows in known])
         at = trainer.replay.at(replayed)
         rows = days.draw(at.day, seeded(seed))
-        rates, places = population.rates, population.target_indices
+        hurdles, places = population.hurdles, population.target_indices
         with NoWaiting():
-            losses = trainer.updating.take(population, rates, places, rows, replayed)
-        parts = Networks(networks.tensors, learning.learning_rate), rates, places, days.batch(rows, at)
+            losses = trainer.updating.take(population, hurdles, places, rows, replayed)
+        parts = Networks(networks.tensors, learning.learning_rate), hurdles, places, days.batch(rows, at)
         how = {"cost": days.cost, "gamma": learning.gamma, "tau": learning.tau}
         expected = ddpg.update(*parts, learning.gradient_accumulation, **how)
         assert all(torch.equal(losses[name], loss) for name, loss in expected.items())

@@ -164,11 +164,11 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
         assert torch.equal(population.genes[elites], before[elites])
         assert [population.founders[row] for row in elites] == [founders[row] for row in elites]
         assert set(population.founders) <= set(founders)
-        assert torch.equal(champion.rates, population.rates[elites]) and champion.rules == TINY_RULES
+        assert torch.equal(champion.hurdles, population.hurdles[elites]) and champion.rules == TINY_RULES
         assert torch.equal(champion.targets, population.target_percents[elites])
         together, alone = champion.forecasts(market), [population[row].forecasts(market) for row in elites]
-        mean = torch.stack([own.gain for own in alone]).mean(0)
-        torch.testing.assert_close(together.gain, mean, rtol=1e-4, atol=1e-5)
+        mean = torch.stack([own.score for own in alone]).mean(0)
+        torch.testing.assert_close(together.score, mean, rtol=1e-4, atol=1e-5)
         best, first = trainer.fittest_agent, population[elites[0]]
         assert best.evidence == champion.evidence and best.share == champion.share
         for name, part in first.networks.tensors.items():
@@ -269,7 +269,7 @@ def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, explora
     )
     drawn, unit = trainer.draw_windows().noise, trainer.days.transitions.unit
     assert float(drawn.std()) == pytest.approx(exploration_noise, rel=0.05)
-    assert trainer.population.networks.scale[:, 0].tolist() == pytest.approx([unit] * 4)
+    assert trainer.population.networks.scale.tolist() == pytest.approx([unit] * 4)
     reward = trainer.days.transitions.reward
     assert unit == pytest.approx(float(reward.std()), rel=1e-5) and 0.5 < unit < 20
 
@@ -313,14 +313,14 @@ def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
 def test_cold_networks_say_nothing_before_they_learn(market: Market, warm_start: bool) -> None:
     trainer = tiny_trainer(market, learning=replace(TINY_LEARNING, warm_start=warm_start))
     before = trainer.days.forecasts(trainer.population.networks.targets, [0])
-    known = before.gain.isfinite()
-    assert bool(before.gain[known].any()) == warm_start
+    known = before.score.isfinite()
+    assert bool(before.score[known].any()) == warm_start
     trainer.evaluate_population()
     assert bool(trainer.played.profit_percent.any()) == warm_start
     for _ in range(6):
         trainer.train_population()
     after = trainer.days.forecasts(trainer.population.networks.targets, [0])
-    assert torch.equal(after.gain.isfinite(), known) and bool((after.gain != before.gain)[known].any())
+    assert torch.equal(after.score.isfinite(), known) and bool((after.score != before.score)[known].any())
 
 
 def test_it_may_stop_between_any_two_steps(market: Market) -> None:
@@ -379,7 +379,7 @@ def test_learned_agents_earn_what_was_planted() -> None:
     )
     records = list(trainer.run(4))
     assert records[0]["profit_percent"] == 0.0 and records[-1]["learning"]["elite_profit_percent"] > 2.0
-    assert records[-1]["learning"]["price_of_capital"] > 0
+    assert records[-1]["learning"]["hurdle"] > 0
 
 
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:

@@ -53,10 +53,9 @@ def market_and_account(seed: int) -> tuple[Market, Portfolio]:
     return market, Portfolio.on(market, TINY_RULES)
 
 
-def evidence_of(days: TrainingDays, gain: Array, trials: int = 1) -> Evidence:
-    """Of (days, n) gains, whatever the time that they take."""
-    forecasts = Forecasts.of(torch.from_numpy(gain).float()[None], torch.zeros(1, *gain.shape), days.tradable)
-    return days.evidence(days.scores(forecasts, torch.tensor([0.1])), trials)
+def evidence_of(days: TrainingDays, score: Array, trials: int = 1) -> Evidence:
+    """Of (days, n) scores."""
+    return days.evidence(Forecasts.of(torch.from_numpy(score).float()[None], days.tradable), trials)
 
 
 def mean_of_day(values: Array) -> Array:
@@ -99,21 +98,17 @@ def test_the_best_of_many_is_believed_less_the_less_they_are_alike(days: Trainin
     draws = np.random.default_rng(0).standard_normal((3, *results.shape)) * np.nanstd(results)
     own = torch.from_numpy(results + 2.0 * draws).float()
 
-    def coefficient(gain: torch.Tensor, among: int) -> float:
-        forecasts = Forecasts.of(gain, torch.zeros_like(gain), days.tradable)
-        return days.evidence(days.scores(forecasts, torch.tensor([0.1])), 1, among).coefficient
+    def coefficient(score: torch.Tensor, among: int) -> float:
+        return days.evidence(Forecasts.of(score, days.tradable), 1, among).coefficient
 
     same = own[:1].expand(3, -1, -1)
     assert coefficient(same, 16) == pytest.approx(coefficient(same, 1), abs=1e-6)
     assert coefficient(own, 16) < coefficient(own, 4) < coefficient(own, 1)
 
 
-def test_the_price_of_capital_is_in_the_score_and_trials_in_the_p_values(days: TrainingDays) -> None:
-    gain, time = 0.3 * torch.randn(2, 1, *days.tradable.shape, generator=seeded(1))
-    forecasts = Forecasts.of(gain, time.abs(), days.tradable)
-    one, score = days.evidence(days.scores(forecasts, torch.tensor([0.5])), 1), gain[0] - 0.5 * time[0].abs()
-    assert one == evidence_of(days, score.numpy()) != days.evidence(days.scores(forecasts, torch.tensor([0.0])), 1)
-    many = days.evidence(days.scores(forecasts, torch.tensor([0.5])), 7)
+def test_trials_are_in_the_p_values_alone(days: TrainingDays) -> None:
+    score = 0.3 * np.random.default_rng(1).standard_normal(days.tradable.shape)
+    one, many = evidence_of(days, score), evidence_of(days, score, trials=7)
     for name in ("selection", "timing"):
         assert getattr(many, name) == pytest.approx(min(1.0, 7 * getattr(one, name)), rel=0.05), name
     assert (many.coefficient, many.share) == (one.coefficient, one.share)

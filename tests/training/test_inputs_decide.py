@@ -97,7 +97,7 @@ def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
         assert name == "age"  # all stocks of this market are as old
         return
     days = slice(900, 910)
-    before, after = (seen.forecasts(one, days=days).gain[0, days] for one in (as_is, changed))
+    before, after = (seen.forecasts(one, days=days).score[0, days] for one in (as_is, changed))
     assert bool((before != after).any())
 
 

@@ -18,8 +18,8 @@ PERSISTENCE, NOISE = 0.8, 1.0
 RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0)
 COST = 100 * RULES.cost_rate
 GRID = np.linspace(-4.0, 4.0, 161)
-GENES = (-1.0, 0.0, 0.5, 1.0)
-"""Prices of capital of four agents, to base 2, in multiples of what the optimal trader earns a session."""
+SESSIONS = (2.0, 4.0, 6.0, 8.0)
+"""In which the optimal trader earns the price of capital of each of four agents."""
 
 
 def chances() -> Array:
@@ -58,16 +58,16 @@ def transitions(days: int, stocks: int, draws: torch.Generator) -> Batch:
     following = PERSISTENCE * drift + (1 - PERSISTENCE**2) ** 0.5 * shock
     invested = torch.ones(1, days)
     reward, terminated = (drift + NOISE * noise)[..., None], torch.zeros(shape, dtype=torch.bool)
-    return Batch(drift[..., None], following[..., None], reward, torch.ones(shape), terminated, invested, invested)
+    return Batch(drift[..., None], following[..., None], reward, terminated, invested, invested)
 
 
-def trained(rate: torch.Tensor, steps: int) -> Networks:
+def trained(hurdle: torch.Tensor, steps: int) -> Networks:
     """Agents with these prices of capital, from random numbers."""
-    draws, mask = seeded(0), torch.ones(len(rate), 1, dtype=torch.bool)
+    draws, mask = seeded(0), torch.ones(len(hurdle), 1, dtype=torch.bool)
     networks = Networks.initialize(mask, 8, 1, 0.004, draws, unit=2**0.5)
-    place = torch.zeros(len(rate), dtype=torch.int64)
+    place = torch.zeros(len(hurdle), dtype=torch.int64)
     for _ in range(steps):
-        ddpg.update(networks, rate, place, transitions(16, 32, draws), 1, cost=COST, gamma=1.0, tau=0.03)
+        ddpg.update(networks, hurdle, place, transitions(16, 32, draws), 1, cost=COST, gamma=1.0, tau=0.03)
     return networks
 
 
@@ -75,11 +75,11 @@ def test_agents_find_the_band_of_an_optimal_trader() -> None:
     """The fittest of a few agents earns 95% of what can be earned, and trades at about the same drifts."""
     worth = optimal_worth()
     best = earned(worth > COST, worth >= -COST)
-    rate = best * 2 ** torch.tensor(GENES)
-    networks, drifts = trained(rate, 800), torch.tensor(GRID[:, None]).float()
+    hurdle = best * torch.tensor(SESSIONS)
+    networks, drifts = trained(hurdle, 800), torch.tensor(GRID[:, None]).float()
     found, every = [], torch.ones(len(GRID))
-    for agent, price in enumerate(rate):
-        forecasts = Forecasts(*networks.targets.played_outputs(agent, 0, drifts)[..., None])
+    for agent, price in enumerate(hurdle):
+        forecasts = Forecasts(networks.targets.played_scores(agent, 0, drifts)[:, None])
         decision = decide(forecasts, price * every, every, every[:, None] > 0, every, RULES)
         trades = decision.coefficient[:, 0].numpy() > 0, decision.keep[:, 0].numpy()
         found.append((earned(*trades), float(GRID[trades[0]].min()), float(GRID[trades[1]].min())))

@@ -40,14 +40,14 @@ def genes(seed: int = 0, agents: int = AGENTS) -> tuple[Tensor, Tensor]:
     """Prices of capital and sale targets."""
     draws = seeded(seed)
     targets = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (agents,), generator=draws)]
-    return 0.2 * torch.rand(agents, generator=draws), targets
+    return torch.rand(agents, generator=draws), targets
 
 
 def forecasts_of(world: World, seed: int = 0, agents: int = AGENTS, *, averse: bool = False) -> Forecasts:
     """By which about half of all stocks are worth more than a purchase costs, and a third less than a sale."""
-    gain, time, penalty = torch.randn(3, agents, world.days, world.stocks, generator=seeded(seed))
+    score, penalty = torch.randn(2, agents, world.days, world.stocks, generator=seeded(seed))
     held = 0.05 + 0.05 * penalty.abs() if averse else None
-    return Forecasts.of(0.5 * gain, 5 * time.abs(), world.env.bars.tradable, held)
+    return Forecasts.of(0.5 * score, world.env.bars.tradable, held)
 
 
 @cache
@@ -58,8 +58,8 @@ def agent() -> DDPGAgent:
 def alone(world: World, forecasts: Forecasts, row: int, start: int) -> tuple[Tensor, dict[str, list[Tensor]]]:
     """The account of one agent that acts on observations, day by day: its equity, and its transitions."""
     rules, env = world.env.rules, TradingEnvironment.on(world.market, world.env.rules)
-    rates, targets = (part[[row]] for part in genes())
-    own = replace(agent(), rates=rates, targets=targets, rules=rules)
+    hurdles, targets = (part[[row]] for part in genes())
+    own = replace(agent(), hurdles=hurdles, targets=targets, rules=rules)
     seen = Forecasts(**{name: part[[row]] for name, part in vars(forecasts).items() if part is not None})
     last, trading_end = start + rules.episode_steps, start + rules.trading_days
     observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=trading_end)
@@ -103,8 +103,8 @@ def test_lanes_are_what_each_would_be_alone(seed: int, averse: bool, **changes: 
         seen = forecasts
         if window == 2:
             days = slice(start, start + rules.trading_days)
-            seen = replace(forecasts, gain=forecasts.gain.clone())
-            seen.gain[:, days] += noise[:, 0, :, None]
+            seen = replace(forecasts, score=forecasts.score.clone())
+            seen.score[:, days] += noise[:, 0, :, None]
         for row in range(AGENTS):
             equity, rows = alone(world, seen, row, start)
             assert torch.equal(found.equity[:, row, window], equity)
@@ -120,12 +120,12 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
     rules = tiny_rules(**days, max_new_positions_per_day=orders, loss_multiplier=2.0, stake_percent=0.9)
     panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
     world, agents = world_of(panel, rules=rules), 16
-    forecasts, (rates, targets), starts = forecasts_of(world, 2, agents), genes(2, agents), world.starts(5)
+    forecasts, (hurdles, targets), starts = forecasts_of(world, 2, agents), genes(2, agents), world.starts(5)
     noise = torch.randn(agents, 1, rules.trading_days, generator=seeded(3))
 
     def played(some: slice) -> dict[str, Tensor]:
         own = {name: part[some] for name, part in vars(forecasts).items() if part is not None}
-        parts = world.trading, Forecasts(**own), rates[some], targets[some], starts
+        parts = world.trading, Forecasts(**own), hurdles[some], targets[some], starts
         found = roll_out(*parts, noise=noise[some], records=True)
         summary = {name: value.view(-1, 5) for name, value in vars(found.summary).items()}
         by_step = {name: value.transpose(0, 1) for name, value in found.transitions.items()}
@@ -191,11 +191,10 @@ def test_only_days_on_which_something_is_decided_are_looked_at(exits: str) -> No
     decided = rules.episode_steps if exits == "daily" else rules.trading_days
     outside = torch.ones(world.days, dtype=torch.bool)
     outside[14 : 14 + decided] = False
-    other = Forecasts(forecasts.gain.clone(), forecasts.time.clone())
-    for part in (other.gain, other.time):
-        part[:, outside] = torch.nan
+    other = Forecasts(forecasts.score.clone())
+    other.score[:, outside] = torch.nan
     assert torch.equal(roll_out(world.trading, other, *genes(), start).equity, found.equity)
-    other.gain[:, 14 + decided - 1] -= 1.0
+    other.score[:, 14 + decided - 1] -= 1.0
     assert not torch.equal(roll_out(world.trading, other, *genes(), start).equity, found.equity)
 
 
@@ -211,7 +210,7 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     windows, population = trainer.draw_windows(), trainer.population
     one, first = trainer.rollouts.evaluate(population, windows, 100)
     assert len(set(one.fitness.tolist())) > 1
-    monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 8 * trainer.days.tradable.numel())
+    monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.days.tradable.numel())
     assert [*map(len, trainer.rollouts._groups(5))] == [2, 2, 1]
     other, second = trainer.rollouts.evaluate(population, windows, 100)
     for name in ("fitness", "profit_percent", "by_window"):
@@ -219,7 +218,7 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     assert one.trading == other.trading
     assert all(torch.equal(first[name], second[name]) for name in first)
     row = population.elites[0]
-    parts = population.rates[[row]], population.target_percents[[row]], windows.starts[:2]
+    parts = population.hurdles[[row]], population.target_percents[[row]], windows.starts[:2]
     forecasts = trainer.days.forecasts(population.networks.targets, [row])
     assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
 

@@ -82,7 +82,7 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.target_percent == pytest.approx(target_percent, rel=1e-4)
         assert order.target_price == pytest.approx(order.close * (1 + order.target_percent / 100), rel=1e-6)
         assert order.close == MARKET.close[day, stock]
-        gain = float(forecasts.gain[0, day, stock])
+        gain = float(forecasts.score[0, day, stock])
         assert order.expected_percent == pytest.approx(gain - 100 * rules.cost_rate, abs=1e-4)
         last_day = trade["entry_day"] + rules.longest_holding - 1
         assert order.latest_exit == str(MARKET.dates[last_day])
@@ -224,7 +224,7 @@ def test_the_status_of_a_position_says_when_it_is_sold() -> None:
     One without a bar on the day of the decision would be kept.
     """
     sells = agent(0)
-    gain = sells.forecasts(MARKET).gain[0]
+    gain = sells.forecasts(MARKET).score[0]
     stock, day = next(
         (stock, day)
         for stock, day in itertools.product(range(5), range(40, 60))

@@ -34,7 +34,6 @@ PARTS: dict[str, Alteration | dict[str, float]] = {
     "bootstrap": alterations.no_bootstrap,
     "actor": alterations.noise_in_the_actors_gradient,
     "actor of its own": alterations.critic_decides,
-    "times": alterations.one_time_for_all,
     "replay": alterations.noise_in_replay,
     "price of capital": alterations.free_capital,
     "fitness": alterations.draw_fitness,

@@ -74,7 +74,7 @@ def conclusion(evaluation: Evaluation) -> str:
 def untrained(evaluation: Evaluation) -> str:
     """Say that no network was ever trained; empty where one was, or none was to be."""
     records = evaluation.records if evaluation.config.learning.has_gradients else ()
-    if not records or any("gain_loss" in record["learning"] for record in records):
+    if not records or any("critic_loss" in record["learning"] for record in records):
         return ""
     replay = records[-1]["replay"]
     return f"never trained (buffer {replay['size']:,} of {replay['training_starts']:,}): more --generations train them"
