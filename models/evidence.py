@@ -27,8 +27,9 @@ class Bet:
     """Standard deviation of the results, share of a position's value."""
     score: float
     """Mean forecast of what is bet on, in standard deviations."""
-    names: int = 1
-    """Independent positions at a time."""
+    variance: float
+    """Of the result in a holding period, less what the basket has of it, too: that of the stocks held apart from their
+    level. Who is out of the market at times bears less of the level's variance than the basket, not more."""
 
     @classmethod
     def on_stocks(cls, estimate: float, error: float, spread: float, stocks: float) -> "Bet":
@@ -36,12 +37,12 @@ class Bet:
         names = max(1, min(_MOST_NAMES, round(stocks / 2)))
         # Blom's approximation of normal scores.
         score = float(ndtri(1 - (np.arange(1, names + 1) - 0.375) / (max(stocks, names) + 0.25)).mean())
-        return cls(estimate, error, spread, score, names)
+        return cls(estimate, error, spread, score, spread**2 / names)
 
     @classmethod
-    def on_days(cls, estimate: float, error: float, spread: float) -> "Bet":
+    def on_days(cls, estimate: float, error: float, spread: float, variance: float) -> "Bet":
         """Bet on the better half of the days."""
-        return cls(estimate, error, spread, math.sqrt(2 / math.pi))
+        return cls(estimate, error, spread, math.sqrt(2 / math.pi), variance)
 
     @property
     def posterior(self) -> Posterior:
@@ -52,9 +53,8 @@ class Bet:
     def share(self, costs: float) -> float:
         """Return the share of the capital to bet, 0 to 1: expected excess over risk aversion times variance (Merton
         1969), `costs` being those of a round trip, as a share of the value."""
-        risk = _RISK_AVERSION * self.spread**2 / self.names
-        excess = self.posterior.mean * self.spread * self.score - costs
-        return min(1.0, max(0.0, excess / risk)) if risk > 0 else 0.0
+        excess, risk = self.posterior.mean * self.spread * self.score - costs, _RISK_AVERSION * self.variance
+        return 0.0 if excess <= 0 else min(1.0, excess / risk) if risk > 0 else 1.0
 
 
 @dataclass(frozen=True)

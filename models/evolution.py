@@ -1,6 +1,6 @@
 """Evolution of genes, as pure functions: first draw, selection, crossover and mutation.
 
-Genes are the price of capital of an agent and its sale target. A population's are one tensor, (agents, genes). Each
+Genes set the price of capital of an agent and its sale target. A population's are one tensor, (agents, genes). Each
 gene lies within bounds; the sale target is one of a few.
 """
 

@@ -54,40 +54,47 @@ def test_large_estimates_are_believed_and_small_ones_are_not() -> None:
 
 def test_a_share_by_hand() -> None:
     """Merton's: excess over aversion times variance, of ten stocks with a correlation that is known."""
-    bet = Bet(estimate=0.05, error=1e-9, spread=0.08, score=1.3, names=10)
+    bet = Bet(estimate=0.05, error=1e-9, spread=0.08, score=1.3, variance=0.08**2 / 10)
     excess = 0.05 * 0.08 * 1.3
     assert bet.share(costs=0.0032) == pytest.approx((excess - 0.0032) / (5 * 0.08**2 / 10), rel=1e-6)
     assert bet.share(costs=0.0) == 1.0 and bet.share(costs=excess) == pytest.approx(0.0, abs=1e-9)
-    assert Bet(-0.05, 1e-9, 0.08, 1.3, 10).share(0.0) == 0.0
+    assert Bet(-0.05, 1e-9, 0.08, 1.3, 0.00064).share(0.0) == 0.0
+    # Of a single stock, timing adds no variance to the basket's.
+    assert (
+        Bet.on_days(0.05, 1e-9, 0.08, 0.0).share(0.001) == 1.0 and Bet.on_days(0.05, 1e-9, 0.08, 0.0).share(1.0) == 0.0
+    )
 
 
 @pytest.mark.parametrize("stocks", [2, 8, 20, 40, 108, 669])
 def test_the_score_of_the_ten_best_is_that_of_as_many_normal_draws(stocks: int) -> None:
     """Of fewer than twenty stocks the better half."""
     bet, draws = Bet.on_stocks(0.1, 0.1, 0.1, stocks), np.random.default_rng(0).standard_normal((4000, stocks))
-    assert bet.names == min(10, stocks // 2)
-    best = np.sort(draws, axis=1)[:, -bet.names :].mean()
+    names = min(10, stocks // 2)
+    best = np.sort(draws, axis=1)[:, -names:].mean()
+    assert bet.variance == pytest.approx(0.1**2 / names)
     assert bet.score == pytest.approx(best, abs=0.02)
 
 
 def test_the_score_of_the_better_days_is_that_of_half_a_normal_law() -> None:
     cut = NormalDist()
     mean = quad(lambda x: 2 * x * cut.pdf(x), 0, 12)[0]
-    assert Bet.on_days(0.1, 0.1, 0.1).score == pytest.approx(mean)
+    assert Bet.on_days(0.1, 0.1, 0.1, 0.1).score == pytest.approx(mean)
 
 
 def test_where_nothing_is_known_nothing_is_bet() -> None:
     """A series that never varies has no standard error; its estimate is not believed."""
-    silent = Bet(estimate=0.9, error=0.0, spread=0.08, score=1.3, names=10)
+    silent = Bet(estimate=0.9, error=0.0, spread=0.08, score=1.3, variance=0.00064)
     assert silent.posterior.mean == 0.0 and silent.share(0.0) == 0.0
-    assert Bet(estimate=0.9, error=0.01, spread=0.0, score=1.3).share(0.0) == 0.0
+    assert Bet(estimate=0.9, error=0.01, spread=0.0, score=1.3, variance=0.0).share(0.0) == 0.0
 
 
 def test_the_larger_share_is_bet_and_said_in_a_sentence() -> None:
-    stocks, days = Bet(0.012, 0.004, 0.08, 1.3, 10), Bet(0.9, 0.05, 0.05, 0.8)
+    stocks, days = Bet(0.012, 0.004, 0.08, 1.3, 0.00064), Bet(0.9, 0.05, 0.05, 0.8, 0.00064)
     found = Evidence.of(0.2, 0.0001, stocks, days, costs=0.002)
     assert found.share == 1.0 == days.share(0.002) > stocks.share(0.002)
-    assert Evidence.of(0.2, 1.0, stocks, Bet(0.0, 0.1, 0.05, 0.8), 0.0).share == round(stocks.share(0.0), 2) > 0
+    assert (
+        Evidence.of(0.2, 1.0, stocks, Bet(0.0, 0.1, 0.05, 0.8, 0.00064), 0.0).share == round(stocks.share(0.0), 2) > 0
+    )
     begin = f"the agents' forecasts are worth an IC of {found.coefficient:.3f} +- {found.deviation:.3f}, and in time "
     assert found.bet(0.1).startswith(begin) and found.bet(0.1).endswith(
         "10% of the capital follows them, the rest holds the basket"

@@ -63,7 +63,7 @@ def test_few_stocks_that_cannot_take_the_capital_are_told(
                 "(1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %; an episode costs 7.72 % of ",
                 "Validation  champion +2.25 %, other -, mean of single episodes\n",
                 "Evidence    on training days, worth a look\n",
-                "Learning    not trained; elites earned -0.75 % an episode; a session's capital costs them 0.05 % ",
+                "Learning    not trained; elites earned -0.75 % an episode; a position has to earn them 1.05 % ",
                 "Memory      resident 1 MB",
             ),
         ),
@@ -71,7 +71,7 @@ def test_few_stocks_that_cannot_take_the_capital_are_told(
             trained(15_680, **LOSSES),
             (
                 "Replay      15680 / 50000, ready\n",
-                "Learning    losses: gain 9.438, time 0.512, actor -0.003; elites earned -0.75 % an episode; ",
+                "Learning    losses: critic 9.438, actor -0.003; elites earned -0.75 % an episode; ",
                 "exploration noise 0.10; 12 updates skipped\n",
             ),
         ),

@@ -18,7 +18,7 @@ PERSISTENCE, NOISE = 0.8, 1.0
 RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0)
 COST = 100 * RULES.cost_rate
 GRID = np.linspace(-4.0, 4.0, 161)
-SESSIONS = (2.0, 4.0, 6.0, 8.0)
+SESSIONS = (3.0, 4.0, 4.5, 5.0)
 """In which the optimal trader earns the price of capital of each of four agents."""
 
 

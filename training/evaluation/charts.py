@@ -216,7 +216,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
 def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """Draw what is learned, from the records of metrics.jsonl.
 
-    Losses of critics and actors, what the elites earn, and the price of capital that they find.
+    Losses of critics and actors, what the elites earn, and their hurdle.
     """
     generations, charts = _generations(records), []
     for name, note in _LOSSES.items():

@@ -156,9 +156,9 @@ class TrainingDays:
         selection, timing = (cross_fitted_mean_test(values, samples.longest, 2 * trials) for values in daily)
         chance, unit = expected_best(math.sqrt(1.0 - _likeness(scores, known)), among), float(told * spread) or 1.0
         ours, theirs = (test.mean - chance * test.standard_error for test in (selection, timing))
-        within = float(np.nanstd(result[count > 1], axis=1).mean())
+        within = float(np.nanstd(result[count > 1], axis=1).mean()) if (count > 1).any() else 0.0
         stocks = Bet.on_stocks(ours, selection.standard_error, within, float(count[count > 0].mean()))
-        by_day = Bet.on_days(theirs / unit, timing.standard_error / unit, float(spread))
+        by_day = Bet.on_days(theirs / unit, timing.standard_error / unit, float(spread), stocks.variance)
         return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
 
 
