@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from models import ddpg
+from models.networks import Networks
 from models.replay_buffer import Batch
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
@@ -32,7 +33,9 @@ def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     trainer.updating._update = altered  # type: ignore[method-assign, assignment]
 
 
-def _first_step(networks: Any, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float) -> Tensor:
+def _first_step(
+    networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float
+) -> Tensor:
     """Return the targets as if nothing followed a session."""
     ended = replace(batch, terminated=torch.ones_like(batch.terminated))
     return _TARGETS(networks, hurdle, target_index, ended, cost, gamma)
@@ -41,7 +44,9 @@ def _first_step(networks: Any, hurdle: Tensor, target_index: Tensor, batch: Batc
 def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Follow each reward by a random value, of a session's result, not by the target networks'."""
 
-    def noisy(networks: Any, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float) -> Tensor:
+    def noisy(
+        networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float
+    ) -> Tensor:
         first = _first_step(networks, hurdle, target_index, batch, cost, gamma)
         noise = torch.randn(first.shape, generator=drawn) * networks.scale.view(-1, 1, 1, 1)
         return first + noise.clamp(min=-cost) * ~batch.terminated
