@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from fractions import Fraction
 from pathlib import Path
 
 import pandas as pd
@@ -25,13 +26,29 @@ class Event:
 
     ticker: str
     date: str
-    """First day without it, the ex-date."""
+    """First day without it, the ex-date; empty where nobody names it."""
     kind: str
     """`split` or `dividend`."""
     size: float
     """New shares for one; cash for a share, after a split of that day."""
     pay_date: str
     """On which a dividend is paid; the ex-date where it is not known."""
+
+    def __str__(self) -> str:
+        """Return it in words, as `split 4:1 of 2020-08-31`."""
+        if not self.date:
+            return f"{self.kind} that no file names"
+        if self.kind == "dividend":
+            return f"dividend of {self.size:g} of {self.date}"
+        new, old = self.parts.as_integer_ratio()
+        return f"split {f'{new}:{old}' if max(new, old) < 10_000 else f'{self.size:g}:1'} of {self.date}"
+
+    @property
+    def parts(self) -> Fraction:
+        """New shares for one, as the ratio of whole numbers that a decimal or measured size stands for."""
+        parts = Fraction(max(self.size, 1 / self.size)).limit_denominator(20)
+        parts = parts if self.size > 1 else 1 / parts
+        return parts if math.isclose(parts, self.size, rel_tol=1e-4) else Fraction(self.size)
 
 
 def events_file(data: Path) -> Path:
@@ -115,3 +132,11 @@ def ratios_of(events: Sequence[Event], ratio: float, close: float) -> list[float
         return []
     parts = [one / sum(dividends) for one in dividends] if any(dividends) else [1 / len(events)] * len(events)
     return [math.exp(one + part * rest) for one, part in zip(logarithms, parts, strict=True)]
+
+
+def explaining(candidates: Sequence[Event], ratio: float, close: float) -> list[tuple[Event, float]]:
+    """Return the first of a ticker's named events that explain a ratio, each with its own; empty where none do."""
+    for count in range(len(candidates), 0, -1):
+        if ratios := ratios_of(candidates[:count], ratio, close):
+            return list(zip(candidates[:count], ratios, strict=True))
+    return []

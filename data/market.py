@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,10 @@ class Market:
     """Hash of the file of own features; empty without one."""
     repairs: str = ""
     """Counts of rows that were masked or repaired, and of moves beyond 50%; empty without any."""
+    source: Path | None = None
+    """File that it is read from, beside which splits and dividends are named."""
+    readjusted: Mapping[str, float] = field(default_factory=dict)
+    """By ticker, by what prices were multiplied since a run's record where no named event explains it."""
 
     @property
     def close(self) -> NDArray[np.float32]:

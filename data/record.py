@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.bars import VOLUME
+from data.events import Event, explaining, read_events
 from data.features.nine import CLOSE, PRICES, NormalizationStats, normalization_stats
 from data.market import Market, with_features
 from data.readjustment import price_step
@@ -118,7 +119,7 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
     """
     market = _known_columns(market, record, owner)
     splits = Splits(**{name: _span(market, owner, *dates) for name, dates in record.splits.items()})
-    ratios = {} if owner == "account" else past_ratios(market, record)
+    ratios, events = ({}, {}) if owner == "account" else readjustments(market, record, "the run began")
     if changed := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
         known = ", ".join(["prices", *record.columns])
         raise DataError(
@@ -126,14 +127,13 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
             f"on, got others for {len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}), not only "
             "adjusted again; give the old file with days added, or train anew"
         )
-    if ratios:
-        logger.info("%d tickers were adjusted again since the run began: %s", len(ratios), _listed([*ratios]))
     column = {ticker: index for index, ticker in enumerate(record.tickers)}
     pinned = dataclasses.replace(
         market,
         investable_columns=np.array([column[ticker] for ticker in record.investable], dtype=np.int64),
         splits=splits,
         stats=NormalizationStats(np.array(record.mean, dtype=np.float32), np.array(record.std, dtype=np.float32)),
+        readjusted={ticker: ratio for ticker, ratio in ratios.items() if ticker not in events},
     )
     return with_features(pinned) if market.features else pinned
 
@@ -186,6 +186,37 @@ def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
     return ratios
 
 
+def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dict[str, float], dict[str, list[Event]]]:
+    """Return `past_ratios`, and by ticker the events named beside the market's file that explain one; tell them.
+
+    A constant ratio of all recorded prices needs no name; of those before a recorded day one must have it as its date.
+    """
+    ratios, events, last = past_ratios(market, record), dict[str, list[Event]](), _known_day(market, record)
+    dates, named = market.dates.astype("datetime64[D]").astype(str), dict[str, list[Event]]()
+    for event in read_events(market.source) if ratios else []:
+        if event.date <= dates[-1]:
+            named.setdefault(event.ticker, []).append(event)
+    for ticker, ratio in ratios.items():
+        own, column = named.get(ticker, []), market.tickers.index(ticker)
+        # The run's file may have known those up to its end.
+        attempts = [([e for e in own if e.date > end], ratio) for end in (max(record.splits["holdout"]), dates[last])]
+        if math.isnan(ratio):
+            bars, sketch = _bars(market, column, last), record.sketches.get(ticker, [])
+            late = {one: float(np.datetime64(one.date).astype(int)) for one in own if one.date <= dates[last]}
+            attempts = [([one], _ratio(*bars, sketch, day)) for one, day in late.items()]
+        for candidates, part in attempts:
+            close = market.data_array[dates < candidates[0].date, column, CLOSE] if candidates else np.empty(0)
+            before = [math.nan, *(close[np.isfinite(close)] / part)][-1]
+            if not math.isnan(part) and (found := explaining(candidates, part, before)):
+                ratios[ticker], events[ticker] = part, [event for event, _ in found]
+                break
+    named_or_measured = {one: events.get(one, [f"prices times {ratio:.6g}"]) for one, ratio in ratios.items()}
+    texts = [f"{one} ({', '.join(map(str, why))})" for one, why in named_or_measured.items() if ratios[one] > 0]
+    if texts:  # NaN is not
+        logger.info("%d tickers were adjusted again since %s: %s", len(texts), since, _listed(texts))
+    return ratios, events
+
+
 def history_of(market: Market, ticker: str, record: MarketRecord) -> dict[str, Any]:
     """Return what a record would say of a ticker's prices up to its last day."""
     column, last = market.tickers.index(ticker), _known_day(market, record)
@@ -219,11 +250,12 @@ def _sketch(days: NDArray[np.int64], prices: NDArray[np.float64]) -> list[float]
     return list((_weights(days) * np.log(prices)).sum(axis=(1, 2)).tolist())
 
 
-def _ratio(days: NDArray[np.int64], prices: NDArray[np.float64], before: list[float]) -> float:
-    """Return the ratio of prices to those that a sketch is of; NaN where there is none, or they are the same."""
-    if not before or not len(days):
+def _ratio(days: NDArray[np.int64], prices: NDArray[np.float64], before: list[float], until: float = math.inf) -> float:
+    """Return the ratio of prices before a day, and of no others, to those of a sketch; NaN where there is none."""
+    is_moved = days < until
+    if not before or not is_moved.any():
         return math.nan
-    moved, weights = np.subtract(_sketch(days, prices), before), _weights(days).sum(axis=(1, 2))
+    moved, weights = np.subtract(_sketch(days, prices), before), _weights(days)[:, is_moved].sum(axis=(1, 2))
     logarithm = moved[0] / weights[0]
     # Six deviations of the rounding of both versions, to single precision and to the vendor's decimals.
     noise = 6 * math.sqrt(float((1e-14 + (price_step(prices) / prices) ** 2 / 6).sum()))

@@ -63,6 +63,31 @@ def test_a_row_that_is_no_event_is_told(tmp_path: Path, text: str, words: str) -
         read_events(tmp_path / "bars.parquet")
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "date", "words"),
+    [
+        ("split", 4.0, "2020-08-31", "split 4:1 of 2020-08-31"),
+        ("split", 0.1, "2020-08-31", "split 1:10 of 2020-08-31"),
+        ("split", 1.333333333, "2020-08-31", "split 4:3 of 2020-08-31"),
+        ("split", 1.0237123, "2020-08-31", "split 1.02371:1 of 2020-08-31"),
+        ("split", 1e-5, "2020-08-31", "split 1e-05:1 of 2020-08-31"),
+        ("dividend", 0.815, "2020-08-07", "dividend of 0.815 of 2020-08-07"),
+        ("split", 0.01, "2020-08-31", "split 1:100 of 2020-08-31"),
+        ("split", 4.00001, "", "split that no file names"),
+    ],
+)
+def test_an_event_in_words(kind: str, size: float, date: str, words: str) -> None:
+    assert str(Event("A", date, kind, size, date)) == words
+
+
+@given(st.integers(1, 1000), st.sampled_from([(2, 1), (3, 2), (4, 3), (1, 3), (1, 49), (11, 10)]))
+def test_whole_shares_stay_whole(shares: int, split: tuple[int, int]) -> None:
+    """Of sizes that are rounded, as in a file, or measured."""
+    for digits in (10, 6):
+        parts = Event("A", "2020-08-31", "split", float(f"{split[0] / split[1]:.{digits}g}"), "2020-08-31").parts
+        assert parts.as_integer_ratio() == split and shares * split[1] * parts.numerator % parts.denominator == 0
+
+
 @given(st.lists(st.one_of(st.sampled_from([2.0, 0.1, 1.5]), st.floats(-0.3, -0.001)), min_size=1, max_size=4))
 def test_events_explain_their_ratio_and_no_other_one(parts: list[float]) -> None:
     """A negative part is a dividend, as a share of the close before it; the file's own ratio is given back exactly."""

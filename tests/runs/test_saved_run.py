@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from data.events import events_file
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.record import past_ratios, pin_market, read_record, record_market, sealed
@@ -115,6 +116,58 @@ def test_a_past_that_was_adjusted_again_is_known(seed: int, column: int, ratio: 
     changed[data.draw(st.sampled_from(traded.tolist())), column] *= 1.01 if decimals > 2 else 1.5
     with pytest.raises(DataError, match=rf"1 of {COLUMNS} tickers \(T0{column}\), not only adjusted again"):
         pin_market(market(changed), record)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.name == "data.record"]
+
+
+def test_a_split_of_a_recorded_day_is_known_where_it_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Prices before it were mended after the training, those from it on are the same; another day explains nothing."""
+    caplog.set_level("INFO")
+    bars = panel(1)[:DAYS, :COLUMNS].copy()
+    bars[:, 0] = random_panel(np.random.default_rng(0), DAYS, 1, missing=0, delist=0, late_start=0, halt=0)[:, 0]
+    record, dates, mended = record_market(market(bars)), market(bars).dates.astype("M8[D]").astype(str), bars.copy()
+    mended[:40, 0] *= 0.25
+    after = dataclasses.replace(market(mended), source=tmp_path / "bars.parquet")
+    for day, size in ((None, 0), (41, 4), (40, 3), (40, 4)):
+        rows = [] if day is None else [f"T00,{dates[day]},{size},", f"T00,{dates[20]},2,"]
+        events_file(tmp_path / "bars.parquet").write_text("\n".join(["ticker,date,split,dividend", *rows]) + "\n")
+        if (day, size) != (40, 4):
+            with pytest.raises(DataError, match=rf"1 of {COLUMNS} tickers \(T00\), not only adjusted again"):
+                pin_market(after, record)
+    pinned = pin_market(after, record)
+    assert pinned.splits == market(bars).splits and pinned.readjusted == {}
+    assert told(caplog) == [f"1 tickers were adjusted again since the run began: T00 (split 4:1 of {dates[40]})"]
+
+
+def test_named_events_are_told_where_they_explain_a_ratio(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that the run's file knew are none of them; what nobody names is left as a ratio."""
+    caplog.set_level("INFO")
+    later = random_panel(np.random.default_rng(0), DAYS + 20, 3, missing=0, delist=0, late_start=0, halt=0)
+    later = later.astype(np.float64)
+    known, dates = later[:DAYS].copy(), market(later).dates.astype("M8[D]").astype(str)
+    record, changed = record_market(market(known)), later.copy()
+    close = later[DAYS + 9, 0, 3]
+    changed[: DAYS + 10, 0] *= 0.98  # a dividend, and a split after it
+    changed[: DAYS + 12, 0] *= 0.5
+    changed[: DAYS + 10, 1] *= 0.98
+    changed[:DAYS, 2] *= 0.25
+    rows = [
+        f"T00,{dates[DAYS + 12]},2,",
+        f"T00,{dates[DAYS + 10]},,{0.02 * close}",
+        f"T00,{dates[DAYS - 3]},3,",
+        f"T01,{dates[DAYS + 10]},5,",
+        "T02,2030-01-02,4,",
+    ]
+    events_file(tmp_path / "bars.parquet").write_text("\n".join(["ticker,date,split,dividend", *rows]) + "\n")
+    pinned = pin_market(dataclasses.replace(market(changed), source=tmp_path / "bars.parquet"), record)
+    assert pinned.readjusted == {"T01": pytest.approx(0.98, rel=1e-5), "T02": pytest.approx(0.25, rel=1e-5)}
+    named = f"dividend of {0.02 * close:g} of {dates[DAYS + 10]}, split 2:1 of {dates[DAYS + 12]}"
+    assert told(caplog) == [
+        f"3 tickers were adjusted again since the run began: T00 ({named}), T01 (prices times 0.98), "
+        "T02 (prices times 0.25)"
+    ]
 
 
 def test_volume_stays_with_its_ticker_and_may_not_change() -> None:

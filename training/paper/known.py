@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.events import Event, ratios_of
+from data.events import Event, explaining
 from data.features.nine import CLOSE, PRICES, indicators
 from data.market import Market
 from data.readjustment import Readjustment, readjustment
@@ -122,7 +122,7 @@ def known_market(
             closes = before[: len(multiplied), 1]
             close = float([math.nan, *closes[np.isfinite(closes)]][-1])
             candidates = [one for one in named if one.ticker == ticker and after < one.date <= until]
-            for event in _events(ticker, since, ratio, _explaining(candidates, ratio, close)):
+            for event in _events(ticker, since, ratio, explaining(candidates, ratio, close)):
                 changes.append(event)
                 _rescale(old, rows, event.body, journal.last.number + 1)
             factors[ticker] = factor * ratio
@@ -137,14 +137,6 @@ def known_market(
             key = hashlib.sha256(repr(sorted(body.items())).encode()).hexdigest()[:12]
             changes.append(Change("hold", f"revision {ticker} {key}", body))
     return _translated(market, factors, days, bars), changes
-
-
-def _explaining(candidates: Sequence[Event], ratio: float, close: float) -> list[tuple[Event, float]]:
-    """Return the first of a ticker's named events that explain a ratio, each with its own; empty where none do."""
-    for count in range(len(candidates), 0, -1):
-        if ratios := ratios_of(candidates[:count], ratio, close):
-            return list(zip(candidates[:count], ratios, strict=True))
-    return []
 
 
 def _events(ticker: str, since: str, ratio: float, named: Sequence[tuple[Event, float]]) -> list[Change]:

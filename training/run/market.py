@@ -31,7 +31,8 @@ def load_market(config: Config, *, audits: bool = False) -> tuple[Market, Plante
             config.data, config=config.split, investable=config.investable, with_volume=config.env.volume_cap > 0
         )
         loader.load_and_prepare()
-        return with_own_features(build_market(loader, config.split, config.env), config.features, audits), None
+        market = dataclasses.replace(build_market(loader, config.split, config.env), source=config.data)
+        return with_own_features(market, config.features, audits), None
     if config.investable is not None:
         raise DataError(
             "expected --data with --investable, got none; the built-in market says itself what may be bought"
