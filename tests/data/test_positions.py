@@ -1,14 +1,23 @@
-"""Files of open positions: read in any notation, and held against the prices of their days."""
+"""Files of open positions: read in any notation, held against the prices of their days, and moved by events since."""
 
+import dataclasses
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from data.events import Event, events_file
 from data.features.nine import CLOSE
+from data.market import Market
 from tests.data.files import refused
-from tests.small_market import small_market
-from training.signals.holdings import COLUMNS, read_holdings
+from tests.market_cases import FloatArray, random_panel
+from tests.small_market import TINY_RULES, market_of, small_market
+from training.signals.holdings import COLUMNS, Holding, read_holdings
+from training.signals.signals import cash_left
 
 MARKET, DAY = small_market(3), 60
 ENTRY = int(np.flatnonzero(np.isfinite(MARKET.data_array[:DAY, 0, CLOSE]))[-3])
@@ -51,3 +60,146 @@ def test_positions_that_cannot_be_are_refused(factor: float, target: float, word
 def test_what_may_be_read_in_two_ways_is_asked_for(row: str, words: str, tmp_path: Path) -> None:
     with refused(words):
         read_holdings(written(tmp_path, row.format(DATE), ";"), MARKET, DAY)
+
+
+ADJUSTED = random_panel(np.random.default_rng(8), 160, 2, missing=0, delist=0, late_start=0, halt=0).astype(np.float64)
+DATES = market_of(ADJUSTED).dates.astype("datetime64[D]").astype(str).tolist()
+BOUGHT, LAST = 100, len(DATES) - 1
+
+
+@dataclasses.dataclass
+class Story:
+    """A stock's raw prices, and the events by which its adjusted ones differ from them."""
+
+    events: list[Event]
+    ratios: list[float]
+
+    @classmethod
+    def of(cls, parts: dict[int, float], delay: int = 3) -> "Story":
+        """By day, new shares for one, or, below 0, a dividend as a share of the close before."""
+        days, sizes = sorted(parts), [parts[day] for day in sorted(parts)]
+        story = cls([], [1 / size if size > 0 else 1 + size for size in sizes])
+        for place, (day, size) in enumerate(zip(days, sizes, strict=True)):
+            close = ADJUSTED[day - 1, 0, 3] / math.prod(story.ratios[place:])
+            pay = DATES[min(day + delay, LAST)]
+            one = ("split", size, DATES[day]) if size > 0 else ("dividend", -size * close, pay)
+            story.events.append(Event("T00", DATES[day], *one))
+        return story
+
+    def raw(self, day: int) -> FloatArray:
+        """Raw prices on a day."""
+        later = [ratio for event, ratio in zip(self.events, self.ratios, strict=True) if event.date > DATES[day]]
+        return ADJUSTED[day, 0] / math.prod(later)
+
+    def account(self, day: int, shares: float) -> tuple[float, float]:
+        """Shares of a position at the close of a day, and the cash that it was paid by then."""
+        cash = 0.0
+        for event in self.events:
+            if event.kind == "split" and DATES[BOUGHT] < event.date <= DATES[day]:
+                shares *= event.size
+            elif DATES[BOUGHT] < event.date <= DATES[day]:
+                cash += shares * event.size * (event.pay_date <= DATES[day])
+        return shares, cash
+
+    def market(self, folder: Path, named: Sequence[Event] | None = None) -> Market:
+        """The adjusted prices, with the events beside their file in a wrong order."""
+        rows = [
+            f"{one.ticker},{one.date},{one.size if one.kind == 'split' else ''},"
+            f"{'' if one.kind == 'split' else repr(float(one.size))},{one.pay_date}"
+            for one in reversed(self.events if named is None else named)
+        ]
+        events_file(folder / "bars.parquet").write_text("ticker,date,split,dividend,pay_date\n" + "\n".join(rows))
+        return dataclasses.replace(market_of(ADJUSTED), source=folder / "bars.parquet")
+
+
+def read(folder: Path, market: Market, price: float, shares: float, day: int = LAST) -> Holding:
+    (held,) = read_holdings(written(folder, f"T00,{DATES[BOUGHT]},{price!r},20,{shares!r}"), market, day)
+    return held
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.dictionaries(
+        st.integers(BOUGHT - 3, LAST),
+        st.one_of(st.sampled_from([4.0, 3.0, 1.5, 0.1]), st.floats(-0.2, -0.01)),
+        max_size=4,
+    ),
+    day=st.integers(BOUGHT, LAST),
+    known=st.integers(0, 4),
+)
+@example(parts={110: -0.05, 120: 4.0, 130: -0.03}, day=115, known=0)
+@example(parts={110: 4.0, 120: -0.05, 130: -0.03}, day=LAST, known=1)
+@example(parts={110: -0.012}, day=LAST, known=0)  # by which a price stays within the range of the entry's day
+def test_a_position_is_worth_what_it_was_whenever_it_was_written(
+    tmp_path: Path, parts: dict[int, float], day: int, known: int
+) -> None:
+    """Shares at raw prices, with cash at pay dates; its file may know the first of the events, and never of others.
+
+    Those up to the day of its entry change nothing. What is read is told in its file, once, and is the same then.
+    """
+    story = Story.of(parts)
+    market, bought, price = story.market(tmp_path), 20.0, float(story.raw(BOUGHT)[0])
+    pairs = zip(story.events, story.ratios, strict=True)
+    since = [(event, ratio) for event, ratio in pairs if event.date > DATES[BOUGHT]]
+    shares = bought * math.prod(event.size for event, _ in since[:known] if event.kind == "split")
+    held = read(tmp_path, market, price * math.prod(ratio for _, ratio in since[:known]), shares, day)
+    assert held.entry_price == pytest.approx(float(ADJUSTED[BOUGHT, 0, 0]), rel=1e-5)
+    assert held.target_price == pytest.approx(1.2 * float(ADJUSTED[BOUGHT, 0, 0]), rel=1e-5)
+    assert held.moved.count("T00: ") == bool(since[known:])
+    assert all(str(event) in held.moved for event, _ in since[known:])
+    again = read(tmp_path, market, held.entry_price, held.shares, day)
+    assert (again.moved, again.shares, again.entry_price, again.dividends) == ("", held.shares, held.entry_price, 0.0)
+    first, (raw_shares, paid) = read(tmp_path, market, price, bought, day), story.account(day, bought)
+    assert first.shares * first.last_price == pytest.approx(raw_shares * float(story.raw(day)[3]), abs=0.005, rel=1e-5)
+    assert first.dividends == pytest.approx(paid, rel=1e-5)
+    assert first.value == pytest.approx(bought * price, rel=1e-9), "what was paid for it"
+    left = TINY_RULES.initial_capital - bought * price * TINY_RULES.purchase_factor + paid
+    assert cash_left([first], TINY_RULES) == pytest.approx(left, abs=0.005)
+
+
+def test_a_split_and_a_dividend_are_told_in_a_line(tmp_path: Path) -> None:
+    story = Story.of({110: 4.0, 120: -0.05})
+    market, price = story.market(tmp_path), float(story.raw(BOUGHT)[0])
+    split, dividend = story.events
+    after, cash = float(ADJUSTED[BOUGHT, 0, 0]), 80 * dividend.size
+    assert read(tmp_path, market, price, 20.0).moved == (
+        f"T00: split 4:1 of {DATES[110]}, dividend of {dividend.size:g} of {DATES[120]} applied to the position: "
+        f"20 shares at {price:.2f} are 80 at {after:.2f}, and {cash:,.2f} in cash on {DATES[123]}"
+    )
+    unpaid = read(tmp_path, market, price, 20.0, 121)
+    assert (unpaid.dividends, unpaid.shares) == (0.0, 80.0) and DATES[123] in unpaid.moved
+    with refused(f"got an entry of T00 at .*, .* before the split 4:1 of {split.date}, .* before the dividend of"):
+        read(tmp_path, market, 2 * price, 20.0)
+
+
+def test_a_price_that_may_be_of_both_units_is_of_todays(tmp_path: Path) -> None:
+    """Of a day whose range is wider than a dividend, or a rounding beyond its high; its open of before is of then."""
+    (size, *_), (opened, high, *_) = Story.of({110: -0.008}).events, ADJUSTED[BOUGHT, 0]
+    market, prices = Story.of({110: -0.008}).market(tmp_path), (1.003 * opened, 1.0005 * high)
+    assert size.kind == "dividend" and high > 1.01 * opened
+    assert [read(tmp_path, market, float(price), 20.0).moved for price in prices] == ["", ""]
+    assert read(tmp_path, market, float(opened) / 0.992, 20.0).moved != ""
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.98])
+def test_where_nobody_names_it_a_ratio_since_the_training_is_the_event(tmp_path: Path, ratio: float) -> None:
+    """It moves positions that are written before it, and none that are written since."""
+    market = dataclasses.replace(Story.of({}).market(tmp_path), readjusted={"T00": ratio})
+    price = float(ADJUSTED[BOUGHT, 0, 0])
+    held, same = read(tmp_path, market, price / ratio, 20.0), read(tmp_path, market, price, 80.0)
+    kind, shares = ("dividend", 20.0) if ratio > 0.9 else ("split", 80.0)
+    assert held.moved.startswith(f"T00: {kind} that no file names applied to the position: 20 shares at ")
+    assert (held.shares, same.shares, same.moved) == (shares, 80.0, "")
+    assert held.entry_price == pytest.approx(price) and held.value == pytest.approx(20 * price / ratio)
+    with refused("after a split give its price and shares"):  # a split and a dividend in one ratio
+        read(tmp_path, dataclasses.replace(market, readjusted={"T00": 0.4858}), price / 0.4858, 20.0)
+
+
+def test_events_of_others_and_on_other_days_change_nothing(tmp_path: Path) -> None:
+    """The day of the entry among them, whose prices are those since."""
+    days = ("T01", DATES[110]), ("T00", "2030-01-02"), ("T00", DATES[BOUGHT])
+    named = [Event(ticker, day, "split", 4.0, day) for ticker, day in days]
+    market, price = Story.of({}).market(tmp_path, named), float(ADJUSTED[BOUGHT, 0, 0])
+    assert read(tmp_path, market, price, 20.0).moved == ""
+    with refused("an entry of T00 at .* that day; after a split give"):
+        read(tmp_path, market, 4 * price, 20.0)

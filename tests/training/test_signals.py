@@ -16,6 +16,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from data.events import events_file
 from data.features.nine import CLOSE
 from data.market import Market
 from environment.basket import Basket
@@ -314,6 +315,50 @@ def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
     assert (f"to be sold at the next open: {', '.join(sales)}" in shown) == bool(sales)
     assert "open positions" in shown
     assert "nothing is sent" in shown and "less than a share, and not in the files for brokers: T2" in warned
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_positions_of_before_a_split_are_moved_once(
+    folder: Path, capsys: pytest.CaptureFixture[str], is_named: bool
+) -> None:
+    """By the event that is named, or else by the ratio to prices that the run knew; the account is worth the same."""
+    data, prices, closes = folder / f"split-{is_named}.parquet", ["open", "high", "low", "close"], FRAME["close"]
+    split, is_past = FRAME.copy(), (FRAME["ticker"] == "T3") & (FRAME["date"] < FRAME["date"].unique()[300])
+    split.loc[is_past, prices] *= 0.25
+    split.to_parquet(data)
+    bought, last = float(closes[297 * 5 + 3]), float(closes[300 * 5 + 3])
+    if is_named:
+        events_file(data).write_text(f"ticker,date,split,dividend\nT3,{DATES[300]},4,\n")
+    rows = {"old": f"{bought:.4f},20,20", "new": f"{bought / 4:.4f},20,80"}
+    made = dict[str, Any]()
+    for name, row in rows.items():
+        (folder / "held.csv").write_text(f"{HEADER}T3,{DATES[297]},{row}\n")
+        code, made[name] = command(folder, "--data", str(data), "--positions", str(folder / "held.csv"))
+        shown, event = (
+            capsys.readouterr().out,
+            f"split 4:1 of {DATES[300]}" if is_named else "split that no file names",
+        )
+        line = f"T3: {event} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
+        assert code == 0 and (f"{line}\n" in shown) == (line in made[name]["notes"]) == (name == "old")
+        assert made[name]["positions"][0]["shares"] == 80
+    assert made["old"]["cash"] == pytest.approx(made["old"]["capital"] - 20 * bought * 1.001, abs=0.01)
+    assert made["old"]["equity"] == pytest.approx(made["old"]["cash"] + 80 * last, abs=0.01)
+    assert made["new"]["equity"] == pytest.approx(made["old"]["equity"], abs=0.02)
+    assert made["old"]["positions"][0]["target_price"] == pytest.approx(1.2 * bought / 4, abs=1e-3)
+
+
+def test_dividends_of_the_basket_are_its_cash() -> None:
+    """The agents order as they do in an account without them."""
+    day, capital, rules = 45, TINY_RULES.initial_capital, TINY_RULES
+    held = dataclasses.replace(bought(0, day - 2, day, math.inf, 10.0), dividends=5000.0)
+    cash = cash_left([held], rules)
+    assert cash == pytest.approx(capital - held.value * rules.purchase_factor + 5000.0)
+    chosen = agent(1, rules).betting(0.5)
+    rich, poor = (
+        make_signals(chosen, BASKET, MARKET, day, rules, money, [one])
+        for money, one in ((cash, held), (cash - 5000.0, dataclasses.replace(held, dividends=0.0)))
+    )
+    assert rich.orders and [one.value for one in rich.orders] == pytest.approx([one.value for one in poor.orders])
 
 
 @pytest.mark.parametrize(

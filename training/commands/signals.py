@@ -63,11 +63,12 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
         f"equity {signals.equity:,.0f}"
     )
-    for text in (evidence, summary, *described(signals), *(f"note: {note}" for note in notes)):
+    moved = [holding.moved for holding in holdings if holding.moved]
+    for text in (evidence, summary, *moved, *described(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.json is not None:
         origin = {"run": run.name, "champion_generation": run.generation, "evidence": evidence}
-        write_json(arguments.json, origin | dataclasses.asdict(signals) | {"notes": notes})
+        write_json(arguments.json, origin | dataclasses.asdict(signals) | {"notes": [*moved, *notes]})
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
         positions = [holding for holding in holdings if not holding.is_of_basket]

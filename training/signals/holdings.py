@@ -1,6 +1,7 @@
 """Open positions, read from a file and described as the environment observes them."""
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features.nine import CLOSE, HIGH, LOW
+from data.events import Event, read_events
+from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from data.raw.text import NO_DAY, OTHER, bare_numbers, date_of, decimal_sign, lines_of, possible_orders, resolve_days
 from environment import trading_rules
@@ -20,6 +22,8 @@ from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _NEAR = 1.1
 """Ratio of an entry's price to the prices of its day beyond which it is another stock's, or that before a split."""
+_SAME = 1e-3
+"""Relative difference up to which an entry's price is one of its day, as decimals leave it."""
 COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
 
@@ -37,6 +41,12 @@ class Holding:
     shares: float
     bars: NDArray[np.float32]
     """(sessions, 9) of the stock since the entry, the last one being the session of the close."""
+    kept: float = 1.0
+    """Share of its price that dividends since the entry have left."""
+    dividends: float = 0.0
+    """Cash that they have paid."""
+    moved: str = ""
+    """What splits and dividends have made of the position in its file; empty where that is the same."""
 
     @property
     def is_of_basket(self) -> bool:
@@ -46,7 +56,11 @@ class Holding:
     @property
     def value(self) -> float:
         """Amount paid, before costs."""
-        return self.shares * self.entry_price
+        return self.shares * self.entry_price / self.kept
+
+    def cost(self, rules: EnvironmentConfig) -> float:
+        """Return what it has cost, less its dividends."""
+        return self.value * rules.purchase_factor - self.dividends
 
     @property
     def target_price(self) -> float:
@@ -97,16 +111,17 @@ class Holding:
 def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = ()) -> list[Holding]:
     """Read the positions in a CSV file with the columns of `COLUMNS`, held at the close of `day`.
 
-    A position without a target is one of the basket, whose stocks are in these columns of the market.
+    A position without a target is one of the basket, whose stocks are in these columns of the market. Splits and
+    dividends that its row does not know yet are applied to it.
 
     Raises:
         DataError: the file cannot be read, or a row is no position of this market at that day.
     """
-    where, by_key = str(path), dict[tuple[str, bool], Holding]()
+    where, by_key, events = str(path), dict[tuple[str, bool], Holding](), read_events(market.source)
     try:
         for line, row in _rows(path, market).items():
             where = f"line {line} of {path}"
-            holding = _holding(row, market, day, basket)
+            holding = _holding(row, market, day, basket, events)
             if (key := (holding.ticker, holding.is_of_basket)) in by_key:
                 raise ValueError(f"{holding.ticker} a second time")
             by_key[key] = holding
@@ -140,7 +155,9 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
     return rows
 
 
-def _holding(row: Mapping[str, str], market: Market, day: int, basket: Sequence[int]) -> Holding:
+def _holding(
+    row: Mapping[str, str], market: Market, day: int, basket: Sequence[int], events: Sequence[Event]
+) -> Holding:
     """Raise ValueError where a row is no position."""
     ticker, entry_date, *numbers = (row[name] for name in COLUMNS)
     is_of_basket, owner = not numbers[1], "the agents" if numbers[1] else "the basket"
@@ -157,13 +174,84 @@ def _holding(row: Mapping[str, str], market: Market, day: int, basket: Sequence[
     bars = market.data_array[entry : day + 1, columns[ticker]]
     if not (is_of_basket or MIN_TARGET_PERCENT - 0.01 <= target <= MAX_TARGET_PERCENT + 0.01):
         raise ValueError(f"a target of {target:g} in place of {MIN_TARGET_PERCENT:g} to {MAX_TARGET_PERCENT:g} percent")
-    low, high = next((bar[[LOW, HIGH]].tolist() for bar in bars if np.isfinite(bar[CLOSE])), (price, price))
-    if not low / _NEAR <= price <= high * _NEAR:
+    holding = Holding(ticker, columns[ticker], entry, price, target, shares, bars)
+    events = [one for one in events if one.ticker == ticker and entry_date < one.date <= str(market.dates[-1])[:10]]
+    return _in_todays_units(holding, market, day, events)
+
+
+def _in_todays_units(holding: Holding, market: Market, day: int, events: Sequence[Event]) -> Holding:
+    """Return a position in the units of the market's prices at the close of `day`.
+
+    The bar of its entry tells which events its file knew: price and shares that fit it know all of them, but a price
+    that is the open of that day before a dividend, and not the open after it, is of before.
+
+    Args:
+        events: those after its entry by date, of its ticker.
+
+    Raises:
+        ValueError: its price is none of its entry's day, before or after any event.
+    """
+    traded = (bar[[OPEN, LOW, HIGH]].tolist() for bar in holding.bars if np.isfinite(bar[CLOSE]))
+    opened, low, high = next(traded, [holding.entry_price] * 3)
+    if not events and (ratio := market.readjusted.get(holding.ticker)):
+        one = Event(holding.ticker, "", "dividend" if 0.9 < ratio < 1 else "split", 1 / ratio, "")
+        # Other ratios are of several events together, and do not tell shares from cash.
+        events = [one] if one.kind == "dividend" or max(one.parts.as_integer_ratio()) < 10_000 else []
+    ratios = _ratios(holding, market, events)
+    later = [math.prod(ratios[known:]) for known in range(len(ratios) + 1)]
+
+    def misfit(known: int) -> tuple[float, bool]:
+        price = holding.entry_price * later[known]
+        return max(low / price, price / high, 1 + _SAME), abs(price / opened - 1) > _SAME
+
+    known = min(range(len(events), -1, -1), key=misfit)
+    if misfit(known)[0] > _NEAR:
+        before = [f", {low / by:g} to {high / by:g} before the {one}" for one, by in zip(events, later, strict=False)]
         raise ValueError(
-            f"an entry of {ticker} at {price:g}, whose prices are {low:g} to {high:g} that day; after a split give its "
-            "price and shares as they are since then"
+            f"an entry of {holding.ticker} at {holding.entry_price:g}, whose prices are {low:g} to {high:g} that day"
+            f"{''.join(before)}; after a split give its price and shares as they are since then"
         )
-    return Holding(ticker, columns[ticker], entry, price, target, shares, bars)
+    return _after(holding, list(zip(events, ratios, strict=True))[known:], str(market.dates[day])[:10])
+
+
+def _ratios(holding: Holding, market: Market, events: Sequence[Event]) -> list[float]:
+    """Return by what each event has multiplied earlier prices, which are adjusted for all of them."""
+    ratios, dates, closes = list[float](), market.dates.astype("M8[D]").astype(str), market.data_array[..., CLOSE]
+    for event in reversed(events):
+        before = closes[dates < event.date, holding.column]
+        close = float([math.nan, *before[np.isfinite(before)]][-1]) / math.prod(ratios)
+        after_dividend = close / (close + event.size) if np.isfinite(close) else 1.0
+        ratios.append(after_dividend if event.date and event.kind == "dividend" else 1 / event.size)
+    return ratios[::-1]
+
+
+def _after(holding: Holding, events: Sequence[tuple[Event, float]], today: str) -> Holding:
+    """Return a position after events that its file did not know, each with by what it has multiplied prices.
+
+    A dividend leaves its shares, and is paid in cash; one after `today` is in its prices only.
+    """
+    shares, kept, cash, paid = holding.shares, 1.0, 0.0, ""
+    for event, ratio in events:
+        if event.kind == "split":  # whole shares stay whole
+            shares = shares * event.parts.numerator / event.parts.denominator
+        elif event.date > today:
+            shares /= ratio
+        else:
+            kept *= ratio
+            due = shares * event.size if event.date else 0.0  # of one that nobody names the cash is not known
+            cash += due if event.pay_date <= today else 0.0
+            paid += f", and {due:,.2f} in cash on {event.pay_date}" if due else ""
+    if not events:
+        return holding
+    price = holding.entry_price * math.prod(ratio for _, ratio in events)
+    applied, before = ", ".join(str(event) for event, _ in events), f"{holding.shares:g} shares at"
+    moved = f"{before} {_shown(holding.entry_price)} are {shares:g} at {_shown(price)}{paid}"
+    text = f"{holding.ticker}: {applied} applied to the position: {moved}"
+    return replace(holding, entry_price=price, shares=shares, kept=kept, dividends=cash, moved=text)
+
+
+def _shown(price: float) -> str:
+    return f"{price:.2f}" if price >= 10 else f"{price:.4g}"
 
 
 def session(date: str, market: Market, name: str) -> int:

@@ -148,12 +148,12 @@ def ordered(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Mark
 
 
 def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
-    """Return the rest of the initial capital after buying these positions.
+    """Return the rest of the initial capital after buying these positions, with their dividends.
 
     Raises:
         ConfigError: they cost more than the capital.
     """
-    left = rules.initial_capital - sum(holding.value for holding in holdings) * rules.purchase_factor
+    left = rules.initial_capital - sum(holding.cost(rules) for holding in holdings)
     if left < 0:
         raise ConfigError(
             f"expected positions that cost at most the capital of {rules.initial_capital:,.0f}, got {-left:,.0f} more; "
@@ -190,7 +190,7 @@ def make_signals(
     capital, share = rules.exposure * rules.initial_capital, agent.share
     kept = [holding for holding in holdings if holding.is_of_basket]
     positions = [holding for holding in holdings if not holding.is_of_basket]
-    unspent = (1.0 - share) * capital - sum(holding.value for holding in kept) * rules.purchase_factor
+    unspent = (1.0 - share) * capital - sum(holding.cost(rules) for holding in kept)
     for_basket = min(max(0.0, unspent), cash)
     own_cash = max(0.0, cash - for_basket - (rules.initial_capital - capital))
     own_equity = own_cash + sum(holding.shares * holding.last_price for holding in positions)
