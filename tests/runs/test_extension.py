@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,20 +59,55 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     assert (look["run"], look["extends"]) == ("two", "one")
 
 
-def test_prices_that_were_adjusted_again_are_the_same_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each ticker has paid a dividend, or was split, since the run was trained."""
+def test_prices_that_were_adjusted_again_are_the_same_data(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each ticker has paid a dividend, or was split, since the run was trained: named ones are told, earn the same."""
     later, prices = frame(DAYS + 60, 5), ["open", "high", "low", "close"]
+    day, closes = later["date"].unique()[DAYS + 10], later["close"].to_numpy().reshape(-1, 5)
+    paid, date = 0.005 * float(closes[DAYS + 9, 2]), str(day.date())
+    rows = f"T3,{date},2,,\nT2,{date},,{paid!r},\nT1,{date},2,,\nT0,{date},4,,\n"  # that of T0 explains nothing
+    (folder / "adjusted.events.csv").write_text(f"ticker,date,split,dividend,pay_date\n{rows}")
+    told = (
+        f"T0 (prices times 0.995), T1 (split 2:1 of {date}), T2 (dividend of {paid:g} of {date}), "
+        f"T3 (split 2:1 of {date}), T4 (prices times 0.995)"
+    )
     ratio = later["ticker"].map(
         {ticker: (0.995, 0.5)[place % 2] for place, ticker in enumerate(later["ticker"].unique())}
     )
-    is_past = later["date"] < later["date"].unique()[DAYS + 10]
+    is_past = later["date"] < day
     later.loc[is_past, prices] = later.loc[is_past, prices].mul(ratio[is_past], axis=0)
     later.to_parquet(folder / "adjusted.parquet")
     data = ("--data", str(folder / "adjusted.parquet"))
     trainer = begin(folder, monkeypatch, "adjusted", *data)
     assert len(trainer.market.dates) == DAYS + 60
-    for words in (("signals",), ("evaluate", "--random-pickers", "20", "--rivals", "none"), ("audit", "--days", "1")):
-        assert main([*words, "--runs-dir", str(folder / "runs"), "--run", "one", *data]) == 0
+    assert f"5 tickers were adjusted again since one began: {told}\n" in capsys.readouterr().out
+    evaluations = [
+        ("evaluate", "--random-pickers", "20", "--rivals", "none", *flags) for flags in ((), ("--continuous",))
+    ]
+    for words in (("signals",), *evaluations, ("audit", "--days", "1")):
+        results = []
+        for source in (data, ()) if words in evaluations else (data,):
+            assert main([*words, "--runs-dir", str(folder / "runs"), "--run", "one", *source]) == 0
+            shown = capsys.readouterr().out
+            assert (f"5 tickers were adjusted again since the run began: {told}\n" in shown) == bool(source)
+            if words in evaluations:
+                file = folder / "runs" / "one" / "evaluation-validation" / "results.json"
+                policies = json.loads(file.read_text())["policies"]
+                results.append({name: measures["return"]["value"] for name, measures in policies.items()})
+        assert not results or results[0] == pytest.approx(results[1], abs=1e-3)
+
+
+def test_a_ticker_with_another_past_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The new run learns from its prices as they are; what uses the old run refuses them."""
+    other, is_first = frame(DAYS + 60, 5), frame(DAYS + 60, 5)["ticker"] == "T0"
+    other.loc[is_first, ["open", "high", "low", "close"]] **= 1.01
+    other.to_parquet(folder / "first.parquet")
+    begin(folder, monkeypatch, "first", "--data", str(folder / "first.parquet"))
+    shown = capsys.readouterr()
+    assert "1 tickers have other prices than one knew, T0 the first" in shown.out + shown.err
+    words = ["signals", "--runs-dir", str(folder / "runs"), "--run", "one", "--data", str(folder / "first.parquet")]
+    assert main(words) == 2
 
 
 class Begun(Exception):

@@ -1,11 +1,13 @@
 """A run that extends another one: it starts from that run's agents, on data with days added since."""
 
+import logging
+import math
 from pathlib import Path
 
 import numpy as np
 
 from data.market import Market
-from data.record import is_recorded_market
+from data.record import is_recorded_market, readjustments
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
 from utils.config.settings import flatten, settings_hash, to_dict, with_settings
@@ -14,6 +16,7 @@ from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import Checkpoint, encode_state, list_checkpoints, load_latest, save_checkpoint
 from utils.runs.run_log import RunLog
 
+logger = logging.getLogger(__name__)
 INHERITED = "inherited"
 """Folder in that of a run that extends another one: a checkpoint of what it inherits."""
 
@@ -85,6 +88,9 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got other data or days to {market.dates[-1]}; "
             "give its file as it has grown"
         )
+    ratios = readjustments(market, record, f"{parent.name} began")[0]
+    if others := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
+        logger.warning("%d tickers have other prices than %s knew, %s the first", len(others), parent.name, others[0])
     state = encode_state({"population": checkpoint.state["population"]})
     given = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
     save_checkpoint(path / INHERITED, checkpoint.generation, state, **given)
