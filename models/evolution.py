@@ -15,7 +15,7 @@ GENES = ("sessions", "target")
 SESSIONS, TARGET = range(len(GENES))
 _SEEN, _TOGGLED = 0.85, 0.05
 """Shares of the feature groups: that a founder's networks see, and that are toggled in a child's."""
-_LOW = (1.0, 0.0)
+_LOW = (0.0, 0.0)
 _HIGH = (5.0, len(TARGET_PERCENTS) - 1.0)
 
 
