@@ -41,7 +41,7 @@ BAD_TICKER = "that is not printable, holds a comma, quote or semicolon, or begin
 """What a ticker may not be: it would add orders to a broker's file, or formulas to a spreadsheet."""
 PART_ROWS = 1 << 19
 """Rows that are held at once."""
-SPACINGS = {"weekly": (6, 8), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
+SPACINGS = {"weekly": (6, 8), "fortnightly": (13, 17), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
 """Days between two bars, from and to."""
 _KINDS = {"date": "dates, timestamps or ISO strings", "ticker": "strings"}
 _SHOWN = 60
@@ -141,7 +141,10 @@ def has_wrong_digit(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
 def is_bad_ticker(text: str) -> bool:
     """Return whether a ticker is one `BAD_TICKER`; spaces around it are not printable either."""
     return (
-        not text.isprintable() or text != text.strip() or bool(set(',";') & set(text)) or text.startswith(tuple("=+@"))
+        not text.isprintable()
+        or text != text.strip()
+        or bool(set(',";\ufffd') & set(text))
+        or text.startswith(tuple("=+@"))
     )
 
 
@@ -151,10 +154,11 @@ def latest_day() -> int:
 
 
 def spacing(days: npt.NDArray[Any]) -> str:
-    """Return "weekly", "monthly", "quarterly" or "yearly" if four of five sorted days are as far apart, else ""."""
+    """Return the name among `SPACINGS` by which four of five sorted days are apart, or those of an eighth, else ""."""
     gaps = np.diff(days)
-    shares = {name: ((gaps >= low) & (gaps <= high)).mean() for name, (low, high) in SPACINGS.items() if len(gaps) > 1}
-    return next((name for name, share in shares.items() if share >= 0.8), "")
+    parts = [gaps, *(np.array_split(gaps, 8) if len(gaps) > 100 else ())] if len(gaps) > 1 else []
+    shares = {name: [((one >= low) & (one <= high)).mean() for one in parts] for name, (low, high) in SPACINGS.items()}
+    return next((name for name, several in shares.items() if max(several, default=0.0) >= 0.8), "")
 
 
 def misread_weekdays(days: npt.NDArray[Any], regular: Sequence[int] = ()) -> bool:

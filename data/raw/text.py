@@ -26,21 +26,22 @@ OTHER = {".": ",", ",": "."}
 
 _ZEROS = "\u0660\u06f0\u0966\u09e6\uff10"  # of the digits of Arabic, Persian, Hindi, Bengali and full width
 _ASCII = {ord(zero) + digit: str(digit) for zero in _ZEROS for digit in range(10)}
-_ASCII |= {0x66B: ".", 0x66C: ",", 0x2212: "-"}
+_ASCII |= {0x66B: ".", 0x66C: ",", 0xFF0E: ".", 0xFF0C: ",", 0x2212: "-"}
 _EDGES = re.compile(r"^[^\S\n]+|[^\S\n]+$", re.MULTILINE)
 _NO_ISO = re.compile(r"^(?!\d{4}-\d\d-\d\d$)", re.MULTILINE | re.ASCII)
 _DATE = r"^(\d{8}|\w{1,9}[-/. ]+\w{1,9}[-/., ]+\d{1,4})\.?(?:\.0|,?[ T].*)?$"
 _SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y", "%b-%d-%Y")
 _UNSETTLED = re.compile(r"^\d\d?[-/. ]+\d\d?[-/. ]+\d\d", re.MULTILINE)
-_UNIX = r"^(\d{9,10}|\d{12,13})(?:\.0)?$"
+_UNIX = r"^(\d{9,10}|\d{12,13}|\d{15,16}|\d{18,19})(?:\.0)?$"
+_MONTH = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:uary|ruary|ch|il|e|y|ust|t|tember|ober|ember)?\b"
 _LIKE_DATE = re.compile(rf"{_DATE}|{_UNIX}|^\d+年")
-_UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
+_UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):(\d{2})(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
 _CLOCK = r"(?:^|[ T])(\d{1,2}):?(\d{2}):?(\d{2})?(?:\.\d+)? ?([AaPp][Mm])?(?: ?Z| ?UTC|[+-]\d\d:?\d\d)?$"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "万": 1e4, "亿": 1e8}
 _STRANGE = re.compile(r"[^-+0-9.,\n]")
-_SIGN = "[$€£¥₹₩₽₺฿]"
-_CURRENCY = re.compile(rf"^([-+]?) ?{_SIGN}[ \u00a0]?|[ \u00a0\u202f]?{_SIGN}$", re.MULTILINE)
-_SPACES = re.compile("(?<=[0-9])[ \u00a0\u202f'\u2019](?=[0-9]{3}(?![0-9]))")
+CURRENCY = "[$€£¥₹₩₽₺฿]"
+_CURRENCIES = re.compile(rf"^([-+]?) ?{CURRENCY}[ \u00a0]?|[ \u00a0\u202f]?{CURRENCY}$", re.MULTILINE)
+_SPACES = re.compile("(?<=[0-9])[ \u00a0\u2009\u202f'\u2019](?=[0-9]{3}(?![0-9]))")
 _LONG = re.compile(r"^[-+]?\d{4}", re.MULTILINE)
 """Thousands that are not grouped."""
 _NOT_GROUPED = {
@@ -64,8 +65,8 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     """Return days since 1970-01-01 (lines,) of one file's dates, `NO_DAY` for any other text.
 
     Accepts 2014-11-30, 20141130, 30-Nov-2014, Nov 30, 2014, 11/30/2014 and 30/11/2014, each with or without a time of
-    day, and Unix time in seconds or milliseconds. Dates in digits that do not begin with a year of four have the
-    `order`, one of `ORDERS`.
+    day, and Unix time in seconds, or thousandths of them to nanoseconds. Dates in digits that do not begin with a year
+    of four have the `order`, one of `ORDERS`.
     """
     lines = text.split("\n")
     if not _NO_ISO.search(text):
@@ -77,22 +78,29 @@ def resolve_days(text: str, order: str = "mdy") -> Int32Array:
     dates = pd.Series(unique, dtype="str")
     plain = dates.str.replace(r"^(\d+)年(\d+)月(\d+)日$", r"\1-\2-\3", regex=True)
     plain = plain.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
-    plain = plain.str.replace(r"([A-Za-z]{3})[A-Za-z]*", r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
+    plain = plain.str.replace(_MONTH, r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
     days = pd.Series(np.nan, index=dates.index)
     for form in (*_SETTLED, *ORDERS[order]):
         if not (left := plain[days.isna()].dropna()).empty:
             parsed = pd.to_datetime(left, format=form, errors="coerce").dropna()
             days[parsed.index] = parsed.to_numpy().astype("datetime64[D]").astype(np.float64)
-    unix, hours = (dates.str.extract(form, expand=False, flags=re.ASCII).astype(np.float64) for form in (_UNIX, _UTC))
-    hours = (unix.where(unix < 1e11, unix // 1000) // 3600).fillna(24 * days + hours)
+    clock = dates.str.extract(_UTC, flags=re.ASCII).astype(np.float64)
+    hours = (_unix_seconds(dates) / 3600).fillna(24 * days + clock[0] + clock[1] / 60)
     # A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well; midnight east
     # of Greenwich falls late on the day before. Stamps are read so where late ones fall on Sundays, none on a Friday.
-    is_late = hours % 24 >= 12
+    # No zone's midnight is between quarters of an hour, or of the hours before 13:00; closes on Sundays are.
+    is_late = (hours % 24 >= 11) & (hours % 0.25 == 0) & ((hours % 24 >= 13) | (hours % 1 == 0))
     weekdays = (hours[is_late] // 24 + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
     is_east = (weekdays == 6).any() and not (weekdays == 4).any()
     days = (hours // 24 + (is_late & is_east)).fillna(days)
     resolved: Int32Array = days.fillna(NO_DAY).to_numpy(np.int32)
     return np.asarray(resolved[place])
+
+
+def _unix_seconds(texts: "pd.Series[str]") -> "pd.Series[float]":
+    """Return Unix time, of seconds or thousandths of them to nanoseconds, as seconds; NaN for any other text."""
+    digits = texts.str.extract(_UNIX, expand=False, flags=re.ASCII)
+    return digits.astype(np.float64) / 1000.0 ** (digits.str.len() // 3 - 3)
 
 
 def possible_orders(text: str, known: Int32Array | None = None, *, is_daily: bool = True) -> list[str]:
@@ -133,11 +141,11 @@ def _fit(days: Int32Array, known: Int32Array) -> int:
 def clocks(text: str) -> Float64Array:
     """Return the seconds since midnight (lines,) of times of a day, alone or in a date; NaN for any other text."""
     texts = pd.Series(text.split("\n"), dtype="str")
-    groups, unix = texts.str.extract(_CLOCK), texts.str.extract(_UNIX, expand=False).astype(np.float64)
+    groups = texts.str.extract(_CLOCK)
     hour, minute, second = (groups[place].astype(np.float64) for place in range(3))
     hour = hour.where(groups[3].isna(), hour % 12 + 12 * groups[3].str.upper().eq("PM"))
     since = 3600 * hour + 60 * minute + second.fillna(0)
-    return np.asarray(since.fillna(unix.where(unix < 1e11, unix / 1000) % 86400), dtype=np.float64)
+    return np.asarray(since.fillna(_unix_seconds(texts) % 86400), dtype=np.float64)
 
 
 def date_of(day: float) -> date:
@@ -159,7 +167,7 @@ def are_numbers(texts: Sequence[str]) -> list[bool]:
 
 def bare_numbers(text: str) -> str:
     """Return numbers without signs of a currency, and without spaces or apostrophes between thousands."""
-    return _SPACES.sub("", _CURRENCY.sub(r"\1", text)) if _STRANGE.search(text) else text
+    return _SPACES.sub("", _CURRENCIES.sub(r"\1", text)) if _STRANGE.search(text) else text
 
 
 def decimal_sign(text: str) -> str:
