@@ -109,6 +109,8 @@ def _csv_table(path: Path, choices: Choices, dropped: Counter[str], needed: Sequ
     """Read text, packed or not; count lines that cannot be a row."""
     with _opened(path) as stream:
         head_bytes = stream.read(_HEAD_BYTES)
+    if head_bytes.startswith((b"PK\3\4", b"\x1f\x8b", b"7z\xbc", b"\xfd7zXZ")):
+        raise UnusableFileError("a packed file under the name of another kind; unpack it")
     try:
         encoding = "utf-16" if head_bytes[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
         codecs.getincrementaldecoder(encoding)().decode(head_bytes)
@@ -153,7 +155,9 @@ def _find_layout(head: list[str], choices: Choices, needed: Sequence[str]) -> tu
                 )
             return before, layout
         above = rows[0]
-    raise UnusableFileError(NO_TABLE if head else "empty file")
+    raise UnusableFileError(
+        f"{NO_TABLE}, which begin {head[0].strip()[:40]!r}; give text with titled columns" if head else "empty file"
+    )
 
 
 def split_line(line: str, separator: str) -> list[str]:
@@ -183,8 +187,8 @@ def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iter
         elif fields[0] == layout.titles[0] and layout.headers:  # of files put one behind the other
             dropped[NO_BAR] += 1
         elif len(fields) <= needed or any(text.strip() for text in fields[width:]):
-            has_digits = any(map(str.isdigit, line))
-            dropped["too few or too many fields" if has_digits else NO_BAR] += 1
+            is_cut = len(fields) > 1 and any(map(str.isdigit, line))  # a single field is a note
+            dropped["too few or too many fields" if is_cut else NO_BAR] += 1
         else:
             yield fields[:width] + [""] * (width - len(fields))
 

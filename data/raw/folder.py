@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 from data.raw.files import KINDS, SUFFIXES
 from data.raw.layout import UnclearFileError, role_of
@@ -80,7 +81,14 @@ def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
         key, _, value = part.partition("=")
         if value and (role_of(key) or ("", 0))[0] == "ticker":
             return value
-    stem = name[: len(name) - max(len(suffix) * name.lower().endswith(suffix) for suffix in SUFFIXES)]
+    stem = name
+    while known := max((suffix for suffix in SUFFIXES if stem.lower().endswith(suffix)), key=len, default=""):
+        stem = stem[: -len(known)]
+    if stem == name and Path(name).suffix:
+        raise UnclearFileError(f"no ticker; name it TICKER.csv, or with another ending of {KINDS}")
+    inner = Path(ZipFile(path).namelist()[0]).stem if path.suffix.lower() == ".zip" else stem
+    if inner.casefold() != stem.casefold() and re.fullmatch(r"[A-Z0-9.-]+", inner):
+        raise UnclearFileError(f"an archive of {inner!r} under another name; give it that name")
     years = days[days != NO_DAY].astype("datetime64[D]").astype("datetime64[Y]").astype(str)
     if (year := _YEAR.fullmatch(stem)) and {*years.tolist()} == {year[2]}:
         stem = year[1] or (folders[-1] if folders else "")

@@ -17,26 +17,30 @@ STANDARD = ["day", "ticker", *VALUES]
 """Columns of prepared rows; others are further ones."""
 EVENTS = ["split", "dividend"]
 NUMBERS = [*VALUES, "adjusted", "divisor", "factor", *EVENTS]
-BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
+UNIT = re.compile(r"(?<=.)[(\[]([^)\]]*)[)\]]")
+"""What is in brackets."""
 _LETTERS = {"t": "date", "o": "open", "h": "high", "l": "low", "c": "close", "v": "volume"}
 
 
 def plain(title: str) -> str:
     """Return a title in lower case, letters and digits only, without accents and what is in brackets."""
-    title = title if "adj" in title.casefold() else re.sub(r"(?<=.)[(\[][^)\]]*[)\]]", "", title)
-    return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", title.casefold())))
+    title = unicodedata.normalize("NFKD", title.casefold())
+    return "".join(filter(str.isalnum, title if "adj" in title else UNIT.sub("", title)))
 
 
 _TITLES = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
-_NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
-_RANKS = {name: (role, rank) for role, names in reversed(_NAMES.items()) for rank, name in enumerate(names)}
+WORDS = {name: frozenset(words) for name, words in _TITLES.pop("words").items()}
+"""Words by what they say of a column, as `headers.toml` explains them."""
+BLANKS = WORDS["blanks"]
+NAMES = {role: tuple(map(plain, titles)) for role, titles in _TITLES.items()}
+_RANKS = {name: (role, rank) for role, names in reversed(NAMES.items()) for rank, name in enumerate(names)}
 _AFFIX = "prices?|prc|px|kurs|preis|prix|precio|preço|prezzo|fiyat|cena|цена"
 _PRICED = re.compile(rf"(?:{_AFFIX})?(.+?)(?:{_AFFIX})?")
 _ADJUSTED = re.compile(
     "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復權|justera|duzeltil|skoryg"
 )
-_CLOSES = {*_NAMES["close"], *_NAMES["adjusted"]} - {"last", "price"}
+_CLOSES = {*NAMES["close"], *NAMES["adjusted"]} - {"last", "price"}
 """Names that are no ticker; `last` and `price` may be one."""
 _TICKER = re.compile(r"[\^$.]?[A-Z0-9][A-Z0-9.&=^/_ -]{0,14}")
 
@@ -82,7 +86,7 @@ def role_of(title: str) -> tuple[str, int] | None:
     name = plain(title)
     if role := _RANKS.get(name):
         return role
-    if _ADJUSTED.search(name) and any(len(one) > 3 and one in name for one in _NAMES["close"]):
+    if _ADJUSTED.search(name) and any(len(one) > 3 and one in name for one in NAMES["close"]):
         return ("close" if re.search("forsplits(?!and)", name) else "adjusted", 99)
     inner = _PRICED.fullmatch(name)
     role = _RANKS.get(inner[1]) if inner else None
@@ -108,6 +112,9 @@ def _panel_layout(first: Sequence[str], second: Sequence[str], separator: str) -
     """Return the layout of two header rows, of roles and of tickers in either order, or None for other rows."""
     for titles, tickers in ((first, second), (second, first)):
         names = [ticker.strip() for ticker in tickers[1:]]
+        if not any((role_of(title) or ("date", 0))[0] == "date" for title in titles[1:]):
+            for place in range(1, len(names)):  # a cell that spans the columns of its ticker
+                names[place] = names[place] or names[place - 1]
         if plain(tickers[0]) not in _CORNERS or len(names) != len(titles) - 1 or not all(names):
             continue
         panel = _panel({place: (title, names[place - 1]) for place, title in enumerate(titles) if place})
@@ -143,7 +150,7 @@ def _joined(titles: Sequence[str]) -> dict[str, dict[str, int]]:
         if not pairs:
             return {}
         columns[place] = pairs[0]
-    return _panel(columns)
+    return {} if {ticker.casefold() for _, ticker in columns.values()} <= WORDS["sides"] else _panel(columns)
 
 
 def _titled_layout(
@@ -160,7 +167,7 @@ def _titled_layout(
     if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
         fields["close"] = fields["adjusted"]
     for place, title in enumerate(titles):  # alone it names a date
-        if plain(title) in _NAMES["time"] and place not in fields.values():
+        if plain(title) in NAMES["time"] and place not in fields.values():
             fields["time"] = place
     if any(are_days(titles)) or ("date" not in fields and any(are_numbers(titles))):
         return None
@@ -193,7 +200,8 @@ def _closes_by_ticker(titles: Sequence[str], cells: Sequence[str], choices: Choi
     if panel := _joined(titles):
         return panel
     roles = {role[0] for title in titles[1:] if (role := role_of(title))}
-    is_bar = bool(_CLOSES & {*map(plain, titles)}) or {"open", "high", "low"} <= roles or roles - {*PRICES}
+    names = {plain(title) for title in titles[1:]}
+    is_bar = bool(_CLOSES & names) or {"open", "high", "low"} <= roles or roles - {*PRICES} or names <= WORDS["figures"]
     are_names = all(_TICKER.fullmatch(title.strip()) for title in titles[1:] if title.strip())
     has_numbers = all(are_numbers([text for text in cells[1:] if text.casefold() not in BLANKS]))
     if not has_numbers or not ("*" in choices.roles or (are_names and not is_bar)):
@@ -215,6 +223,8 @@ def _bare(texts: Sequence[str], separator: str, choices: Choices) -> Layout | No
         fields = {role: place for place, role in enumerate((*lead, *VALUES)[: len(texts)])}
         if "close" not in fields or not is_day[fields["date"]] or not all(is_number[fields[role]] for role in PRICES):
             continue
+        if re.fullmatch(r"\d{8} \d\d:\d\d", texts[0]) and not any("." in text for text in texts):
+            raise UnclearFileError("prices of Lean, which are times 10,000; divide them, and give them titles")
         if any(texts[len(fields) :]):
             raise UnclearFileError(
                 f"{len(texts)} fields a line and no header; say which is which by their places: "

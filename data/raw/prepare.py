@@ -28,6 +28,7 @@ from data.bars import (
 from data.events import events_file, note_events
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_new_events, with_old_bars
+from data.raw.doubts import require_no_doubt
 from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
 from data.raw.folder import NOT_READ, found_files, shown, ticker_of
 from data.raw.join import kept, with_joined
@@ -63,6 +64,8 @@ class PrepareSummary:
     rows_kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows dropped, by reason."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """What the first row had that was dropped for a reason."""
     tickers: int = 0
     first_date: date = date.min
     last_date: date = date.min
@@ -117,7 +120,7 @@ def prepare(
     frames = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
     rows = _merged(pd.concat(frames, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
     rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
-    _require_few_dropped(summary.dropped, len(read), choices.max_bad_row_share)
+    _require_few_dropped(summary, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     events = events.assign(ticker=events["ticker"].map(spelled)).drop_duplicates(["ticker", "day"], keep="last")
     first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
@@ -186,11 +189,12 @@ def _read_files(
     lost = [
         f"{name}: {reason}"
         for name, reason in summary.skipped
-        if reason != NOT_READ and (reason != NO_TABLE or not name.endswith(".txt"))  # a note beside the files
+        if reason != NOT_READ and not (reason.startswith(NO_TABLE) and name.endswith(".txt"))  # a note beside the files
     ]
     if not done:
         raise DataError(
-            f"expected files with daily bars in {source}, got none that can be used ({'; '.join(lost[:3])})"
+            f"expected files with daily bars in {source}, got none that can be used "
+            f"({'; '.join(lost[:3] or map(': '.join, summary.skipped[:3]))})"
         )
     _require_few("files", len(lost), len(files), lost, choices.max_bad_row_share)
     for title in () if choices.join else (title for title in choices.roles if title != "*" and not title.isdecimal()):
@@ -224,6 +228,7 @@ def _skipping(path: Path, source: Path, summary: PrepareSummary) -> Iterator[Non
 def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a file's usable rows, one a day of each ticker, and its events, `is_due` if still to be applied."""
     rows = rows_of(table, choices, summary.dropped)
+    require_no_doubt(table, rows, choices)
     if not table.layout.panel and "ticker" not in table.layout.fields:
         rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
     events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
@@ -231,7 +236,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     if "adjusted" in rows:
         rows = scale_to_adjusted(rows)
         summary.notes += [_SCALED] * (_SCALED not in summary.notes)
-    rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), summary.dropped), table, choices)
+    rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary), table, choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
@@ -252,13 +257,14 @@ def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, s
         )
 
 
-def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
+def _usable(rows: pd.DataFrame, table: Table, summary: PrepareSummary) -> pd.DataFrame:
     """Return the rows of a file that the loader can use; the others are counted by their first fault."""
     with np.errstate(over="ignore"):  # as in the loader: beyond float32 is infinite, or zero
         prices = rows[PRICES].to_numpy().astype(np.float32).T
     faults = {
         "date not understood": rows["day"] == NO_DAY,
         "date before 1900": rows["day"] < EARLIEST,
+        "date that stands for none": rows["day"].isin([0, EARLIEST]),  # zero of Unix and of Excel, always a holiday
         "date after tomorrow": rows["day"] > latest_day(),
         "no ticker": rows["ticker"] == "",
         f"ticker {BAD_TICKER}": rows["ticker"].isin([*filter(is_bad_ticker, rows["ticker"].unique())]),
@@ -267,10 +273,17 @@ def _usable(rows: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
         f"price {LARGEST_RATIO:g} times another one of its bar": has_wrong_digit(prices),
     }
     first = np.select(list(faults.values()), range(len(faults)), default=len(faults))
-    dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))
+    summary.dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))
+    roles = [role for role in ("date", *PRICES) if role in table.layout.fields]
+    for reason, place in ((reason, int(np.argmax(is_such))) for reason, is_such in faults.items() if is_such.any()):
+        texts = [rows["ticker"].iloc[place], *(table.text(role).split("\n")[rows.index[place]] for role in roles)]
+        summary.examples.setdefault(reason, f", as {' '.join(texts)[:60]!r}")
     rows = rows[first == len(faults)]
     if rows.empty:
-        raise UnusableFileError("no row with a date and four positive prices that go together")
+        most = max(faults, key=lambda reason: faults[reason].sum())
+        raise UnusableFileError(
+            f"all rows are left out: {most}{summary.examples[most]}; write dates as 2020-12-31, prices as 1234.5"
+        )
     return rows
 
 
@@ -326,10 +339,10 @@ def _require_days(stocks: pd.DataFrame) -> None:
             raise DataError(f"expected daily bars, got {apart} ones of {ticker}; give daily ones, or leave it out")
 
 
-def _require_few_dropped(dropped: Counter[str], kept: int, max_share: float) -> None:
+def _require_few_dropped(summary: PrepareSummary, kept: int, max_share: float) -> None:
     """Raise `DataError` where more than this share of rows was lost; `kept` counts those replaced by later ones."""
-    lost = Counter({reason: count for reason, count in dropped.items() if count and reason not in _NO_LOSS})
-    reasons = [f"{count} {reason}" for reason, count in lost.most_common()]
+    lost = Counter({reason: count for reason, count in summary.dropped.items() if count and reason not in _NO_LOSS})
+    reasons = [f"{count} {reason}{summary.examples.get(reason, '')}" for reason, count in lost.most_common()]
     _require_few("rows", lost.total(), kept - lost[_OTHER] + lost.total(), reasons, max_share)
 
 

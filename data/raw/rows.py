@@ -9,8 +9,9 @@ import pandas as pd
 
 from data.raw.files import Table
 from data.raw.join import further_columns
-from data.raw.layout import BLANKS, PRICES, UnclearFileError, plain
+from data.raw.layout import BLANKS, EVENTS, PRICES, VALUES, UnclearFileError, plain
 from data.raw.text import (
+    CURRENCY,
     OTHER,
     Float64Array,
     Int32Array,
@@ -27,10 +28,10 @@ from utils.config.prepare import Choices
 NO_PRICE = "no price"
 SAME = 1e-4
 """Relative difference of two downloads of one price."""
-_FEW_ROWS = 5
-"""Rows from which on columns are judged by their values."""
-_RARE = 0.01
-"""Share of rows that do not behave as the others."""
+_FEW_ROWS, _MANY_ROWS = 5, 20
+"""Rows from which on columns are judged by their values, and by their moves."""
+_RARE, _OFTEN = 0.01, 0.1
+"""Shares of rows that do not behave as the others: by chance, and where columns have titles."""
 _RATIO = re.compile(r"^(\d+) ?[:/] ?([1-9]\d*)$", re.MULTILINE)
 Evidence = defaultdict[tuple[str, ...], set[str]]
 """Orders of dates and decimal signs of prices and volume that the files of each vendor show, by what and family."""
@@ -45,6 +46,8 @@ def examine(table: Table, evidence: Evidence, known: Int32Array | None, *, is_da
     for group in table.layout.groups.values():
         for role, place in group.items():
             if isinstance(cell := table.cells[place], str):
+                if len(signs := {*re.findall(CURRENCY, cell)}) > 1:
+                    raise UnclearFileError(f"{' and '.join(sorted(signs))} in one column; give prices in one currency")
                 table.cells[place] = cell = bare_numbers(cell)
                 shown["volume" if role == "volume" else "price"].add(decimal_sign(cell))
     for what, signs in shown.items():
@@ -101,8 +104,12 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
         values = {role: _values(table, role, place) for role, place in group.items()}
         columns = {"day": days, "ticker": ticker if names is None else names}
         rows = pd.DataFrame(columns | dict.fromkeys(PRICES, values["close"]) | {"volume": np.nan} | values | further)
-        if "volume" in group:
-            _require_volume(table.cells[group["volume"]], rows)
+        for role in ("volume", *EVENTS):
+            if role in group:
+                _require_read(role, table.cells[group[role]], rows)
+        if "volume" in group and (rows["volume"] > 0).any():  # days of a halt have the last close, or 0, in all places
+            is_halt = (rows[PRICES].eq(rows["close"], axis=0) | rows[PRICES].eq(0)).all(axis=1) & ~(rows["volume"] > 0)
+            rows.loc[is_halt, VALUES] = rows.loc[is_halt, ["close"] * 4].assign(volume=0.0).to_numpy()
         if "divisor" in rows:
             rows["adjusted"] = rows["close"] / rows.pop("divisor")
         if "factor" in rows:
@@ -119,8 +126,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     rows = pd.concat(frames)
     if "pay" in layout.fields:
         rows["pay"] = resolve_days(table.text("pay"), table.orders[0])[rows.index]
-    if layout.is_guess:
-        _require_bars(rows)
+    if layout.is_guess or (len(rows) >= _FEW_ROWS and not {*PRICES} & {*choices.roles.values()}):
+        _require_bars(rows, _RARE if layout.is_guess else _OFTEN)
     if layout.panel and layout.has_closes_only and "*" not in choices.roles:
         _require_closes(rows)
     return rows
@@ -135,23 +142,25 @@ def _values(table: Table, role: str, place: int) -> Float64Array:
     return numbers(cell, table.signs["volume" if role == "volume" else "price"] or ".")
 
 
-def _require_volume(cell: str | Float64Array, rows: pd.DataFrame) -> None:
-    """Raise `UnclearFileError` where volume of many bars is something else than a number."""
-    is_lost = np.flatnonzero(rows["volume"].isna() & rows["close"].notna())
+def _require_read(role: str, cell: str | Float64Array, rows: pd.DataFrame) -> None:
+    """Raise `UnclearFileError` where volume of many bars, or any split or dividend, is something else than a number."""
+    is_lost = np.flatnonzero(rows[role].isna() & rows["close"].notna())
     if isinstance(cell, str) and len(is_lost):
         lines = cell.split("\n")
         lost = [lines[row] for row in is_lost.tolist() if lines[row].casefold() not in BLANKS]
-        if len(lost) > _RARE * len(rows):
-            raise UnclearFileError(f"volume {lost[0]!r}; write numbers, or leave it out: --columns ignore=TITLE")
+        if len(lost) > (_RARE * len(rows) if role == "volume" else 0):
+            raise UnclearFileError(f"{role} {lost[0]!r}; write numbers, or leave it out: --columns ignore=TITLE")
 
 
-def _require_bars(rows: pd.DataFrame) -> None:
-    """Raise `UnclearFileError` where high and low do not enclose open and close, as they do but for some errors."""
+def _require_bars(rows: pd.DataFrame, most: float) -> None:
+    """Raise `UnclearFileError` where high and low do not enclose open and close on more than this share of rows."""
     inner = rows[["open", "close"]]
     is_bar = (rows["high"] >= 0.999 * inner.max(axis=1)) & (rows["low"] <= 1.001 * inner.min(axis=1))
-    if (~is_bar & rows[PRICES].notna().all(axis=1)).mean() > _RARE:
+    is_other = ~is_bar & rows[PRICES].notna().all(axis=1) & (rows["close"] > 0)
+    if is_other.mean() > most:
+        got = ", ".join(f"{price:g}" for price in rows.loc[is_other, PRICES].iloc[0])
         raise UnclearFileError(
-            "columns by their places are not date, open, high, low, close; say which is which: "
+            f"columns are not date, open, high, low, close; a row has {got}; say which is which: "
             "--columns open=TITLE high=TITLE low=TITLE close=TITLE (a place, such as 5, for a title)"
         )
 
@@ -162,6 +171,12 @@ def _require_closes(rows: pd.DataFrame) -> None:
     closes = closes.where(closes > 0)
     # A median day moves no price by as much.
     is_volume = (np.log(closes).diff().abs().median() > 0.1) & (len(closes) >= _FEW_ROWS)
+    walk = (closes.diff().var() / closes.var()).median()  # near 2 of returns, near 0 of prices
+    if len(closes) >= _MANY_ROWS and walk > 1.5:
+        raise UnclearFileError(
+            f"columns {', '.join(closes.columns[:5])} that move about one level as returns do, not as prices; give "
+            "prices, or say that these are closes of tickers: --columns 'close=*'"
+        )
     several = [closes, *(closes.drop(columns=name) for name in closes.columns if closes.shape[1] < 8)]
     if is_volume.any() or any(_is_one_bar(bars.dropna()) for bars in several):
         names = ", ".join(closes.columns[is_volume] if is_volume.any() else closes.columns)
