@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from data.bars import EARLIEST, latest_day
 from data.raw.files import read_table
 from data.raw.layout import UnclearFileError, UnusableFileError
-from data.raw.rows import Evidence, examine, rows_of, settle
-from data.raw.text import NO_DAY
+from data.raw.rows import Evidence, examine, one_bar_a_day, rows_of, settle
 from utils.config.prepare import Choices
 from utils.errors import DataError
 
@@ -43,14 +43,20 @@ def read_closes(path: Path) -> pd.Series:
         examine(table, evidence, None, is_daily=False)
         settle(table, evidence, choices, None)
         rows = rows_of(table, choices, dropped)
+        one_bar_a_day(rows, table, choices)
     except (UnusableFileError, UnclearFileError) as reason:
-        raise DataError(f"expected columns date, close and at least one row in {path}, got: {reason}") from None
+        got = str(reason).partition("; ")[0]  # what follows names flags that only `prepare` has
+        raise DataError(
+            f"expected columns date, close and at least one row in {path}, got: {got}; write one row a day, dates as "
+            "2020-12-31, closes as 1234.5"
+        ) from None
     if len(tickers := rows["ticker"].unique()) > 1:
         raise DataError(f"expected closes of one index in {path}, got {tickers[0]!r} and {tickers[1]!r}; leave one")
     dates = table.text("date").split("\n")
     rows = rows.reindex(range(len(dates)))  # a row without a close may not be left out
     close = rows["adjusted" if "adjusted" in rows else "close"]
-    bad = ~((rows["day"] > NO_DAY) & (close > 0) & np.isfinite(close))
+    is_day = rows["day"].between(EARLIEST, latest_day()) & (rows["day"] != 0)  # the day 0 stands for none
+    bad = ~(is_day & (close > 0) & np.isfinite(close))
     if bad.any() or dropped["too few or too many fields"]:
         row = int(bad.argmax())
         got = f"{dates[row]!r} on line {table.first_line + row}" if bad.any() else "lines of other lengths"

@@ -156,5 +156,9 @@ def _read(
             f"rows on {share:.0%} of the sessions, and no word of when they were known: bars would look ahead; give "
             f"them a column 'known' of dates, or a lag in days, as in --join {path}:45"
         )
+    key = [name for name in ("day", "ticker") if name in rows]
+    is_twice = rows.duplicated(key, keep=False) & ~rows.duplicated(keep=False)
+    if (is_own or lag is not None) and is_twice.mean() > choices.max_bad_row_share:
+        raise UnclearFileError("rows of one date with different numbers; give one row for each date and ticker")
     rows["day"] += lag or 0
     return rows, days["nunique"].mean() < _SLOW * len(sessions), _STALE_DAYS if is_own else None

@@ -18,7 +18,7 @@ NONE = np.nan
     ("text", "closes"),
     [
         (
-            "Date, Close\n2020-01-06,30\n2020-01-03, 10.5\n2020-01-05,20\n2019-12-02,5\n2020-01-06,31\n",
+            "Date, Close\n2020-01-06,31\n2020-01-03, 10.5\n2020-01-05,20\n2019-12-02,5\n2020-01-06,31\n",
             [5, 5, 10.5, 10.5, 20, 31, *[NONE] * 4],
         ),
         ("date,close\n2019-12-02,5\n2020-02-01,6\n", [5, 5, *[NONE] * 8]),
@@ -44,6 +44,11 @@ def test_closes_of_any_file_are_the_last_known_ones_and_none_is_made_up(
         ("date,close\n2020-01-01,0\n", "'2020-01-01' on line 2"),
         ("date,close\n2020-01-01,1\n2020-01-02,\n", "'2020-01-02' on line 3"),
         ("\x00\x01\xff", "columns date, close"),
+        ("date,close\n2020-01-01,1\n2020-01-01,2\n", "closes 1 and 2 .* on 2020-01-01; write one row a day"),
+        ("date,close\n2020-01-02 16:00,1\n2020-01-02 10:00,2\n", "bars within days, as on 2020-01-02; write one row"),
+        ("date,close\n03/04/2020,1\n", "dates like '03/04/2020' may be read in several ways; write .* 2020-12-31"),
+        ("date,close\n1970-01-01,1\n2020-01-02,2\n", "'1970-01-01' on line 2"),
+        ("date,close\n2020-01-02,2\n2120-01-02,1\n", "'2120-01-02' on line 3"),
     ],
 )
 def test_a_malformed_file_is_told_in_one_line(tmp_path: Path, text: str, named: str) -> None:

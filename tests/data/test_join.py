@@ -106,6 +106,10 @@ def test_a_series_of_the_market_is_that_of_all_tickers(tmp_path: Path) -> None:
         ("date,name of it\n2020-01-02,x\n", "0 columns of numbers, and 1 dates in 1 rows"),
         ("date,f,sector\n2020-01-02,1,x\n2020-01-03,1,y\n", "no column of tickers, but 'sector'"),
         ("date,f\n" + "".join(f"{day:%Y-%m-%d},1.234\n" for day in DAYS), "--decimal . or --decimal ,"),
+        (
+            "ticker,date,what,value\n" + "".join(f"A,{day},pe,1\nA,{day},eps,2\n" for day in FIRST),
+            "rows of one date with different numbers; give one row for each",
+        ),
         ("hello\n", "no rows"),
     ],
 )

@@ -203,3 +203,8 @@ def test_events_of_others_and_on_other_days_change_nothing(tmp_path: Path) -> No
     assert read(tmp_path, market, price, 20.0).moved == ""
     with refused("an entry of T00 at .* that day; after a split give"):
         read(tmp_path, market, 4 * price, 20.0)
+
+
+def test_a_decimal_comma_between_commas_is_no_field(tmp_path: Path) -> None:
+    with refused("more fields than titles on line 2; mend it"):
+        read_holdings(written(tmp_path, f"T00,{DATE},{int(PRICE)},5,20,100"), MARKET, DAY)

@@ -138,7 +138,10 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
         reader = csv.DictReader(file, delimiter=(separator := next((one for one in "\t;|" if one in head), ",")))
         if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise ValueError(f"no {missing[0]} in its header")
-        rows = dict((reader.line_num, {name: (row[name] or "").strip() for name in COLUMNS}) for row in reader)
+        read = dict((reader.line_num, row) for row in reader)
+    if cut := [line for line, row in read.items() if None in row]:
+        raise ValueError(f"more fields than titles on line {cut[0]}")
+    rows = {line: {name: (row[name] or "").strip() for name in COLUMNS} for line, row in read.items()}
     dates, bare = lines_of(row["entry_date"] for row in rows.values()), dict[str, list[str]]()
     orders = possible_orders(dates, market.dates.astype("datetime64[D]").astype(np.int32))
     for name in COLUMNS[2:]:
