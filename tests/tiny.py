@@ -129,7 +129,7 @@ def tiny_agent(
     *,
     rules: EnvironmentConfig = TINY_RULES,
     target: float = 20.0,
-    rate: float = 0.05,
+    hurdle: float = 0.5,
     members: int = 1,
     folds: int = 2,
     seed: int = 0,
@@ -138,14 +138,14 @@ def tiny_agent(
 
     Args:
         target: its sale target, in percent.
-        rate: price of capital where all is invested, percent a session.
+        hurdle: price of capital where all is invested, percent of a position.
         members: of its committee.
     """
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     mask = torch.ones(members, inputs.size - 1, dtype=torch.bool)
     networks = shake(Networks.initialize(mask, 4, folds, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
-    rates, targets = torch.full((members,), rate), torch.full((members,), target)
-    return DDPGAgent(inputs, networks, rates, targets, rules, SURE)
+    hurdles, targets = torch.full((members,), hurdle), torch.full((members,), target)
+    return DDPGAgent(inputs, networks, hurdles, targets, rules, SURE)
 
 
 def acted(

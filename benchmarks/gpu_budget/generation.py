@@ -155,7 +155,7 @@ def _on_card(days: TrainingDays, account: Portfolio) -> TrainingDays:
     """Return the training days with all that the trainer reads on the card."""
     x = days.samples.x.to("cuda")
     known = days.transitions
-    names = ("reward", "following", "sessions", "terminated", "allowed")
+    names = ("reward", "following", "terminated", "allowed")
     moved: dict[str, Any] = {name: getattr(known, name).to("cuda") for name in names}
     transitions = replace(known, x=x, **moved)
     samples, later = replace(days.samples, x=x), days.later.to("cuda")

@@ -28,6 +28,8 @@ _TRENDS = (2, 8, 32)
 """Half-lives in days of the trends by which market-wide values are multiplied."""
 _COMPLETE = 0.99
 """Share of the learned rows with a value from which on a missing one needs no input of its own."""
+_ROUNDING = 1e-4
+"""Share of a feature's largest value up to which it varies by the rounding of prices."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,14 @@ class FeatureInputs:
     def fit(cls, market: Market, is_used: BoolArray) -> Self:
         """Take the features of a market; standardise levels over the (days, n) cells that are learned from.
 
-        A feature that never varies there is left out; one that lacks values has an input that says so.
+        A feature that never varies there but by rounding is left out; one that lacks values has an input that says so.
         """
         inputs, close = list[FeatureInput](), market.close[: len(is_used)]
         for feature in market.features:
             read = ReadFeature(values_of(market, feature.name, slice(len(is_used))), close)
             values = read.values[is_used]
             known = values[np.isfinite(values)].astype(np.float64)
-            if not known.size or np.ptp(known) == 0:
+            if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
                 continue
             level = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
             inputs.append(FeatureInput(feature.name, feature.group, feature.form, *level))

@@ -122,6 +122,19 @@ def test_forms_by_hand() -> None:
     assert "same" not in {one.name for one in INPUTS.inputs}  # what never varies tells nothing
 
 
+def test_what_varies_by_rounding_alone_tells_nothing() -> None:
+    """Ranges of bars that were made of their closes: the same but for the last bits of a price."""
+    array = MARKET.data_array.copy()
+    for feature, times in ((OPEN, 1.0), (HIGH, 1.01), (LOW, 0.99)):
+        array[..., feature] = array[..., CLOSE] * np.float32(times)
+    made = FeatureInputs.fit(with_features(replace(MARKET, data_array=array)), LEARNED)
+    assert {one.name for one in INPUTS.inputs} - {one.name for one in made.inputs} >= {
+        "session_range",
+        "place_in_range",
+    }
+    assert "gap" in {one.name for one in made.inputs}
+
+
 def test_a_market_without_a_feature_is_refused() -> None:
     bare = with_features(replace(MARKET, columns={"owns": MARKET.columns["own"]}))
     with pytest.raises(DataError, match=r"expected data with 'own'.*the nearest is 'owns'"):

@@ -48,9 +48,9 @@ class Keeper(DDPGAgent):
         return dataclasses.replace(found, score=found.score + 100.0)
 
 
-def keeper() -> DDPGAgent:
+def keeper(seed: int = 0) -> DDPGAgent:
     """An agent that buys on every day and keeps everything."""
-    return Keeper(**vars(agent_of(0)))
+    return Keeper(**vars(agent_of(seed)))
 
 
 @dataclasses.dataclass

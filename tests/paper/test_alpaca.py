@@ -31,7 +31,7 @@ FAULTS = [
 ]
 """Of the orders of each session, one after the other."""
 DAYS = 9
-AGENT, SELLS = keeper(), agent_of(0)
+AGENT, SELLS = keeper(2), agent_of(2)
 
 
 def prices(day: int, feature: int) -> dict[str, float]:

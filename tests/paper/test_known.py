@@ -152,7 +152,7 @@ def test_shares_are_shown_in_todays_units(tmp_path: Path, plain: Walk) -> None:
     assert today.value == pytest.approx(holding.value) and today.target_price == pytest.approx(holding.target_price / 4)
 
 
-@pytest.mark.parametrize("night", [3, 4])
+@pytest.mark.parametrize("night", [3, 7])
 def test_a_split_that_the_vendor_adjusts_late_is_made_good(tmp_path: Path, plain: Walk, night: int) -> None:
     """The raw bars of two days are accepted as news; when the history is adjusted the loss is none.
 

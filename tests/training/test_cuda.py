@@ -55,8 +55,8 @@ class NoWaiting(TorchDispatchMode):
 )
 def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
     world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]
-    gain, time = torch.randn(2, 1, world.days, world.stocks, generator=seeded(4))
-    forecasts = Forecasts.of(gain, time.abs(), world.env.bars.tradable, 0.1 + time.abs())
+    score, penalty = torch.randn(2, 1, world.days, world.stocks, generator=seeded(4))
+    forecasts = Forecasts.of(score, world.env.bars.tradable, 0.1 + penalty.abs())
 
     def begin() -> None:
         if not days[0]:
