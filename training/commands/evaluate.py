@@ -162,16 +162,7 @@ def play_run(
         draws: name of the generator of random selections.
         is_continuous: in one account that goes on over all of them.
     """
-    stage = stage_of(
-        run.market,
-        run.planted_scores,
-        env,
-        days,
-        judging,
-        run.basket,
-        is_continuous=is_continuous,
-        results=run.results,
-    )
+    stage = stage_of(run.market, run.planted_scores, env, days, judging, run.basket, is_continuous=is_continuous)
     return play_all(
         stage.setup,
         run.champion,
@@ -189,10 +180,9 @@ def judge_training(
     scores: PlantedScores | None,
 ) -> Evaluation:
     """Judge the champion of a finished training run on its validation days; end the training before."""
-    results = trainer.days.samples.results
     trainer.end_training()
     agents = trainer.champion, trainer.fittest_agent, trainer.closed_form
-    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents, results)
+    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
     again = EvaluateArguments(run=path.name, runs_dir=path.parent)
     trainer.safe_point()
     return evaluate(run, "validation", trainer.val_env.account, config.evaluation, again)

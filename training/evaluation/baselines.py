@@ -1,7 +1,7 @@
 """Baselines that a champion must beat: rules that order by scores, rules that know what is planted, and held stocks."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,14 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     returns".
     """
     close = pd.DataFrame(np.log(market.close.astype(np.float64)))
-    scores = {
-        MOMENTUM: close.diff(60).to_numpy(),
-        REVERSAL: -close.diff(5).to_numpy(),
-        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy(),
-        LOW_VOLATILITY: inverse_volatility(market.close),
+    # One by one: scores of a large market are large.
+    scores: dict[str, Callable[[], Array]] = {
+        MOMENTUM: lambda: close.diff(60).to_numpy(),
+        REVERSAL: lambda: -close.diff(5).to_numpy(),
+        YEAR_MOMENTUM: lambda: close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy(),
+        LOW_VOLATILITY: lambda: inverse_volatility(market.close),
     }
-    return {name: ScoreRule(score.astype(np.float32)) for name, score in scores.items()}
+    return {name: ScoreRule(score().astype(np.float32)) for name, score in scores.items()}
 
 
 def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:

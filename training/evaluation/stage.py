@@ -10,7 +10,6 @@ from data.splits import Span, consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.basket import Basket
 from environment.portfolio import Portfolio
-from models.inputs import Float32Array
 from training.evaluation.baselines import ScoreRule, benchmark_close, simple_rules, tune_planted
 from training.evaluation.play import EvaluationSetup
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
@@ -45,7 +44,6 @@ def stage_of(
     basket: Basket | None = None,
     *,
     is_continuous: bool = False,
-    results: Float32Array | None = None,
 ) -> Stage:
     """Lay windows over some days, and fit the baselines: supervised ones, simple ones, and the planted rules.
 
@@ -54,7 +52,6 @@ def stage_of(
     Args:
         basket: what a champion holds with the capital that does not follow it.
         is_continuous: in one account that goes on over all of them.
-        results: of all orders of the training days, see `Samples`, if they are at hand.
 
     Raises:
         ConfigError: there are no such days.
@@ -66,10 +63,11 @@ def stage_of(
         whole = dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0)
         played = Portfolio(env.bars, whole, goes_on=True)
     starts = consecutive_windows(days, played.rules.episode_steps).to(env.device)
-    rules = simple_rules(market)
+    rules = dict[str, ScoreRule]()
     if judging.rivals == "learned":
-        learned = fit_supervised(market, env, refit_days=judging.rival_refit, results=results)
-        rules = {**{name: one.rule for name, one in learned.items()}, **rules}
+        learned = fit_supervised(market, env, refit_days=judging.rival_refit, days=slice(days.first, days.last + 1))
+        rules = {name: one.rule for name, one in learned.items()}
+    rules |= simple_rules(market)
     tuning = tuning_windows(market, env)
     if planted is not None:
         rules = rules | tune_planted(env, planted, tuning)

@@ -89,9 +89,10 @@ class BankInputs:
         features = FeatureInputs.fit(market, learned)
         return cls(*standardisation(moments), np.where(box_std > 0, box_std, 1.0).astype(np.float32), features)
 
-    def of(self, market: Market, has_bar: BoolArray) -> InputRows:
-        """Return the inputs of a market's stocks that have a bar, (days, n)."""
-        rows, bank_of_block = self._rows(has_bar, terms=0), bank_of(market)
+    def of(self, market: Market, has_bar: BoolArray, days: slice | None = None) -> InputRows:
+        """Return the inputs of a market's stocks that have a bar, (days, n), on some days, default all."""
+        rows = self._rows(days or slice(0, len(has_bar)), has_bar, terms=0)
+        bank_of_block = bank_of(market, rows.days)
 
         def inputs_of(block: slice) -> Float32Array:
             bank = np.clip((bank_of_block(block) - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
@@ -101,9 +102,9 @@ class BankInputs:
         rows.fill_features(self.features, market, _BANK)
         return self.with_terms(rows, self.boxes(market)) if self.terms else rows
 
-    def _rows(self, has_bar: BoolArray, terms: int) -> InputRows:
+    def _rows(self, days: slice, has_bar: BoolArray, terms: int) -> InputRows:
         shared = (*SHARED, *(_BANK + place for place in self.features.shared))
-        return InputRows(slice(0, len(has_bar)), has_bar, _BANK + len(self.features) + terms, shared)
+        return InputRows(days, has_bar, _BANK + len(self.features) + terms, shared)
 
     def boxes(self, market: Market) -> Float32Array:
         """Return the (days, context columns, boxes) standardised sums of returns."""
@@ -112,7 +113,8 @@ class BankInputs:
 
     def with_terms(self, rows: InputRows, boxes: Float32Array) -> InputRows:
         """Append the context terms to the other inputs."""
-        wider = self._rows(rows.has_bar.numpy(), len(self.terms))
+        has_bar = np.pad(rows.has_bar.numpy(), ((rows.days.start, 0), (0, 0)))
+        wider = self._rows(rows.days, has_bar, len(self.terms))
         for days in rows.blocks():
             x = rows.dense(days)
             volatility = x[..., 1 + VOLATILITY]
@@ -147,9 +149,10 @@ class Ranker:
         return scores
 
     def rolling(self, samples: Samples, every: int) -> Float32Array:
-        """Return (days, n) scores by models that are refitted at regular intervals, to all results known by then."""
+        """Return (days, n) scores of the inputs' days by models that are refitted at regular intervals, to all results
+        known by then."""
         begin, last = samples.train.last + 1, samples.x.days.stop
-        blocks = [scores_of(self.fit(samples.train_days), samples.x, slice(0, begin))]
+        blocks = [scores_of(self.fit(samples.train_days), samples.x, slice(samples.x.days.start, begin))]
         for first in range(begin, last, every):
             model = self.fit(samples.known_by(first))
             blocks.append(scores_of(model, samples.x, slice(first, min(first + every, last))))
@@ -206,7 +209,11 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     def data(days: BoolArray) -> lightgbm.Dataset:
         known = samples.is_known & drawn & days[:, None]
         blocks = (block for block in samples.x.blocks() if days[block].any())
-        rows = np.concatenate([samples.x.dense(block)[known[block]][:, 1:] for block in blocks])
+        rows, first = np.empty((int(known.sum()), samples.x.inputs - 1), dtype=np.float32), 0
+        for block in blocks:
+            x = samples.x.dense(block)[known[block]]
+            rows[first : first + len(x)] = x[:, 1:]
+            first += len(x)
         return lightgbm.Dataset(rows, samples.results[target][known])
 
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
@@ -220,9 +227,21 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     settings: dict[str, Any] = {**_TREES, "num_threads": torch.get_num_threads()}
     row = np.cumsum(is_used, dtype=np.int32).reshape(is_used.shape) - 1
     folds = [(row[is_used & learned[:, None]], row[left_out][is_used[left_out]]) for learned, left_out in samples.folds]
+
+    def compact(*parts: Any) -> tuple[Any, ...]:
+        for part in parts[:2]:
+            part.used_indices = np.array(part.used_indices, dtype=np.int32)  # lists of numbers take ten times as much
+        return parts
+
     stop: list[Callable[..., Any]] = [lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)]
     result: dict[str, Any] = lightgbm.cv(
-        settings, data(samples.train_days), _ROUNDS, folds=folds, callbacks=stop, return_cvbooster=True
+        settings,
+        data(samples.train_days),
+        _ROUNDS,
+        folds=folds,
+        fpreproc=compact,
+        callbacks=stop,
+        return_cvbooster=True,
     )
     boosters = result["cvbooster"]
     for booster in boosters.boosters:
@@ -249,14 +268,14 @@ class SupervisedBaseline:
 
 
 def fit_supervised(
-    market: Market, env: Portfolio, *, refit_days: int = 0, results: Float32Array | None = None
+    market: Market, env: Portfolio, *, refit_days: int = 0, days: slice = slice(0, 0)
 ) -> dict[str, SupervisedBaseline]:
     """Fit ridge regression and LightGBM to the training days of an environment's market.
 
     Args:
-        results: of orders of the training days, see `Samples`, where they were computed before.
         refit_days: sessions after which the models behind a baseline's own scores are refitted beyond the training
             days, to all results known by then; 0 fits once.
+        days: after the training days, that have scores too; all of them, where models are refitted.
 
     Returns:
         The baselines by name; none, with a warning that says why, where they cannot be fitted.
@@ -267,24 +286,31 @@ def fit_supervised(
         inputs = BankInputs.fit(market)
         last = len(market.dates) - 1 if refit_days else market.splits.train.last
         bars = env.bars.tradable.cpu().numpy()
-        results = None if refit_days else results
-        samples = Samples.of(inputs.of(market, bars), env, market.splits.train, last, results)
+        # Inputs of all days of a large market would be the largest object by far.
+        learned = slice(market.splits.train.first, last + 1)
+        samples = Samples.of(inputs.of(market, bars, learned), env, market.splits.train, last)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
         starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
         profits = []
         for place, percent in enumerate(TARGET_PERCENTS):  # one by one: scores of a large market are large
             rule = ScoreRule(ridge.ranker(place).out_of_fold(samples), target_percent=percent)
-            profits.append(float(play(env, score_policy(env, rule), starts)[0].profit_percent.mean()))
+            profits.append(float(play(env, score_policy(env, rule, learned), starts)[0].profit_percent.mean()))
         target = int(np.argmax(profits))
-        rankers = {RIDGE: ridge.ranker(target), LIGHTGBM: fit_trees(samples, target)}
+        samples = replace(samples, results=samples.results[[target]])
+        rankers = {RIDGE: ridge.ranker(target), LIGHTGBM: fit_trees(samples, 0)}
     except (DataError, lightgbm.basic.LightGBMError) as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
+    days = slice(max(days.start, learned.stop), days.stop)
+    later = inputs.of(market, bars, days) if days.start < days.stop else None
     fitted = {}
     for name, ranker in rankers.items():
         tuned, model = tune_rule(env, ranker.out_of_fold(samples), 0.0, starts), ranker.fit(samples.train_days)
-        scores = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
+        scores = np.full(bars.shape, np.nan, dtype=np.float32)
+        scores[learned] = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
+        if later is not None:
+            scores[days] = scores_of(model, later)
         fitted[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model)
     return fitted
 
@@ -324,11 +350,11 @@ def _significant_term(
         return None
     residual = samples.results[-1] - ridge.ranker(-1).out_of_fold(samples)
     residual = np.where(samples.is_known & samples.train_days[:, None], residual, 0.0)
-    by_volatility = [
-        (residual[block] * samples.x.dense(block)[..., 1 + VOLATILITY]).sum(axis=1, dtype=np.float64)
-        for block in samples.x.blocks()
-    ]
-    of_day = np.stack((residual.sum(axis=1, dtype=np.float64), np.concatenate(by_volatility)))
+    of_day = np.zeros((2, days))
+    of_day[0] = residual.sum(axis=1, dtype=np.float64)
+    for block in samples.x.blocks():
+        by_volatility = residual[block] * samples.x.dense(block)[..., 1 + VOLATILITY]
+        of_day[1, block] = by_volatility.sum(axis=1, dtype=np.float64)
     z = boxes.reshape(days, columns * widths)
     sums = np.stack([of_day[:, start : start + length] @ z[start : start + length] for start in blocks])
     error = sums.std(axis=0, ddof=1) / np.sqrt(len(blocks))

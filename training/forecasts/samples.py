@@ -1,5 +1,6 @@
 """Regression samples of counterfactual results, purged folds of days, and ridge regression in closed form."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,6 +14,7 @@ from environment.portfolio import Portfolio
 from models.inputs import INPUTS, InputRows
 from training.forecasts.hindsight import order_results
 from utils.errors import DataError
+from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_threads
 
 BoolArray = NDArray[np.bool_]
@@ -37,16 +39,17 @@ class Samples:
     """Sessions until the result of every order is known."""
 
     @classmethod
-    def of(cls, x: InputRows, env: Portfolio, train: Span, last: int, results: Float32Array | None = None) -> Self:
+    def of(
+        cls, x: InputRows, env: Portfolio, train: Span, last: int, targets: Sequence[float] = TARGET_PERCENTS
+    ) -> Self:
         """Take the results of all orders of the days from the first training day to `last`, as an environment gives.
 
         Args:
-            results: where they were computed before.
+            targets: at which sales are tried, in percent.
         """
-        if results is None:
-            known = order_results(env.bars, env.rules, train.first, last).cpu().numpy()
-            results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
-            results[:, train.first : last + 1] = known
+        known = order_results(env.bars, env.rules, train.first, last, targets).cpu().numpy()
+        results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
+        results[:, train.first : last + 1] = known
         return cls(x, results, train, env.rules.trade_sessions + env.rules.max_days_without_bar - 1)
 
     @cached_property

@@ -22,6 +22,7 @@ from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.transitions import StockTransitions
 from utils.config.trader import EnvironmentConfig
 from utils.progress import Progress
+from utils.spaces import MAX_TARGET_PERCENT, TARGET_PERCENTS
 from utils.statistics import expected_best
 
 _LEAST_RISK = 0.05
@@ -64,7 +65,9 @@ class TrainingDays:
             training = inputs.rows(market, slice(train.first, train.last + 1))
             later = market.splits.validation
             validation = inputs.rows_of(market, slice(later.first, later.last + 1))
-            samples = Samples.of(training, env, train, train.last)
+            # With daily exits all that is read of orders is what they earn where nobody decides on the sale.
+            targets = TARGET_PERCENTS if env.rules.exits == "target" else (MAX_TARGET_PERCENT,)
+            samples = Samples.of(training, env, train, train.last, targets)
             samples.require_enough()
             training.fill(training.days, inputs.banks(market, training.days))
             training.fill_features(inputs.features, market, INPUTS)

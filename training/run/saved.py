@@ -12,7 +12,6 @@ from data.record import MARKET
 from data.synthetic.built_in import PlantedScores
 from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
-from models.inputs import Float32Array
 from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.extension import INHERITED
 from training.run.market import load_market, pinned
@@ -44,8 +43,6 @@ class SavedRun:
     """The fittest agent of that generation."""
     closed_form: DDPGAgent | None = None
     """The champion without what its networks learned; None for a run that started from random numbers."""
-    results: Float32Array | None = None
-    """Of all orders of the training days, see `Samples`; None: they are computed where they are needed."""
 
     @property
     def beside(self) -> dict[str, DDPGAgent]:
