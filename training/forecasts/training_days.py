@@ -17,7 +17,7 @@ from models.evidence import Bet, Evidence
 from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import ActorCritic
 from models.policy import Forecasts
-from training.forecasts.samples import BoolArray, Samples
+from training.forecasts.samples import BoolArray, Float64Array, Samples
 from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.transitions import StockTransitions
 from utils.config.trader import EnvironmentConfig
@@ -146,35 +146,50 @@ class TrainingDays:
             among: agents among which they were selected last. Estimates are reduced by the lead of the best by chance:
                 agents whose scores have a correlation of r differ by sqrt(1 - r) of the standard error.
         """
-        days, samples = self.samples.x.days, self.samples
+        samples, days = self.samples, self.samples.x.days
         scores = forecasts.score[:, days]
-        # Member by member, for on a large market all of them together take gigabytes.
-        score = np.asarray(sum(one.double() for one in scores).cpu().numpy() / len(scores))
-        result = samples.results[-1, days].astype(np.float64) / (100 * self.rules.largest_order)
-        known = samples.is_known[days] & samples.train_days[days, None] & np.isfinite(score)
-        count, score, result = known.sum(axis=1), *(np.where(known, values, np.nan) for values in (score, result))
-        level = np.stack([np.nansum(values, axis=1)[count > 0] / count[count > 0] for values in (score, result)])
+        known = samples.is_known[days] & samples.train_days[days, None]
+
+        def of_block(some: slice) -> tuple[Float64Array, ...]:
+            here = samples.x.here(some)
+            total = sum((one[here].double() for one in scores), torch.zeros((), dtype=torch.float64))
+            score = total.cpu().numpy() / len(scores)
+            result = samples.results[-1, some].astype(np.float64) / (100 * self.rules.largest_order)
+            known[here] &= np.isfinite(score)
+            score, result = (np.where(known[here], values, np.nan) for values in (score, result))
+            has_several = known[here].sum(axis=1) > 1
+            sums = (np.nansum(values, axis=1) for values in (score, result))
+            return *sums, correlation(score, result), np.nanstd(result[has_several], axis=1)
+
+        # Block by block, for on a large market all days together take a gigabyte.
+        blocks = [of_block(some) for some in samples.x.blocks()]
+        *sums, correlations, deviations = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        count = known.sum(axis=1)
+        level = np.stack([of_day[count > 0] / count[count > 0] for of_day in sums])
         level -= level.mean(axis=1, keepdims=True)
-        daily, (told, spread) = (correlation(score, result), level.prod(axis=0)), level.std(axis=1)
+        daily, (told, spread) = (correlations, level.prod(axis=0)), level.std(axis=1)
         selection, timing = (cross_fitted_mean_test(values, samples.longest, 2 * trials) for values in daily)
         chance, unit = expected_best(math.sqrt(1.0 - _likeness(scores, known)), among), float(told * spread) or 1.0
         ours, theirs = (test.mean - chance * test.standard_error for test in (selection, timing))
-        within = float(np.nanstd(result[count > 1], axis=1).mean()) if (count > 1).any() else 0.0
+        within = float(deviations.mean()) if deviations.size else 0.0
         stocks = Bet.on_stocks(ours, selection.standard_error, within, float(count[count > 0].mean()))
         by_day = Bet.on_days(theirs / unit, timing.standard_error / unit, float(spread), stocks.variance)
         return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
 
 
-def _likeness(scores: Tensor, known: BoolArray) -> float:
-    """Return the mean correlation of (A, days, n) scores less their days' means, where known; 0 of a single one."""
+def _likeness(scores: Tensor | Sequence[Tensor], known: BoolArray) -> float:
+    """Return the mean correlation of (days, n) scores of each of A agents less their days' means, where known; 0 of a
+    single one."""
     total, among = np.zeros(int(known.sum())), len(scores)
     for one in scores:
         centred = np.where(known, one.double().cpu().numpy(), 0.0)
         centred -= centred.sum(axis=1, keepdims=True) / known.sum(axis=1, keepdims=True).clip(min=1)
-        values = centred[known] - centred[known].mean()
-        if not (norm := float(np.linalg.norm(values))) > 0:
+        centred = centred[known]
+        centred -= centred.mean()
+        if not (norm := float(np.linalg.norm(centred))) > 0:
             return 0.0
-        total += values / norm
+        centred /= norm
+        total += centred
     # The squared length of a sum of unit vectors is their number and twice the sum of the correlations of all pairs.
     return 0.0 if among < 2 else min(1.0, max(0.0, float((total @ total - among) / (among * (among - 1)))))
 
