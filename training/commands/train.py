@@ -36,7 +36,7 @@ from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
 from utils.errors import ConfigError
-from utils.memory.guard import keep_freed_memory, peak_rss_mb
+from utils.memory.guard import keep_freed_memory, peak_rss_mb, release_free_memory
 from utils.memory.living import count_living
 from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
@@ -88,7 +88,6 @@ def run_training(
         if is_complete(run, config, explicit):
             return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
         logger.info("%s", opening_line(config, session.device, session.run.path))
-        keep_freed_memory()
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = remember_market(session.run.path, market, splits)
         logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
@@ -98,6 +97,8 @@ def run_training(
         if parent is not None:
             inherit(parent, session.run.path, market)
         trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
+        release_free_memory()  # before it is kept: preparing a large market takes more than training on it
+        keep_freed_memory()
         if not session.restore(trainer) and (inherited := inheritance(session.run.path)) is not None:
             logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
             bequeath(inherited, trainer)

@@ -14,6 +14,7 @@ MB = 2**20
 SHARE_OF_ALLOWED = 0.9
 UNLIMITED_BYTES = 2**60  # cgroup v1 writes "no limit" as about 2^63
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
+_LARGEST_KEPT = 2**26
 _STATUS = Path("/proc/self/status")
 
 
@@ -63,9 +64,12 @@ def peak_rss_mb() -> float:
 
 
 def keep_freed_memory() -> None:
-    """Let the C heap keep freed blocks, slow to fault in again, until `release_free_memory` (glibc only)."""
-    for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        _call_glibc("mallopt", parameter, 2**30)
+    """Let the C heap keep freed blocks, slow to fault in again, until `release_free_memory` (glibc only).
+
+    Blocks from `_LARGEST_KEPT` on are given back when they are freed: arrays of a large market would leave gigabytes.
+    """
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, _LARGEST_KEPT)
+    _call_glibc("mallopt", _M_TRIM_THRESHOLD, 2**30)
 
 
 def release_free_memory() -> None:
