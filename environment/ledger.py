@@ -63,13 +63,17 @@ class Bars:
         columns: NDArray[np.int64],
         device: torch.device | str = "cpu",
         volume: NDArray[np.float32] | None = None,
+        *,
+        has_stop: bool = True,
     ) -> Bars:
-        """Build from the given columns of (days, columns, 9) data and (days, columns) volume."""
-        open_, high, close, low = (
-            torch.from_numpy(data_array[:, columns, feature]).to(device) for feature in (OPEN, HIGH, CLOSE, LOW)
-        )
-        traded = None if volume is None else torch.from_numpy(volume[:, columns]).to(device)
-        return cls.from_prices(open_, high, close, traded, low)
+        """Build from the given columns of (days, columns, 9) data and (days, columns) volume; with lows for a stop."""
+
+        def of(values: NDArray[np.float32]) -> Tensor:
+            return torch.from_numpy(values[:, columns]).to(device)
+
+        open_, high, close = (of(data_array[..., feature]) for feature in (OPEN, HIGH, CLOSE))
+        low = of(data_array[..., LOW]) if has_stop else None
+        return cls.from_prices(open_, high, close, None if volume is None else of(volume), low)
 
     def require_for(self, rules: EnvironmentConfig) -> None:
         """Raise ConfigError if the rules need a volume that is missing, ValueError if they need lows."""
