@@ -235,13 +235,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
 
     stop: list[Callable[..., Any]] = [lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)]
     result: dict[str, Any] = lightgbm.cv(
-        settings,
-        data(samples.train_days),
-        _ROUNDS,
-        folds=folds,
-        fpreproc=compact,
-        callbacks=stop,
-        return_cvbooster=True,
+        settings, data(samples.train_days), _ROUNDS, folds, fpreproc=compact, callbacks=stop, return_cvbooster=True
     )
     boosters = result["cvbooster"]
     for booster in boosters.boosters:
