@@ -79,9 +79,9 @@ class FeatureInput:
         """Tell whether all stocks of a day have the same value."""
         return self.form == "past"
 
-    def of(self, read: ReadFeature) -> Float32Array:
-        """Return the (days, n) input."""
-        values, known = read.values, np.isfinite(read.values)
+    def of(self, read: ReadFeature, days: slice = slice(None)) -> Float32Array:
+        """Return the (days, n) input on some days."""
+        values, known = read.values[days], np.isfinite(read.values[days])
         if self.form == "known":
             return known.astype(np.float32) - 1.0
         if self.form == "rank":
@@ -90,7 +90,8 @@ class FeatureInput:
             scaled = (frame.rank(axis=1).to_numpy() - (count + 1) / 2) * np.sqrt(12.0) / np.maximum(count, 2)
         elif self.form in ("past", "trend"):
             is_trend = self.form == "trend"
-            scaled = read.against_past * (read.trend(self.half_life) / self.std if is_trend else np.ones(values.shape))
+            moves = read.trend(self.half_life)[days] / self.std if is_trend else np.ones(values.shape)
+            scaled = read.against_past[days] * moves
         else:
             scaled = (values - self.mean) / self.std
         inputs: Float32Array = np.clip(np.nan_to_num(scaled), -_CLIP, _CLIP).astype(np.float32)
@@ -148,7 +149,7 @@ class FeatureInputs:
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
             read = ReadFeature(values_of(market, name, slice(days.stop)), close)
             for place, feature in inputs:
-                yield place, feature.of(read)[days]
+                yield place, feature.of(read, days)
 
     def of(self, market: Market, days: slice) -> Float32Array:
         """Return the (days, n, inputs) of some days."""

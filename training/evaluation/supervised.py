@@ -25,6 +25,7 @@ from training.evaluation.baselines import LIGHTGBM, RIDGE, ScoreRule, score_poli
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
 from utils.errors import DataError
+from utils.memory.guard import release_free_memory
 from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_order
 
@@ -209,11 +210,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     def data(days: BoolArray) -> lightgbm.Dataset:
         known = samples.is_known & drawn & days[:, None]
         blocks = (block for block in samples.x.blocks() if days[block].any())
-        rows, first = np.empty((int(known.sum()), samples.x.inputs - 1), dtype=np.float32), 0
-        for block in blocks:
-            x = samples.x.dense(block)[known[block]]
-            rows[first : first + len(x)] = x[:, 1:]
-            first += len(x)
+        rows = np.concatenate([samples.x.dense(block)[known[block]][:, 1:] for block in blocks])
         return lightgbm.Dataset(rows, samples.results[target][known])
 
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
@@ -296,6 +293,7 @@ def fit_supervised(
     except (DataError, lightgbm.basic.LightGBMError) as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
+    release_free_memory()  # of the trees
     days = slice(max(days.start, learned.stop), days.stop)
     later = inputs.of(market, bars, days) if days.start < days.stop else None
     fitted = {}
