@@ -177,9 +177,8 @@ class TrainingDays:
         return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
 
 
-def _likeness(scores: Tensor | Sequence[Tensor], known: BoolArray) -> float:
-    """Return the mean correlation of (days, n) scores of each of A agents less their days' means, where known; 0 of a
-    single one."""
+def _likeness(scores: Tensor, known: BoolArray) -> float:
+    """Return the mean correlation of (A, days, n) scores less their days' means, where known; 0 of a single one."""
     total, among = np.zeros(int(known.sum())), len(scores)
     for one in scores:
         centred = np.where(known, one.double().cpu().numpy(), 0.0)
