@@ -186,7 +186,7 @@ class LearningConfig:
     """Width of the two hidden layers of the critic, which the actor reads."""
     exploration_noise: kinds.NonNegativeFloat = 0.1
     """Standard deviation of the noise on scores in exploration windows, in those of a session's results."""
-    gamma: kinds.Share = 1.0
+    gamma: kinds.Share = 0.8
     """Discount factor from one decision to the next. 1 is well defined as long as capital has a price, so that
     positions end. 0: a position is worth its next session."""
     risk_aversion: kinds.NonNegativeFloat = 0.0
