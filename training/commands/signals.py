@@ -22,8 +22,8 @@ _NOTE = (
     "run's environment; dates after the last session of the data are estimates, without holidays"
 )
 _EXPECTED = (
-    "expected percent is the mean forecast until the position is sold, by whatever reason; the target is a limit above "
-    "the fill that only few positions reach before that"
+    "expected percent is the forecast until the position is sold, later sessions discounted; the target is a limit "
+    "above the fill that only few positions reach before that"
 )
 _BROKER_NOTE = (
     "nothing is sent; the orders are for the next session alone, in whole shares by the last close: a higher open "
