@@ -91,7 +91,7 @@ def learned(config: Config, market: Market, env: TradingEnvironment) -> tuple[Pe
     sizes = x.shape[-1], config.learning.hidden, 1
     account, actor = SoftAccount.of(env, train.last + 1), Perceptrons.initialize((1,), sizes, drawn)
     if config.learning.warm_start:
-        start = days.closed_form()[:, :, -1].mean(0)
+        start = days.closed_form(config.learning.gamma)[:, :, -1].mean(0)
         start[0] -= START_PRICE / unit
         for part, weights in zip(actor.parts[-2:], start.split((1, x.shape[-1])), strict=True):
             part.copy_(weights[None])

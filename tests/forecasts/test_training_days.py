@@ -50,7 +50,7 @@ def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: Trainin
     reward[rows.rows(held)] *= -5.0
     other = replace(days, transitions=replace(days.transitions, reward=reward))
     unit = days.transitions.unit / other.transitions.unit
-    found, expected = other.closed_form(), days.closed_form()
+    found, expected = other.closed_form(1.0), days.closed_form(1.0)
     torch.testing.assert_close(found[FOLD, ..., 0], unit * expected[FOLD, ..., 0], rtol=1e-3, atol=1e-5)
     for fold in range(days.folds):
         assert fold == FOLD or not torch.allclose(found[fold, ..., 0], unit * expected[fold, ..., 0], atol=1e-3)
@@ -98,7 +98,7 @@ def test_the_closed_form_finds_a_linear_drift(days: TrainingDays) -> None:
     ended = torch.ones(len(x), dtype=torch.bool)
     reward = (0.5 * x[:, 0] + 0.2 + noise)[:, None]
     planted = replace(days, transitions=replace(known, reward=reward, terminated=ended))
-    weights, unit = planted.closed_form(), planted.transitions.unit
+    weights, unit = planted.closed_form(1.0), planted.transitions.unit
     told = unit * (x @ weights[:, 1:, 0, 0].T + weights[:, 0, 0, 0])
     for own in told.T:
         assert float((own - 0.5 * x[:, 0] - 0.2).std()) < 0.1 * 0.5 * float(x[:, 0].std())

@@ -292,7 +292,7 @@ def test_no_exploration_can_be_asked_for(market: Market, gamma: float) -> None:
 def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     """They are those of the other kind before its first update; genes evolve, networks do not."""
     closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
-    weights = closed.days.closed_form()
+    weights = closed.days.closed_form(TINY_LEARNING.gamma)
     first = closed.population.networks.online.actor_parts
     for row, place in enumerate(closed.population.target_indices.clamp(max=weights.shape[2] - 1).tolist()):
         seen = closed.population.networks.input_mask[row]

@@ -103,7 +103,7 @@ class TrainingDays:
                     penalty[:, days] = rows.spread(order_size.penalties(known, self.risk[fold].to(known)), days)
         return Forecasts(score, penalty)
 
-    def closed_form(self, gamma: float = 1.0) -> Tensor:
+    def closed_form(self, gamma: float) -> Tensor:
         """Return the weights that networks start from: (folds, inputs + 1, targets, 1), of a constant and the inputs as
         networks see them, in units.
 
