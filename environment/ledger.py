@@ -63,16 +63,16 @@ class Bars:
         columns: NDArray[np.int64],
         device: torch.device | str = "cpu",
         volume: NDArray[np.float32] | None = None,
-        *,
-        has_stop: bool = True,
+        rules: EnvironmentConfig | None = None,
     ) -> Bars:
-        """Build from the given columns of (days, columns, 9) data and (days, columns) volume; with lows for a stop."""
+        """Build from the given columns of (days, columns, 9) data and (days, columns) volume; with lows only for rules
+        that have a stop."""
 
         def of(values: NDArray[np.float32]) -> Tensor:
             return torch.from_numpy(values[:, columns]).to(device)
 
         open_, high, close = (of(data_array[..., feature]) for feature in (OPEN, HIGH, CLOSE))
-        low = of(data_array[..., LOW]) if has_stop else None
+        low = None if rules is None or rules.stop_percent == 0 else of(data_array[..., LOW])
         return cls.from_prices(open_, high, close, None if volume is None else of(volume), low)
 
     def require_for(self, rules: EnvironmentConfig) -> None:

@@ -93,8 +93,7 @@ class Portfolio:
         cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu", *, goes_on: bool = False
     ) -> Self:
         """Trade the investable stocks of a market."""
-        has_stop = rules.stop_percent > 0
-        bars = Bars.of(market.data_array, market.investable_columns, device, market.volume, has_stop=has_stop)
+        bars = Bars.of(market.data_array, market.investable_columns, device, market.volume, rules)
         return cls(bars, rules, goes_on=goes_on)
 
     def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:

@@ -108,10 +108,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._further = further or {}
         self.feature_names = (*FEATURES, *(feature.name for feature in self._further))
         """Names of the features of `market` in an observation."""
-        if account is None:
-            bars = Bars.of(data_array, columns, device, volume, has_stop=self.rules.stop_percent > 0)
-            account = Portfolio(bars, self.rules)
-        self.account = account
+        self.account = account or Portfolio(Bars.of(data_array, columns, device, volume, self.rules), self.rules)
         """The batched account, which knows the trading rules."""
         self._date_words = dates.astype(str)
         self._set_window(start_idx, end_idx, trading_end_idx)

@@ -264,12 +264,12 @@ class Networks:
 
     @torch.no_grad()
     def start_from(self, weights: Tensor) -> None:
-        """Begin with (A, folds, inputs + 1, 1) weights of a constant and the inputs, in units."""
+        """Begin with (A, folds, inputs + 1) weights of a constant and the inputs, in units."""
         for kind in _KINDS[:2]:
             networks = self._actor_critic(kind)
             for bias, linear in (networks.critic.parts[-2:], networks.actor_parts[-2:]):
-                bias.copy_(weights[:, :, :1])
-                linear.copy_(weights[:, :, 1:])
+                bias.copy_(weights[:, :, :1, None])
+                linear.copy_(weights[:, :, 1:, None])
         self.mask()
 
     @torch.no_grad()

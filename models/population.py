@@ -144,7 +144,7 @@ class Population:
         return self[self.elites[0]].clone()
 
     def start_from(self, weights: Tensor) -> None:
-        """Begin with the closed form: (folds, inputs + 1, targets, 1), see `TrainingDays.closed_form`."""
+        """Begin with the closed form: (folds, inputs + 1, targets), see `TrainingDays.closed_form`."""
         indices = self.target_indices.clamp(max=weights.shape[2] - 1)
         self.networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
 

@@ -165,7 +165,7 @@ def untrained_agent(market: Market, config: Config) -> DDPGAgent:
     inputs = TradeInputs.fit(market, np.arange(len(market.dates)) <= market.splits.train.last)
     mask = torch.ones(1, inputs.size - 1, dtype=torch.bool)
     networks = Networks.initialize(mask, 1, 1, 0.0, generator)
-    networks.start_from(torch.randn(1, 1, inputs.size, 1, generator=generator))
+    networks.start_from(torch.randn(1, 1, inputs.size, generator=generator))
     target = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)]
     return DDPGAgent(inputs, networks, torch.zeros(1), target, config.env, Evidence(selection=0.0, timing=0.0))
 

@@ -172,7 +172,7 @@ def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
 
 
 def told_ahead(sessions: int) -> Scores:
-    """Return the oracle of a kind whose drifts are known so many sessions ahead; its last column is context.
+    """Return the oracle of a kind whose drifts are known for some sessions ahead; its last column is context.
 
     Those after the last day of the market are left out.
     """

@@ -80,7 +80,7 @@ def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     """Networks of one fold begin with ones, the others with nothing: forecasts differ from zero there alone."""
     inputs = days.inputs.size - 1
     networks = Networks.initialize(torch.ones(1, inputs, dtype=torch.bool), 3, days.folds, 0.01, seeded(0))
-    weights = torch.zeros(1, days.folds, 1 + inputs, 1)
+    weights = torch.zeros(1, days.folds, 1 + inputs)
     weights[:, FOLD, 0] = 1.0
     networks.start_from(weights)
     forecasts = days.forecasts(networks.targets, [0])
@@ -99,7 +99,7 @@ def test_the_closed_form_finds_a_linear_drift(days: TrainingDays) -> None:
     reward = (0.5 * x[:, 0] + 0.2 + noise)[:, None]
     planted = replace(days, transitions=replace(known, reward=reward, terminated=ended))
     weights, unit = planted.closed_form(1.0), planted.transitions.unit
-    told = unit * (x @ weights[:, 1:, 0, 0].T + weights[:, 0, 0, 0])
+    told = unit * (x @ weights[:, 1:, 0].T + weights[:, 0, 0])
     for own in told.T:
         assert float((own - 0.5 * x[:, 0] - 0.2).std()) < 0.1 * 0.5 * float(x[:, 0].std())
 

@@ -218,9 +218,9 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
 
 def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
     networks = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), HIDDEN, FOLDS, 0.01, seeded(1), unit=3.0)
-    weights = torch.randn(2, FOLDS, INPUTS + 1, 1, generator=seeded(2))
+    weights = torch.randn(2, FOLDS, INPUTS + 1, generator=seeded(2))
     networks.start_from(weights)
     x = torch.randn(FOLDS, 8, INPUTS, generator=seeded(3))
-    expected = 3.0 * (x @ weights[:, :, 1:] + weights[:, :, :1])[..., 0]
+    expected = 3.0 * (x @ weights[:, :, 1:, None] + weights[:, :, :1, None])[..., 0]
     for found in told(networks, x):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -296,8 +296,9 @@ def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     first = closed.population.networks.online.actor_parts
     for row, place in enumerate(closed.population.target_indices.clamp(max=weights.shape[2] - 1).tolist()):
         seen = closed.population.networks.input_mask[row]
-        expected = weights[:, 1:, place] * seen[:, None]
-        assert torch.equal(first[2][row], expected) and torch.equal(first[1][row, :, 0], weights[:, 0, place])
+        expected = weights[:, 1:, place] * seen
+        assert torch.equal(first[2][row, ..., 0], expected)
+        assert torch.equal(first[1][row, :, 0, 0], weights[:, 0, place])
     one, other = closed.evaluate_population(), learning.evaluate_population()
     assert torch.equal(one[0], other[0]) and one[1] == other[1]
     closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)

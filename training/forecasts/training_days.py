@@ -104,7 +104,7 @@ class TrainingDays:
         return Forecasts(score, penalty)
 
     def closed_form(self, gamma: float) -> Tensor:
-        """Return the weights that networks start from: (folds, inputs + 1, targets, 1), of a constant and the inputs as
+        """Return the weights that networks start from: (folds, inputs + 1, targets), of a constant and the inputs as
         networks see them, in units.
 
         Linear fitted Q-iteration (Ernst, Geurts and Wehenkel 2005, "Tree-based batch mode reinforcement learning", with
@@ -128,7 +128,7 @@ class TrainingDays:
             is_kept = (value - START_PRICE >= -known.cost) & follows
             weights = solved @ (reward + gamma * torch.where(is_kept, value, -known.cost * follows))
             value = there @ weights
-        return weights[..., None] / known.unit
+        return weights / known.unit
 
     def _seen(self, rows: Tensor) -> Tensor:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])
