@@ -1,19 +1,20 @@
 """Work that is captured as a CUDA graph: its kernels are recorded once, and launched together afterwards."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-Tensors = Mapping[str, Tensor]
-Work = Callable[[Tensors], Tensors]
-"""From inputs to outputs; what else it reads and writes must stay where it is in memory."""
+Inputs = TypeVar("Inputs", bound=tuple[Tensor | None, ...])
+"""A named tuple of tensors."""
+Outputs = TypeVar("Outputs")
 
 
-class CudaGraph:
+class CudaGraph(Generic[Inputs, Outputs]):
     """Work that is repeated with other inputs of the same shapes.
 
     The first run is eager, the second is captured; from then on each is one launch, with the same bits. The graph holds
@@ -24,20 +25,23 @@ class CudaGraph:
     def __init__(self, name: str) -> None:
         """Start with nothing captured; `name` is plural, for the log."""
         self.name, self.is_eager = name, not torch.backends.cuda.is_built()
-        self._key: tuple[object, list[tuple[str, torch.Size]]] | None = None
-        self._captured: tuple[Tensors, Tensors, Callable[[], None], Work] | None = None
+        self._key: tuple[object, list[torch.Size | None]] | None = None
+        self._captured: tuple[Inputs, Outputs, Callable[[], None], Callable[[Inputs], Outputs]] | None = None
         """Inputs, outputs, launch, and the work, which holds the other tensors that the graph reads."""
 
-    def run(self, work: Work, inputs: Tensors, place: object) -> Tensors:
+    def run(self, work: Callable[[Inputs], Outputs], inputs: Inputs, place: object) -> Outputs:
         """Run work and return its outputs; the next launch overwrites them.
 
         Args:
+            work: what else it reads and writes must stay where it is in memory.
+            inputs: of which the first is a tensor.
             place: the same object as at the last run where the work reads and writes the same memory.
         """
-        device = next(iter(inputs.values())).device
+        assert inputs[0] is not None
+        device = inputs[0].device
         if self.is_eager or device.type != "cuda":
             return work(inputs)
-        shapes = [(name, value.shape) for name, value in inputs.items()]
+        shapes = [None if value is None else value.shape for value in inputs]
         if self._key is None or self._key[0] is not place or self._key[1] != shapes:
             self._key, self._captured = (place, shapes), None
             # On a side stream: gradients are accumulated on the stream on which a parameter was first used, and a
@@ -49,7 +53,7 @@ class CudaGraph:
             torch.cuda.current_stream(device).wait_stream(stream)
             return outputs
         if self._captured is None:
-            copies = {name: value.clone() for name, value in inputs.items()}
+            copies = type(inputs)(*(None if part is None else part.clone() for part in inputs))  # type: ignore[arg-type]
             try:
                 graph = torch.cuda.CUDAGraph()
                 # Work of other threads, such as the writer of checkpoints, is not captured.
@@ -63,7 +67,8 @@ class CudaGraph:
                 return work(inputs)
             logger.info("%s are captured as a CUDA graph", self.name)
         static, outputs, launch, _ = self._captured
-        for name, value in inputs.items():
-            static[name].copy_(value)
+        for copy, value in zip(static, inputs, strict=True):
+            if copy is not None and value is not None:
+                copy.copy_(value)
         launch()
         return outputs

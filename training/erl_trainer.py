@@ -23,7 +23,7 @@ from training.forecasts.training_days import TrainingDays
 from training.forecasts.transitions import STOCKS
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import PopulationResults, PopulationRollouts, Windows, play_agent_on
-from training.updates import Updates
+from training.updates import UpdateInputs, Updates
 from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.memory_profiler import MemoryProfiler
 from utils.progress import progress
@@ -171,7 +171,7 @@ class ERLTrainer:
         hurdle, indices = population.hurdles, population.target_indices
         for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
-            taken = self.updating.take(population, hurdle, indices, rows[now], replayed[now])
+            taken = self.updating.take(population, UpdateInputs(rows[now], replayed[now], hurdle, indices))
             losses.append(torch.stack([taken[name] for name in LOSSES]))
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))

@@ -21,7 +21,7 @@ from models.ddpg_agent import DDPGAgent
 from models.evolution import ranked
 from models.policy import Decision, Forecasts, decide, invested_share
 from models.population import Population
-from training.cuda_graph import CudaGraph, Tensors
+from training.cuda_graph import CudaGraph
 from training.forecasts.training_days import TrainingDays
 from utils.progress import progress
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -52,6 +52,30 @@ class Rollout:
     """(A, W) profit in percent, without the exploration windows."""
 
 
+class PlayInputs(NamedTuple):
+    """What differs from one rollout of L lanes to the next."""
+
+    score: Tensor
+    penalty: Tensor | None
+    """Of `Forecasts`."""
+    agent: Tensor
+    """(L,) that plays the lane."""
+    hurdle: Tensor
+    target: Tensor
+    """(L,) of the agent."""
+    noise: Tensor | None
+    """(agents, windows, trading days) of exploration."""
+
+
+class Recorded(NamedTuple):
+    """What is recorded at each close."""
+
+    day: Tensor
+    """(steps, L) int32."""
+    cash: Tensor
+    """(steps, L) float32, in multiples of the capital."""
+
+
 @torch.no_grad()
 def roll_out(
     env: TradingEnvironment,
@@ -64,7 +88,7 @@ def roll_out(
     records: bool = False,
     safe_point: Callable[[], None] = lambda: None,
     label: str = "Evaluating agents",
-    graph: CudaGraph | None = None,
+    graph: CudaGraph[PlayInputs, Recorded | None] | None = None,
     lengths: tuple[int, int] | None = None,
     risk_aversion: float = 0.0,
 ) -> Rollout:
@@ -86,17 +110,16 @@ def roll_out(
     agents, windows, device = len(hurdles), len(starts), account.device
     agent = torch.arange(agents, device=device).repeat_interleave(windows)
     judged = windows if noise is None else windows - noise.shape[1]
-    inputs = {name: part for name, part in vars(forecasts).items() if part is not None}
-    inputs |= {"agent": agent, "hurdle": hurdles[agent], "target": targets[agent]}
-    if noise is not None:
-        inputs["noise"] = torch.zeros(agents, windows, trading_days, device=device)
-        inputs["noise"][:, judged:] = noise
+    explored = None if noise is None else torch.zeros(agents, windows, trading_days, device=device)
+    if noise is not None and explored is not None:
+        explored[:, judged:] = noise
+    inputs = PlayInputs(forecasts.score, forecasts.penalty, agent, hurdles[agent], targets[agent], explored)
     days = partial(_play_days, env, records, label, safe_point)
     first = starts.repeat(agents)
     ends = first + steps, first + trading_days
     env.reset(start_idx=first, end_idx=ends[0], trading_end_idx=ends[1], observe=False)
     # An account that was allocated anew since the last rollout has another tensor of days.
-    recorded = (graph or CudaGraph("rollouts")).run(days, inputs, account.day)
+    recorded = (graph or CudaGraph[PlayInputs, Recorded | None]("rollouts")).run(days, inputs, account.day)
     account.step_index = account.steps  # which a launch leaves as it was
     summary, fitness = account.summary(), account.summary().fitness
     if risk_aversion > 0:
@@ -104,7 +127,7 @@ def roll_out(
     equity = account.equity_curve[: account.steps + 1].unflatten(1, (agents, windows)).clone()
     by_window = summary.profit_percent.view(agents, windows)[:, :judged]
     fitness = fitness.view(agents, windows)[:, :judged].mean(1)
-    transitions = _transitions(recorded, account, agents) if records else {}
+    transitions = {} if recorded is None else _transitions(recorded, account, agents)
     return Rollout(summary, equity, fitness, by_window.mean(1), transitions, by_window)
 
 
@@ -113,13 +136,12 @@ def _play_days(
     records: bool,
     label: str,
     safe_point: Callable[[], None],
-    inputs: Tensors,
-) -> dict[str, Tensor]:
-    """Play the days of freshly reset accounts; return the day and the cash at each close, if recorded."""
-    account, rules, agent = env.account, env.rules, inputs["agent"]
+    inputs: PlayInputs,
+) -> Recorded | None:
+    """Play the days of freshly reset accounts; return what is recorded."""
+    account, rules = env.account, env.rules
     account.step_index = 0  # also after a capture that failed
-    forecasts = Forecasts(inputs["score"], inputs.get("penalty"))
-    hurdle, target, seen = inputs["hurdle"], inputs["target"], list[dict[str, Tensor]]()
+    forecasts, seen = Forecasts(inputs.score, inputs.penalty), list[Recorded]()
     for step in progress(range(account.steps), label, "day"):
         safe_point()
         if not account.is_trading and rules.exits == "target" and not records:
@@ -128,14 +150,14 @@ def _play_days(
         left = torch.full_like(account.cash, account.trading_steps - step)
         cash = (account.cash / account.capital).float()
         noise: Tensor | float = 0.0
-        if "noise" in inputs and account.is_trading:
-            noise = inputs["noise"][..., step].reshape(-1, 1)
-        today, price = forecasts.at(agent, account.day), hurdle * invested_share(cash, left)
-        decision = decide(today, price, cash, account.candidates(), target, rules, noise)
+        if inputs.noise is not None and account.is_trading:
+            noise = inputs.noise[..., step].reshape(-1, 1)
+        today, price = forecasts.at(inputs.agent, account.day), inputs.hurdle * invested_share(cash, left)
+        decision = decide(today, price, cash, account.candidates(), inputs.target, rules, noise)
         if records:
-            seen.append({"day": account.day.int(), "cash": cash})
+            seen.append(Recorded(account.day.int(), cash))
         env.step(orders_of(decision, account))
-    return {name: torch.stack([day[name] for day in seen]) for name in (seen or [{}])[0]}
+    return Recorded(*map(torch.stack, zip(*seen, strict=True))) if seen else None
 
 
 def orders_of(decision: Decision, account: Portfolio) -> Orders:
@@ -150,13 +172,13 @@ def orders_of(decision: Decision, account: Portfolio) -> Orders:
     return replace(orders, sold=sold, moved_target=moved.double())
 
 
-def _transitions(recorded: Tensors, account: Portfolio, agents: int) -> dict[str, Tensor]:
+def _transitions(recorded: Recorded, account: Portfolio, agents: int) -> dict[str, Tensor]:
     """Join consecutive closes: see `models.replay_buffer.Transitions`."""
     steps, lanes = account.steps, account.lanes
-    cash = torch.cat((recorded["cash"], (account.cash / account.rules.initial_capital).float()[None]))
+    cash = torch.cat((recorded.cash, (account.cash / account.rules.initial_capital).float()[None]))
     left = (account.trading_steps - torch.arange(steps + 1, device=cash.device)).float()[:, None].expand(-1, lanes)
     columns = {
-        "day": recorded["day"],
+        "day": recorded.day,
         "cash": cash[:-1],
         "left": left[:-1],
         "reward": account.rewards.float(),
@@ -245,7 +267,7 @@ class PopulationRollouts:
     ) -> None:
         """Play in this environment; `safe_point` is called before every day, and may raise to stop."""
         self.days, self.env, self.safe_point, self.risk_aversion = days, env, safe_point, risk_aversion
-        self.graph = CudaGraph("rollouts")
+        self.graph = CudaGraph[PlayInputs, Recorded | None]("rollouts")
 
     def evaluate(
         self, population: Population, windows: Windows, most_transitions: int

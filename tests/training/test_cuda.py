@@ -24,6 +24,7 @@ from tests.small_market import TINY_RULES
 from tests.tiny import TINY_LEARNING, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.rollout import roll_out
+from training.updates import UpdateInputs
 from utils.config.trader import EnvironmentConfig
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -92,7 +93,7 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         rows = days.draw(at.day, seeded(seed))
         hurdles, places = population.hurdles, population.target_indices
         with NoWaiting():
-            losses = trainer.updating.take(population, hurdles, places, rows, replayed)
+            losses = trainer.updating.take(population, UpdateInputs(rows, replayed, hurdles, places))
         parts = Networks(networks.tensors, learning.learning_rate), hurdles, places, days.batch(rows, at)
         how = {"cost": days.cost, "gamma": learning.gamma, "tau": learning.tau}
         expected = ddpg.update(*parts, learning.gradient_accumulation, **how)
