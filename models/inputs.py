@@ -56,6 +56,8 @@ SHARED = (0, *range(1 + _SCALES, 1 + 2 * _SCALES))
 """Places of those that all stocks of a day share: the constant, and the market's past returns."""
 BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
+_LARGEST = 1000.0
+"""Standard deviations to which all inputs are clipped: half precision ends at 65,504."""
 _NETWORK_CLIP = 10.0
 """The bound for networks, which extrapolate badly."""
 
@@ -273,7 +275,7 @@ class InputRows:
     """
 
     own: Tensor
-    """(rows, inputs that are not shared) float32."""
+    """(rows, inputs that are not shared) float16: of a large market they are most of what the program keeps."""
     shared: Tensor
     """(days, shared inputs) float32."""
     stock: Tensor
@@ -291,7 +293,7 @@ class InputRows:
         self.has_bar = torch.from_numpy(bars)
         self.stock = torch.from_numpy(np.nonzero(bars)[1].astype(np.int32))
         self._is_shared = np.isin(np.arange(inputs), shared)
-        self.own = torch.empty(self.first[-1], int((~self._is_shared).sum()))
+        self.own = torch.empty(self.first[-1], int((~self._is_shared).sum()), dtype=torch.float16)
         self.shared = torch.zeros(len(bars), int(self._is_shared.sum()))
         place = np.where(self._is_shared, self._is_shared.cumsum(), (~self._is_shared).cumsum()) - 1
         runs = (list(run) for _, run in groupby(range(inputs), key=lambda column: self._is_shared[column]))
@@ -306,7 +308,7 @@ class InputRows:
             is_known, is_shared = bars[:, stocks], self._is_shared[first : first + x.shape[2]]
             places = row + is_known.cumsum(axis=1) - 1
             begin, count = (~self._is_shared[:first]).sum(), (~is_shared).sum()
-            of_stock[places[is_known], begin : begin + count] = x[is_known][:, ~is_shared]
+            of_stock[places[is_known], begin : begin + count] = x[is_known][:, ~is_shared].clip(-_LARGEST, _LARGEST)
             begin = self._is_shared[:first].sum()
             shared[here, begin : begin + is_shared.sum()] = x[:, 0, is_shared]
             row = row + is_known.sum(axis=1, keepdims=True)
@@ -389,5 +391,6 @@ class InputRows:
         return slice(days.start - self.days.start, days.stop - self.days.start)
 
     def _joined(self, of_stock: Tensor, shared: Tensor) -> Tensor:
+        of_stock = of_stock.float()
         pieces = [(shared if is_shared else of_stock)[..., columns] for is_shared, columns in self._pieces]
         return torch.cat(pieces, dim=-1)

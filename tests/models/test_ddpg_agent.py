@@ -95,7 +95,7 @@ def test_what_moves_a_forecast_is_what_its_networks_see(market: Market) -> None:
     found = agent.contributions(market, [(day, int(market.investable_columns[stock])) for stock in stocks])
     unknown = float(agent.mean_scores(torch.zeros(1, len(mask[0])))[0])
     for stock, moved in zip(stocks, found, strict=True):
-        assert {name for name, percent in moved.items() if percent != 0} <= {"volatility", "gap"}
+        assert {name for name, percent in moved.items() if abs(percent) > 1e-6} <= {"volatility", "gap"}
         assert [abs(percent) for percent in moved.values()] == sorted(map(abs, moved.values()), reverse=True)
         x = agent.inputs.for_networks(torch.from_numpy(agent.inputs.of(market, slice(day, day + 1)))[0, [stock]])
         x[:, named["gap"]] = 0.0
