@@ -88,14 +88,14 @@ class Setup:
 
 def describe(setup: Setup) -> list[Finding]:
     """Name the machine and the card."""
-    found = [Finding("machine", machine())]
+    here = [Finding("machine", machine())]
     if not setup.is_card:
-        return [*found, Finding("card", None, note=NEEDS_CARD)]
+        return [*here, Finding("card", None, note=NEEDS_CARD)]
     properties = torch.cuda.get_device_properties(setup.device)
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     return [
-        *found,
+        *here,
         Finding("card", properties.name),
         Finding("memory of the card", properties.total_memory / MB, "MiB"),
         Finding("driver", driver, note=f"torch is built for CUDA {torch.version.cuda}"),
@@ -119,14 +119,14 @@ def compare_devices(setup: Setup) -> list[Finding]:
     training = f"--profile quick --generations 2 {_SMALL if setup.is_small else ''} --runs-dir {{runs}} --run trace"
     judging = "evaluate --runs-dir {runs} --run trace --split validation --random-pickers 50"
     case = Case("trace", (training, judging), (_METRICS, "trace/evaluation-validation/results.json"))
-    found = [trace(case, device) for device in ("cpu", *[setup.device.type] * (2 if setup.is_card else 1))]
-    again = differences(found[-2], found[-1])
+    traces = [trace(case, device) for device in ("cpu", *[setup.device.type] * (2 if setup.is_card else 1))]
+    again = differences(traces[-2], traces[-1])
     fault = f"not repeatable, first difference: {again[0]}" if again else ""
     repeated = Finding("run repeated on the device, fields that differ", len(again), fault=fault)
     if not setup.is_card:
         return [repeated, Finding("CPU against card", None, note=NEEDS_CARD)]
-    begun = differences(found[0][_METRICS][0], found[1][_METRICS][0], tolerance=TOLERANCE)
-    whole = differences(found[0], found[1], tolerance=TOLERANCE)
+    begun = differences(traces[0][_METRICS][0], traces[1][_METRICS][0], tolerance=TOLERANCE)
+    whole = differences(traces[0], traces[1], tolerance=TOLERANCE)
     first = f"first difference: {begun[0]}" if begun else ""
     later = f"rounding turns orders, first difference: {whole[0]}" if whole else ""
     return [
@@ -205,9 +205,9 @@ def main() -> int:
     words = ["--device", setup.device.type, *["--small"] * setup.is_small]
     findings: list[Finding] = []
     for name in chosen:
-        found = known[name](setup) if arguments.here else run_step(name, words)
-        print(*found, sep="\n", flush=True)
-        findings += found
+        results = known[name](setup) if arguments.here else run_step(name, words)
+        print(*results, sep="\n", flush=True)
+        findings += results
         if arguments.out:  # after each step: what is known stays known
             write_json(arguments.out, {"device": str(setup.device), "findings": [asdict(one) for one in findings]})
     return 0 if arguments.here else int(any(finding.fault for finding in findings))

@@ -114,14 +114,14 @@ def trace(case: Case, device: str = "cpu") -> dict[str, Any]:
 
 
 def differences(
-    expected: Any, found: Any, renamed: Sequence[tuple[str, str]] = (), tolerance: float = 0.0
+    expected: Any, actual: Any, renamed: Sequence[tuple[str, str]] = (), tolerance: float = 0.0
 ) -> list[str]:
     """List every field that is missing, added or changed, a line each; `renamed` are parts of names, old and new.
 
     Args:
         tolerance: by which numbers may differ, absolutely and as a share.
     """
-    before, after = dict(_fields(expected)), dict(_fields(found))
+    before, after = dict(_fields(expected)), dict(_fields(actual))
     for old, new in renamed:
         before = {name.replace(old, new): value for name, value in before.items()}
     lines = [f"{name}: missing" for name in before if name not in after]
@@ -163,8 +163,8 @@ def _run(words: Sequence[str], device: str) -> None:
 
 def _files(runs: Path, patterns: Sequence[str]) -> Iterator[Path]:
     for pattern in patterns:
-        found = sorted(runs.glob(pattern))
-        yield from found[-1:] if "checkpoints" in pattern else found
+        actual = sorted(runs.glob(pattern))
+        yield from actual[-1:] if "checkpoints" in pattern else actual
 
 
 def _read(path: Path) -> Any:
@@ -211,20 +211,20 @@ def main() -> int:
     path = arguments.folder / TRACE
     cases = [case for case in CASES if case.name in arguments.cases]
     with ThreadPoolExecutor(arguments.workers) as pool:
-        found = {case.name: left for case, left in zip(cases, pool.map(trace, cases), strict=True)}
+        actual = {case.name: left for case, left in zip(cases, pool.map(trace, cases), strict=True)}
     if arguments.action == "record":
         arguments.folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        logger.info("recorded %d numbers and digests in %s", sum(1 for _ in _fields(found)), path)
+        path.write_text(json.dumps(actual, indent=1), encoding="utf-8")
+        logger.info("recorded %d numbers and digests in %s", sum(1 for _ in _fields(actual)), path)
         return 0
     known = json.loads(path.read_text(encoding="utf-8"))
     pairs = [(old, new) for old, _, new in (pair.partition("=") for pair in arguments.renamed)]
-    lines = differences({name: known[name] for name in found}, found, pairs)
+    lines = differences({name: known[name] for name in actual}, actual, pairs)
     if arguments.may_add:
         lines = [line for line in lines if not line.endswith(": added")]
     for line in lines[:_SHOWN]:
         logger.info("%s", line)
-    logger.info("%d fields compared, %d differ", sum(1 for _ in _fields(found)), len(lines))
+    logger.info("%d fields compared, %d differ", sum(1 for _ in _fields(actual)), len(lines))
     return int(bool(lines))
 
 

@@ -118,9 +118,9 @@ def outcome(seed: int, folder: Path) -> str:
     made = pd.read_parquet(folder / "bars.parquet")
     for name in ["ticker", "date", *FIELDS]:
         meant = (bars["date"].dt.date if name == "date" else bars[name]).tolist()
-        found = made[name].tolist()
-        if len(found) != len(meant) or any(one != two and one == one for one, two in zip(found, meant, strict=True)):
-            return f"misread: {name} {found[:3]} in place of {meant[:3]}"
+        actual = made[name].tolist()
+        if len(actual) != len(meant) or any(one != two and one == one for one, two in zip(actual, meant, strict=True)):
+            return f"misread: {name} {actual[:3]} in place of {meant[:3]}"
     return "read"
 
 
@@ -133,10 +133,10 @@ def main() -> None:
     files, seed, kinds, misread = 0, arguments.first_seed, Counter[str](), list[str]()
     while files < arguments.files:
         with tempfile.TemporaryDirectory() as folder:
-            found, number = outcome(seed, Path(folder)), len(list(Path(folder, "source").iterdir()))
-        kind = "read" if found == "read" else "misread" if found.startswith("misread") else "refused"
+            actual, number = outcome(seed, Path(folder)), len(list(Path(folder, "source").iterdir()))
+        kind = "read" if actual == "read" else "misread" if actual.startswith("misread") else "refused"
         kinds[kind] += number
-        misread += [f"seed {seed}: {found}"] * (kind == "misread")
+        misread += [f"seed {seed}: {actual}"] * (kind == "misread")
         files, seed = files + number, seed + 1
     print(f"{files} files: {', '.join(f'{kinds[kind]} {kind}' for kind in ('read', 'refused', 'misread'))}")
     print("\n".join(misread))

@@ -68,10 +68,10 @@ def to_resume(runs: Path) -> list[str] | None:
 
     Raises ProgramError for a cloud that cannot be used.
     """
-    found = last_to_progress(files_of_runs(runs))
-    if found is None and (store := open_cloud()) is not None:
-        found = last_to_progress(store.list(""))
-    return None if found is None or found.has_ended else found.resume
+    latest = last_to_progress(files_of_runs(runs))
+    if latest is None and (store := open_cloud()) is not None:
+        latest = last_to_progress(store.list(""))
+    return None if latest is None or latest.has_ended else latest.resume
 
 
 class Supervisor:

@@ -209,8 +209,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    print(found := row(arguments.worlds, arguments.seed))
-    return 0 if found.is_ok else 1
+    print(outcome := row(arguments.worlds, arguments.seed))
+    return 0 if outcome.is_ok else 1
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ def save(root: Path, generation: int) -> Path:
 
 def is_whole(root: Path, generation: int) -> bool:
     """Return whether the newest usable checkpoint is that generation's, with its content."""
-    found = load_latest(root)
-    if found is None or found.generation != generation:
+    loaded = load_latest(root)
+    if loaded is None or loaded.generation != generation:
         return False
-    part, expected = found.state["part"], state_of(generation)["part"]
+    part, expected = loaded.state["part"], state_of(generation)["part"]
     return part["generation"] == generation and torch.equal(part["tensor"], expected["tensor"])
 
 
@@ -156,12 +156,12 @@ def full_disk(generations: int) -> Row:
         try:
             ended = run_here(*settings, "--runs-dir", str(disk), "--run", "full", "--generations", str(generations))
             kept = checkpoints_of(disk, "full")
-            found = load_latest(disk / "full" / "checkpoints")
+            loaded = load_latest(disk / "full" / "checkpoints")
             rest = [path.name for path in (disk / "full" / "checkpoints").iterdir() if path.name.startswith(".")]
         finally:
             # Lazily, for this process still has the log of the run open.
             subprocess.run(["umount", "--lazy", str(disk)], check=True)
-    is_whole_last = found is not None and found.generation == max(kept)
+    is_whole_last = loaded is not None and loaded.generation == max(kept)
     is_ok = ended.code == 1 and ended.says("No space left") and is_whole_last and not rest
     measured = f"exit {ended.code}, generations {list(kept)} whole, {len(rest)} left over"
     return Row(test, 1, must_be, measured, is_ok)

@@ -36,9 +36,9 @@ def table(phases: Mapping[str, Phase]) -> str:
     """Format phases, a line each."""
     lines = [f"{'phase':16}" + "".join(f"{head:>15}" for head in ("operations", "waits", "copied MB", "peak GB"))]
     for name, phase in phases.items():
-        found = phase.figures()
-        counts = [f"{found[part]:,}" for part in ("operations", "waits")]
-        numbers = (*counts, f"{found['copied'] / 1e6:.1f}", f"{found['peak'] / 1e9:.2f}")
+        numbers_of = phase.figures()
+        counts = [f"{numbers_of[part]:,}" for part in ("operations", "waits")]
+        numbers = (*counts, f"{numbers_of['copied'] / 1e6:.1f}", f"{numbers_of['peak'] / 1e9:.2f}")
         lines.append(f"{name:16}" + "".join(f"{number:>15}" for number in numbers))
     return "\n".join(lines)
 

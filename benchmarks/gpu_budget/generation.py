@@ -167,11 +167,11 @@ def _significant() -> Iterator[None]:
     """Let the champion's evidence count as found, so that it bets."""
     evidence = TrainingDays.evidence
 
-    def found(*args: Any) -> Evidence:
+    def finished(*args: Any) -> Evidence:
         evidence(*args)
         return Evidence(0.0, 0.0)
 
-    with mock.patch.object(TrainingDays, "evidence", found):
+    with mock.patch.object(TrainingDays, "evidence", finished):
         yield
 
 
@@ -190,16 +190,16 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 @contextlib.contextmanager
 def _updates_apart(meter: Meter) -> Iterator[None]:
     """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike."""
-    found, losses = dict[str, Phase](), dict[str, Tensor]()
+    finished, losses = dict[str, Phase](), dict[str, Tensor]()
     take = Updates.take
 
     def counted(updates: Updates, *known: Any) -> Mapping[str, Tensor]:
         if UPDATES in meter.phases:
-            meter.phases[UPDATES] = joined([meter.phases[UPDATES], found[UPDATES]])
+            meter.phases[UPDATES] = joined([meter.phases[UPDATES], finished[UPDATES]])
             return losses
         with meter.within(UPDATES):
             losses.update(take(updates, *known))
-        found[UPDATES] = joined([meter.phases[UPDATES]])
+        finished[UPDATES] = joined([meter.phases[UPDATES]])
         return losses
 
     with mock.patch.object(Updates, "take", counted):

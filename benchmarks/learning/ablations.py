@@ -95,8 +95,8 @@ def difference(kind: str, variant: str, records: Sequence[Record], base: Sequenc
 
 
 def _shares(records: Sequence[Record]) -> dict[int, float]:
-    found = {record["seed"]: record["policies"][CHAMPION]["of_rule"] for record in records}
-    return {seed: share for seed, share in found.items() if share is not None}
+    shares = {record["seed"]: record["policies"][CHAMPION]["of_rule"] for record in records}
+    return {seed: share for seed, share in shares.items() if share is not None}
 
 
 def over(records: Sequence[Record], base: Sequence[Record]) -> tuple[float, float]:
@@ -108,14 +108,14 @@ def over(records: Sequence[Record], base: Sequence[Record]) -> tuple[float, floa
     return ratio, mean_error(profit - ratio * other) / abs(mean)  # delta method
 
 
-def row(variant: str, records: Sequence[Record], base: Sequence[Record], found: Difference | None) -> str:
+def row(variant: str, records: Sequence[Record], base: Sequence[Record], effect: Difference | None) -> str:
     """Format the share of the rule's profit, its difference from the base by seed, the profit over the base's by
     window, profit and time."""
     share = plus_minus(*mean_interval([*_shares(records).values()]))
     ratio = plus_minus(*over(records, base)) if base else ""
     profit = mean_interval([record["policies"][CHAMPION]["profit"] for record in records])[0]
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
-    return f"{variant:<28} {len(records):>5} {share:>15} {found or ''!s:>15} {ratio:>15} {profit:9.2f} {minutes:8.1f}"
+    return f"{variant:<28} {len(records):>5} {share:>15} {effect or ''!s:>15} {ratio:>15} {profit:9.2f} {minutes:8.1f}"
 
 
 HEADER = (
@@ -125,16 +125,20 @@ HEADER = (
 
 def corrected(differences: Sequence[Difference]) -> Iterator[str]:
     """Format the differences by their p-value, with one that allows for the number of all of them."""
-    tested = sorted((found for found in differences if not math.isnan(found.p_value)), key=lambda found: found.p_value)
+    tested = sorted(
+        (effect for effect in differences if not math.isnan(effect.p_value)), key=lambda effect: effect.p_value
+    )
     yield f"{'of ' + str(len(tested)) + ' differences':<26} {'kind':<12} {'difference':>15} {'p':>8} {'p (Holm)':>8}"
-    for found, p_value in zip(tested, holm([found.p_value for found in tested]), strict=True):
-        yield f"{found.variant:<26} {found.kind:<12} {found!s:>15} {found.p_value:8.4f} {p_value:8.4f}"
+    for effect, p_value in zip(tested, holm([effect.p_value for effect in tested]), strict=True):
+        yield f"{effect.variant:<26} {effect.kind:<12} {effect!s:>15} {effect.p_value:8.4f} {p_value:8.4f}"
 
 
 def verdicts(differences: Sequence[Difference]) -> Iterator[str]:
     """Tell of each part the largest mean difference over kinds, and whether that is next to nothing."""
-    for variant in dict.fromkeys(found.variant for found in differences):
-        means = [mean_interval(found.by_seed)[0] for found in differences if found.variant == variant and found.by_seed]
+    for variant in dict.fromkeys(effect.variant for effect in differences):
+        means = [
+            mean_interval(effect.by_seed)[0] for effect in differences if effect.variant == variant and effect.by_seed
+        ]
         if means:
             largest = max(means, key=abs)
             yield f"{variant:<26} {largest:+.3f} at most{': does nothing measurable' if abs(largest) < LEAST else ''}"
@@ -168,10 +172,10 @@ def run(study: Study) -> None:
             config = study_config([*study.words, "--synthetic.kind", kind, *start, *line.flags])
             labels = {"study": "cold", "kind": kind, "variant": line.name, "warm": from_form}
             records = study.records(market_jobs(config, study, line.alter, **labels))
-            found = difference(kind, line.name, records, base) if base else None
-            print(row(line.name, records, base, found), flush=True)
+            effect = difference(kind, line.name, records, base) if base else None
+            print(row(line.name, records, base, effect), flush=True)
             if line.name in (WARM, BASE):
                 base = records
-            elif found:
-                differences.append(found)
+            elif effect:
+                differences.append(effect)
     print("\n".join([*corrected(differences), *verdicts(differences)]), flush=True)

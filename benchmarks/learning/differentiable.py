@@ -140,9 +140,9 @@ def run(study: Study) -> None:
     for kind in study.arguments.kinds:
         labels = {"study": "differentiable", "kind": kind, **asdict(unseen)}
         records = study.records(each_seed(study.config(kind), study.seeds, partial(job, unseen=unseen), **labels))
-        found = [record["policies"][ACTOR] for record in records]
-        share = plus_minus(*mean_interval([one["of_rule"] for one in found if one["of_rule"] is not None]))
+        of_actor = [record["policies"][ACTOR] for record in records]
+        share = plus_minus(*mean_interval([one["of_rule"] for one in of_actor if one["of_rule"] is not None]))
         profit, seconds = (
-            np.mean([one[name] for one in of]) for of, name in ((found, "profit"), (records, "cpu_seconds"))
+            np.mean([one[name] for one in of]) for of, name in ((of_actor, "profit"), (records, "cpu_seconds"))
         )
         print(f"{kind:<12} {len(records):>5} {share:>15} {profit:9.2f} {seconds:6.0f}", flush=True)

@@ -66,9 +66,9 @@ def main() -> None:
     config: FuelBreakRunConfig = parse_command(["fuel-breaks", "train", *words], COMMANDS).arguments.settings
     jobs = []
     for seed in range(arguments.seeds):
-        own = replace(config, seed=seed, run=f"seed-{seed}")
-        key = {"seed": seed, "minutes": own.minutes, "settings": settings_hash(own)}
-        jobs.append(Experiment(key, partial(learn, own, arguments.scenario_seeds)))
+        seeded = replace(config, seed=seed, run=f"seed-{seed}")
+        key = {"seed": seed, "minutes": seeded.minutes, "settings": settings_hash(seeded)}
+        jobs.append(Experiment(key, partial(learn, seeded, arguments.scenario_seeds)))
     with ending(parser), study_executor(arguments, arguments.json, ()) as executor:
         logger.info("%s", json.dumps(compare(list(run_study(jobs, arguments.json, executor))), indent=2))
 

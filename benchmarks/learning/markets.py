@@ -136,18 +136,18 @@ def market_jobs(config: Config, study: Study, /, alter: Alteration | None = None
 def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -> Iterator[str]:
     """Format a line for each policy, with 95% intervals over seeds."""
     cost = ("cpu_seconds", "environment_steps")
-    found = {CHAMPION: [one["policies"][CHAMPION] | {name: one[name] for name in cost} for one in trained]}
-    found |= {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
-    for name in sorted(found, key=lambda name: (name == ORACLE, name == RULE)):
-        if found[name]:
-            yield _row(kind, name, found[name])
+    by_policy = {CHAMPION: [one["policies"][CHAMPION] | {name: one[name] for name in cost} for one in trained]}
+    by_policy |= {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
+    for name in sorted(by_policy, key=lambda name: (name == ORACLE, name == RULE)):
+        if by_policy[name]:
+            yield _row(kind, name, by_policy[name])
     if trained:
         yield f"{'':<12} p-value on training days at most {max(record['p_value'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
-    found = ([result[name] for result in results if result[name] is not None] for name in ("of_rule", "of_oracle"))
-    shares_of = " ".join(f"{plus_minus(*mean_interval(known)):>15}" for known in found)
+    by_policy = ([result[name] for result in results if result[name] is not None] for name in ("of_rule", "of_oracle"))
+    shares_of = " ".join(f"{plus_minus(*mean_interval(known)):>15}" for known in by_policy)
     profit, seconds = (float(np.mean([result[name] for result in results])) for name in ("profit", "cpu_seconds"))
     steps = [result["environment_steps"] for result in results if "environment_steps" in result]
     played = f"{np.mean(steps):11.0f}" if steps else ""

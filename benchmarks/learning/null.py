@@ -194,14 +194,14 @@ def run(study: Study) -> None:
     arguments, config, budget = study.arguments, study.config(MARTINGALE), budget_of(study.arguments)
     kinds = [*NULL_MARKETS] if config.data is not None else [MARTINGALE]
     for name, kind in itertools.product(("untrained", "trained"), kinds):
-        own = replace(config, data=None, investable=None) if kind == MARTINGALE else config
+        of_kind = replace(config, data=None, investable=None) if kind == MARTINGALE else config
         labels: dict[str, Any] = {"study": name, "null": kind}
         if name == "trained":
             labels |= asdict(budget)
-            jobs = each_seed(own, study.seeds, partial(trained_run, kind=kind, budget=budget), **labels)
+            jobs = each_seed(of_kind, study.seeds, partial(trained_run, kind=kind, budget=budget), **labels)
         else:
             cheap = range(arguments.first_seed, arguments.first_seed + arguments.cheap_runs)
-            jobs = each_seed(own, cheap, partial(untrained_run, kind=kind), **labels)
+            jobs = each_seed(of_kind, cheap, partial(untrained_run, kind=kind), **labels)
         if records := study.records(jobs):
             print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)
             if name == "trained":

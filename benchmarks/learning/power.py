@@ -29,9 +29,9 @@ _FOREIGN_SEED = 1_000_000
 _BISECTIONS = 7
 
 
-def mixed(own: Array, foreign: Array, share: float) -> Array:
+def mixed(skilled: Array, foreign: Array, share: float) -> Array:
     """Mix scores with those of an unrelated path, so that their law stays the same."""
-    return share * own + math.sqrt(1.0 - share**2) * foreign
+    return share * skilled + math.sqrt(1.0 - share**2) * foreign
 
 
 def foreign_scores(config: Config) -> Array:
@@ -66,7 +66,7 @@ def power_run(config: Config) -> Record:
     judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
     known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), share)}
     played = {
-        name: play_policy(setup, score_policy(setup.env, replace(best, scores=own))) for name, own in known.items()
+        name: play_policy(setup, score_policy(setup.env, replace(best, scores=some))) for name, some in known.items()
     }
     return {
         "praise": {name: judge.praise(each) for name, each in played.items()},

@@ -73,11 +73,11 @@ class Judge:
             for draw in (play_random, play_shifted)
         )
         known = known_share(orders, self.setup.env.rules)
-        found = verdict(profit, same_day, Shifted(shifted, known, held), self.equal_weight, baselines=self.baselines)
-        values = {name: getattr(found, name) for name in dir(found) if not name.startswith("_")}
+        told = verdict(profit, same_day, Shifted(shifted, known, held), self.equal_weight, baselines=self.baselines)
+        values = {name: getattr(told, name) for name in dir(told) if not name.startswith("_")}
         claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
-        if found.best_baseline is not None:
-            beside = outcome(found.best_baseline.test)
+        if told.best_baseline is not None:
+            beside = outcome(told.best_baseline.test)
             claims |= {f"is_{words} the best baseline": beside == words for words in ("better than", "worse than")}
         return claims
 

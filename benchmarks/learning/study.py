@@ -131,8 +131,8 @@ def each_seed(
     """Make a job a seed; its key holds the labels, the seed and the hash of the settings."""
     configs = [replace(config, seed=seed, census_every=0) for seed in seeds]
     return [
-        Experiment({**labels, "seed": own.seed, "settings": settings_hash(own)[:16]}, partial(task, own))
-        for own in configs
+        Experiment({**labels, "seed": of_seed.seed, "settings": settings_hash(of_seed)[:16]}, partial(task, of_seed))
+        for of_seed in configs
     ]
 
 
@@ -151,11 +151,11 @@ def run_study(
     """
     known, todo, executor = read_results(path), dict[str, Experiment](), executor or InProcess()
     for number, job in enumerate(jobs):
-        found = next((record for record in known if job.key.items() <= record.items()), None)
-        if found is None:
+        earlier = next((record for record in known if job.key.items() <= record.items()), None)
+        if earlier is None:
             todo[f"{number} {' '.join(str(value) for value in job.key.values())}"[:_LONGEST_NAME]] = job
         else:
-            yield found
+            yield earlier
     work = [Job(name, partial(_alone, job.task)) for name, job in todo.items()]
     ends = list[Finished]()
     for end in executor.run(work):
@@ -206,8 +206,8 @@ def mean_error(values: Sequence[float]) -> float:
 
 def rate_interval(count: int, of: int) -> tuple[float, float]:
     """Return the 95% interval of a chance that came true `count` times in `of` runs (Clopper and Pearson 1934)."""
-    found = stats.binomtest(count, of).proportion_ci(_CONFIDENCE, method="exact")
-    return float(found.low), float(found.high)
+    limits = stats.binomtest(count, of).proportion_ci(_CONFIDENCE, method="exact")
+    return float(limits.low), float(limits.high)
 
 
 def mean_p_value(values: Sequence[float]) -> float:

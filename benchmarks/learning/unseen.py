@@ -56,8 +56,8 @@ class UnseenPath:
         rules, share = self.env.rules, champion.share
         held = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
         played = play_agent_on(self.env, champion, champion.forecasts(self.market, x), self.starts)
-        own = played.summary.profit_percent.numpy()
-        return np.asarray(share * own + (1.0 - share) * 100 * (held / rules.initial_capital - 1))
+        of_agents = played.summary.profit_percent.numpy()
+        return np.asarray(share * of_agents + (1.0 - share) * 100 * (held / rules.initial_capital - 1))
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
@@ -150,11 +150,11 @@ def fit_baselines(market: Market, config: Config) -> dict[str, tuple[Baseline, f
     started = time.process_time()
     learned = fit_supervised(market, Portfolio.on(market, config.env))
     seconds = time.process_time() - started
-    found: dict[str, tuple[Baseline, float]] = {name: (one.rule_on, seconds) for name, one in learned.items()}
+    tried: dict[str, tuple[Baseline, float]] = {name: (one.rule_on, seconds) for name, one in learned.items()}
     started = time.process_time()
     trees = trees_on_our_inputs(market, config)
-    found[OUR_TREES] = trees, time.process_time() - started
-    return found | {name: (lambda other, name=name: simple_rules(other)[name], 0.0) for name in simple_rules(market)}
+    tried[OUR_TREES] = trees, time.process_time() - started
+    return tried | {name: (lambda other, name=name: simple_rules(other)[name], 0.0) for name in simple_rules(market)}
 
 
 def trees_on_our_inputs(market: Market, config: Config) -> Baseline:
@@ -179,4 +179,4 @@ def baselines_job(config: Config, unseen: UnseenPaths) -> Record:
         for path in unseen.each(config, market.stats)
     ]
     seconds = dict.fromkeys(planted, tuning / len(planted)) | {name: taken for name, (_, taken) in fitted.items()}
-    return {"policies": {name: found | {"cpu_seconds": seconds[name]} for name, found in shares(joined(parts)).items()}}
+    return {"policies": {name: share | {"cpu_seconds": seconds[name]} for name, share in shares(joined(parts)).items()}}

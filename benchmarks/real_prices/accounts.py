@@ -90,7 +90,7 @@ def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array,
     percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
     return {
         "daily": pack(track.daily_profit.mean(axis=0)),
-        "blocks": [pack(own, 5) for own in percent.reshape(len(percent), -1)],
+        "blocks": [pack(path, 5) for path in percent.reshape(len(percent), -1)],
         "shifted": pack(shifted.daily_profit.mean(axis=0)),
         "known_share": pack(known_share),
         "held": pack(held),

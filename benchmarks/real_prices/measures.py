@@ -139,19 +139,19 @@ def detectable(standard_error: float) -> float:
 
 def figures(field: Field, policy: str) -> dict[str, Figure]:
     """Measure a policy over the days of a field."""
-    account, found = field.accounts[policy], dict[str, Figure]()
+    account, by_name = field.accounts[policy], dict[str, Figure]()
     track = account.track
-    found["profit"] = _tested(track.daily_profit)
+    by_name["profit"] = _tested(track.daily_profit)
     if account.pickers is not None:
-        found["over_pickers"] = _tested(track.daily_profit - account.pickers.daily)
-    found["over_equal_at_exposure"] = _tested(track.daily_profit - field.at_exposure(account))
+        by_name["over_pickers"] = _tested(track.daily_profit - account.pickers.daily)
+    by_name["over_equal_at_exposure"] = _tested(track.daily_profit - field.at_exposure(account))
     known = np.ma.masked_invalid(account.rank_ic).mean(axis=0).filled(np.nan)
     ranked = summed_up(known, field.holding_days)
     if ranked is not None:
         seeds = [summed_up(own, field.holding_days) for own in account.rank_ic]
-        found["rank_ic"] = _spread(ranked.mean, [own.mean for own in seeds if own is not None])
+        by_name["rank_ic"] = _spread(ranked.mean, [own.mean for own in seeds if own is not None])
     measured = measures_of(track)
-    return found | {name: _mean(measured[name]) for name in ("sharpe", "max_drawdown", "exposure", "turnover")}
+    return by_name | {name: _mean(measured[name]) for name in ("sharpe", "max_drawdown", "exposure", "turnover")}
 
 
 def _tested(daily: Array) -> Figure:

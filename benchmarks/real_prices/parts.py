@@ -51,10 +51,10 @@ class Source:
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of both files."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for path in (self.data, self.investable):
-            found.update(hashlib.sha256(path.read_bytes()).digest())
-        return found.hexdigest()
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
 
     @property
     def loader(self) -> StockDataLoader:
@@ -132,7 +132,7 @@ def _play_form(
     track, _, orders = play_agent(setup, agent, forecasts)
     basket = play_held(setup)[BASKET]
     drawn = [play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted)]
-    track, pickers, shifted = (followed(own, basket, agent.share) for own in (track, *drawn))
+    track, pickers, shifted = (followed(one, basket, agent.share) for one in (track, *drawn))
     held = (1.0 - agent.share) * basket.daily_profit[0]
     return {
         **_packed(track, agent_scores(forecasts, first, days), results),
@@ -176,11 +176,11 @@ def _judged(setup: EvaluationSetup) -> tuple[int, int]:
 @contextmanager
 def _cost() -> Iterator[Record]:
     """Fill in wall and CPU seconds and peak memory of a part once it is done."""
-    found, gauge, wall, cpu = Record(), MemoryGauge(), time.perf_counter(), time.process_time()
-    yield found
-    found["wall_seconds"] = round(time.perf_counter() - wall, 3)
-    found["cpu_seconds"] = round(time.process_time() - cpu, 3)
-    found["peak_rss_mb"] = round(gauge.peak_mb(), 1)
+    record, gauge, wall, cpu = Record(), MemoryGauge(), time.perf_counter(), time.process_time()
+    yield record
+    record["wall_seconds"] = round(time.perf_counter() - wall, 3)
+    record["cpu_seconds"] = round(time.process_time() - cpu, 3)
+    record["peak_rss_mb"] = round(gauge.peak_mb(), 1)
 
 
 def all_jobs(source: Source, digest: str) -> list[Experiment]:
@@ -204,5 +204,5 @@ def all_jobs(source: Source, digest: str) -> list[Experiment]:
 def chosen(records: Sequence[Record], universe: str, part: str, variant: str | None = None) -> list[Record]:
     """Return the records of a kind of part of a universe, by seed and fold."""
     wanted = universe, part, variant
-    found = [own for own in records if (own["universe"], own["part"], own.get("variant")) == wanted]
-    return sorted(found, key=lambda record: (record.get("seed", 0), record["fold"]))
+    matching = [one for one in records if (one["universe"], one["part"], one.get("variant")) == wanted]
+    return sorted(matching, key=lambda record: (record.get("seed", 0), record["fold"]))

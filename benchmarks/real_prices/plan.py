@@ -84,7 +84,7 @@ def read_plan(path: Path = PLAN) -> Plan:
         ("form", FORMS, plan.forms),
         ("variant", VARIANTS, [variant for universe in plan.universes for variant in universe.variants]),
         ("kind of stocks", (LISTED, ALL), [universe.stocks for universe in plan.universes]),
-        ("universe", [universe.name for universe in plan.universes], [own.universe for own in plan.comparisons]),
+        ("universe", [universe.name for universe in plan.universes], [entry.universe for entry in plan.comparisons]),
     ):
         unknown = [word for word in used if word not in known]
         if unknown or not used:
@@ -92,9 +92,9 @@ def read_plan(path: Path = PLAN) -> Plan:
     for universe in plan.universes:
         trained = [name for name, *_ in plan.policies(universe)]
         others = [*trained, PICKERS, AT_EXPOSURE, BEST_RIVAL, EQUAL]
-        for own in plan.comparisons:
-            for word, among in ((own.policy, trained), (own.against, others)):
-                if own.universe == universe.name and word not in among:
+        for entry in plan.comparisons:
+            for word, among in ((entry.policy, trained), (entry.against, others)):
+                if entry.universe == universe.name and word not in among:
                     raise ConfigError(f"expected one of {'; '.join(among)} to be compared in {path}, got {word!r}")
     return plan
 
@@ -102,17 +102,17 @@ def read_plan(path: Path = PLAN) -> Plan:
 def _plan(values: dict[str, Any], digest: str) -> Plan:
     settings = flatten(to_dict(profile_config("full"))) | flatten(values.pop("settings", {}))
     universes = [
-        Universe(**{**own, "variants": tuple(own["variants"]), "settings": flatten(own.get("settings", {}))})
-        for own in values.pop("universes")
+        Universe(**{**entry, "variants": tuple(entry["variants"]), "settings": flatten(entry.get("settings", {}))})
+        for entry in values.pop("universes")
     ]
     others: dict[str, Any] = {
         "folds": FoldPlan(**values.pop("folds")),
         "universes": tuple(universes),
-        "comparisons": tuple(Comparison(**own) for own in values.pop("comparisons")),
+        "comparisons": tuple(Comparison(**entry) for entry in values.pop("comparisons")),
         "config": from_dict(settings | {"census_every": 0}, Config),
     }
     counted = {name: value for name, value in values.items() if name not in _DESCRIPTIVE}
-    lists: dict[str, Any] = {name: tuple(own) if isinstance(own, list) else own for name, own in counted.items()}
+    lists: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in counted.items()}
     plan = Plan(digest=digest, **others, **lists)
     for universe in universes:
         plan.config_of(universe)

@@ -83,18 +83,18 @@ def results(report: Report) -> dict[str, Any]:
         "plan": report.plan.digest,
         "runs": [asdict(look) for look in report.looks],
         "test_days": {"first": report.dates[0], "last": report.dates[-1], "days": len(report.dates)},
-        "confirmatory": [_confirmatory(found) for found in report.findings],
+        "confirmatory": [_confirmatory(finding) for finding in report.findings],
         "universes": {name: _universe(report, name) for name in report.fields},
     }
 
 
-def _confirmatory(found: Finding) -> dict[str, Any]:
-    test, (low, high) = found.test, found.test.interval
+def _confirmatory(finding: Finding) -> dict[str, Any]:
+    test, (low, high) = finding.test, finding.test.interval
     return {
-        **asdict(found.comparison),
-        "held_against": found.against,
+        **asdict(finding.comparison),
+        "held_against": finding.against,
         **{"mean": test.mean, "low": low, "high": high, "standard_error": test.standard_error},
-        **{"p_value": found.p_value, "p_holm": found.p_holm, "outcome": found.outcome},
+        **{"p_value": finding.p_value, "p_holm": finding.p_holm, "outcome": finding.outcome},
     }
 
 
@@ -105,8 +105,8 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
         "without_evidence": lacking,
         "holding_the_market": holding,
         "policies": {
-            policy: {key: figure._asdict() for key, figure in found.items()}
-            for policy, found in report.figures[name].items()
+            policy: {key: figure._asdict() for key, figure in finding.items()}
+            for policy, finding in report.figures[name].items()
         },
         "power": {policy: report.power(name, policy) for policy in report.fields[name].trained},
     }
@@ -126,12 +126,12 @@ _COLUMNS = {
 def markdown(report: Report) -> str:
     """Return the findings and the main measures as Markdown tables."""
     lines = ["| universe | comparison | % a year (95%) | p (Holm) | |", "| --- | --- | ---: | ---: | --- |"]
-    for found in report.findings:
-        low, high = found.test.interval
-        chance = "< 0.001" if found.p_holm < 0.001 else f"{found.p_holm:.3f}"
+    for finding in report.findings:
+        low, high = finding.test.interval
+        chance = "< 0.001" if finding.p_holm < 0.001 else f"{finding.p_holm:.3f}"
         lines.append(
-            f"| {found.comparison.universe} | {found.comparison.policy} over {found.against} | {found.test.mean:+.1f} "
-            f"({low:+.1f} to {high:+.1f}) | {chance} | {found.outcome} |"
+            f"| {finding.comparison.universe} | {finding.comparison.policy} over {finding.against} "
+            f"| {finding.test.mean:+.1f} ({low:+.1f} to {high:+.1f}) | {chance} | {finding.outcome} |"
         )
     for name, policies in report.figures.items():
         lines += ["", f"| {name} | " + " | ".join(label for label, _ in _COLUMNS.values()) + " |"]

@@ -43,8 +43,8 @@ def main() -> None:
                 print(f"  {row.name:<60} {value:>24} {row.note}".rstrip(), flush=True)
                 rows.append({"section": name, "device": device.type, **asdict(row)})
     if arguments.json:
-        found = {"machine": machine(), "threads": torch.get_num_threads(), "rows": rows}
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        report = {"machine": machine(), "threads": torch.get_num_threads(), "rows": rows}
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
