@@ -111,7 +111,7 @@ class TradeInputs:
         scale = standardisation(in_order(lambda block: moments_of(bank(block)[is_used[:, block]]), stocks))
         deviations = np.zeros((market.close.shape[1], BANK))
         inputs = cls(*scale, _responses(market, learned), deviations, FeatureInputs.fit(market, is_used))
-        inputs = replace(inputs, deviations=inputs._deviations(market, learned))
+        inputs = replace(inputs, deviations=inputs._deviations(market, learned[None])[0])
         told = inputs._forecaster(market, days)
 
         def moments_of_told(block: slice) -> Moments:
@@ -154,10 +154,15 @@ class TradeInputs:
         bank = bank_of(market, days)
         return blocks(market, lambda block: self._with_constant(bank(block)))
 
-    def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
-        """Return the inputs after them up to `INPUTS`, fitted to other (days,) learned days, block by block."""
-        others = replace(self, responses=_responses(market, learned), deviations=self._deviations(market, learned))
-        bank, told = bank_of(market, days), others._forecaster(market, days)
+    def refitted(self, market: Market, learned: BoolArray) -> Iterator[TradeInputs]:
+        """Yield the same with responses and deviations that are fitted to the days of one of (sets, days) after the
+        other; the standardisation stays."""
+        for days, deviations in zip(learned, self._deviations(market, learned), strict=True):
+            yield replace(self, responses=_responses(market, days), deviations=deviations)
+
+    def forecasts(self, market: Market, days: slice) -> Blocks:
+        """Return the inputs after the bank up to `INPUTS`, block by block."""
+        bank, told = bank_of(market, days), self._forecaster(market, days)
 
         def forecasts_of(block: slice) -> Float32Array:
             return self._standardised(told(block, self._with_constant(bank(block))), slice(BANK - 1, None))
@@ -165,9 +170,11 @@ class TradeInputs:
         return blocks(market, forecasts_of)
 
     def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
-        days = up_to_the_last(learned)
-        bank, stocks = bank_of(market, days), blocks_of(market)
-        return fit_deviations(market.close[days], learned[days], lambda block: self._with_constant(bank(block)), stocks)
+        days = up_to_the_last(np.bitwise_or.reduce(learned))
+        bank, close = bank_of(market, days), market.close[days]
+        return fit_deviations(
+            close, learned[:, days], lambda block: self._with_constant(bank(block)), blocks_of(market)
+        )
 
     def _forecaster(self, market: Market, days: slice) -> Callable[[slice, Float32Array], Float32Array]:
         """Return what computes the forecasts of responses and deviations of stocks, before standardisation, from their

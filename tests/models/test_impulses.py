@@ -111,7 +111,7 @@ def panel(slope: float, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.
 
 def deviations_of(close: NDArray[np.float32], x: NDArray[np.float32]) -> NDArray[np.float64]:
     halves = slice(0, 5), slice(5, STOCKS)
-    return fit_deviations(close, LEARNED, lambda block: x[:, block], halves)
+    return fit_deviations(close, LEARNED[None], lambda block: x[:, block], halves)[0]
 
 
 def test_a_stock_that_differs_is_told_apart_and_believed_by_a_tenth() -> None:

@@ -86,7 +86,9 @@ def test_inputs_of_some_days_are_those_of_all(seed: int, first: int, days: int) 
 
 
 def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np.ndarray:
-    return np.concatenate([x for _, x in inputs.forecasts(market, learned, slice(0, DAYS))], axis=1)
+    return np.concatenate(
+        [x for _, x in next(inputs.refitted(market, learned[None])).forecasts(market, slice(0, DAYS))], axis=1
+    )
 
 
 @pytest.mark.parametrize("column", range(5))

@@ -72,10 +72,11 @@ class TrainingDays:
             training.fill(training.days, inputs.banks(market, training.days))
             training.fill_features(inputs.features, market, INPUTS)
             shown.update(total=1 + len(samples.folds))
-            for _, left_out in samples.folds:
-                others = learned.copy()
-                others[max(0, left_out.start - samples.longest) : left_out.stop + samples.longest] = False
-                training.fill(left_out, inputs.forecasts(market, others, left_out), BANK)
+            others = np.repeat(learned[None], len(samples.folds), axis=0)
+            for known, (_, left_out) in zip(others, samples.folds, strict=True):
+                known[max(0, left_out.start - samples.longest) : left_out.stop + samples.longest] = False
+            for (_, left_out), refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
+                training.fill(left_out, refitted.forecasts(market, left_out), BANK)
                 shown.update()
         samples = replace(samples, x=training.to(env.device))
         transitions = StockTransitions.of(samples, inputs, env.bars, env.rules)
