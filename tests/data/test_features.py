@@ -89,16 +89,6 @@ def test_indicators_follow_their_formulas(seed: int, bars: int) -> None:
     assert_tail(found[:, f.PERCENT_TO_MA20], differences, 100.0)
 
 
-@pytest.mark.parametrize(
-    ("feature", "first"), [(f.RSI, 14), (f.MACD, 33), (f.MACD_SIGNAL, 33), (f.TRIX, 43), (f.PERCENT_TO_MA20, 19)]
-)
-@pytest.mark.parametrize("bars", [0, 1, 2, 14, 19, 20, 33, 34, 43, 44, 50])
-def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bars: int) -> None:
-    found = compute_features(**random_bars(3, bars))
-    assert found.shape == (bars, 9)
-    np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)
-
-
 @given(seed=st.integers(0, 10_000), power=st.integers(-12, 12))
 @settings(max_examples=20, deadline=None)
 def test_a_power_of_two_changes_no_bit_and_ten_next_to_nothing(seed: int, power: int) -> None:
