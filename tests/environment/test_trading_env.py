@@ -2,22 +2,18 @@
 
 import math
 import re
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium.utils.env_checker import check_env
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
-from environment.portfolio import Portfolio
-from environment.trading_env import Observation, TradingEnvironment, windows_from
+from environment.trading_env import Observation, TradingEnvironment
 from tests.environment.oracle import Bars, Result, Trade, last_close
-from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, random_volume, to_bars
+from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
 from utils.config.trader import DataConfig, EnvironmentConfig
 
@@ -155,49 +151,6 @@ def assert_totals(totals: dict[str, float], expected: Result, rules: Environment
         "fitness": pytest.approx(expected.fitness, rel=1e-9, abs=1e-7),
         "profit_percent": pytest.approx(100 * (final / rules.initial_capital - 1), rel=1e-9, abs=1e-7),
     }
-
-
-def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
-    """All that an account tells of its lanes."""
-    slots = account.positions()
-    now = {"cash": account.cash, "equity": account.equity, "day": account.day, "slot": slots.stock}
-    now |= {"positions": slots.features, "features": account.account(), "candidates": account.candidates()}
-    book = account.ledger()
-    trades = {f.name: torch.where(book.value > 0, getattr(book, f.name), 0) for f in fields(book)}
-    return {name: value.clone() for name, value in {**now, **trades, **vars(account.summary())}.items()}
-
-
-@settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
-def test_lanes_by_orders_are_those_by_actions(seed: int, fill: Any, orders: int) -> None:
-    days = {"trading_days": 12, "settlement_days": 4, "max_holding_days": 5}
-    sizes = {"max_new_positions_per_day": orders, "stake_percent": 8.0, "volume_cap": 10.0}
-    penalties = {"inaction_penalty": 0.1, "loss_multiplier": 1.5, "delisting_loss": 30.0}
-    rules = EnvironmentConfig(exits="target", fill=fill, **days, **sizes, **penalties)
-    rng = np.random.default_rng(seed)
-    panel = random_panel(rng, 160, 4)
-    market = market_of(panel, rules=rules, volume=random_volume(rng, panel, 40 * rules.stake))
-    by_orders, by_action = (TradingEnvironment.on(market, rules) for _ in range(2))
-    for lanes in (3, 3, 2):  # an account of as many lanes again, and of others
-        windows = windows_from(torch.from_numpy(rng.integers(0, 160 - rules.episode_steps, lanes)), rules)
-        actions = random_orders(rng, rules.episode_steps * lanes, 4).reshape(rules.episode_steps, lanes, 4, 2)
-        by_action.reset(**windows)
-        assert by_orders.reset(**windows, observe=False) == ({}, {})
-        for step, action in enumerate(actions):
-            is_asked = by_orders.account.is_trading and step != 5
-            given_orders = by_orders.account.select_orders(torch.from_numpy(action)) if is_asked else None
-            observation, reward, terminated, truncated, info = by_orders.step(given_orders)
-            assert observation == info == {} and not truncated and terminated == (step == len(actions) - 1)
-            _, rewards, _, _, _ = by_action.step(action if is_asked else np.zeros_like(action))
-            np.testing.assert_array_equal(reward, rewards)
-            expected = state_of(by_action.account)
-            for name, value in state_of(by_orders.account).items():
-                torch.testing.assert_close(value, expected[name], rtol=0, atol=0, equal_nan=True, msg=name)
-        assert bool((expected["positions_opened"] > 0).any())
-        one, other = by_orders.get_episode_summary(), by_action.get_episode_summary()
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
 def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: Market) -> None:

@@ -1,8 +1,5 @@
 """The policy with known answers: what is bought, kept and sold, and how capital's price decides it."""
 
-from dataclasses import replace
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,21 +49,6 @@ def test_orders_are_ranked_and_ties_go_to_the_lower_stock() -> None:
 def test_capital_has_a_price_as_far_as_it_is_invested_while_something_may_be_bought() -> None:
     cash, left = torch.tensor([1.2, 1.0, 0.25, 0.0, -0.1, 0.25]), torch.tensor([9.0, 9.0, 1.0, 3.0, 3.0, 0.0])
     assert invested_share(cash, left).tolist() == [0.0, 0.0, 0.75, 1.0, 1.0, 0.0]
-
-
-def test_orders_are_as_large_as_profit_and_risk_balance() -> None:
-    """At worth / (2 x penalty) of the largest order; the best utility comes first."""
-    score, rules = torch.tensor([[2.5, 1.5, 4.5, 0.7]]), replace(RULES, stake_percent=1.0, max_new_positions_per_day=3)
-    worth = rules.largest_order * (score - 0.5)
-    forecasts = Forecasts(score, worth * torch.tensor([[1.0, 0.25, 2.0, 10.0]]))
-    every = torch.ones(1)
-    decision = decide(forecasts, 0 * every, every, score > 0, 30 * every, rules)
-    # Utilities: 2 / 4, 1 x (1 - 0.25), 4 / 8; the last one's best size is below the smallest order.
-    assert decision.stock.tolist()[0][0] == 1 and set(decision.stock.tolist()[0]) == {0, 1, 2}
-    sizes = dict(zip(decision.stock[0].tolist(), decision.coefficient[0].tolist(), strict=True))
-    assert sizes == {1: 10.0, 0: pytest.approx(5.0, rel=1e-5), 2: pytest.approx(2.5, rel=1e-5)}
-    alone = decide(forecasts, 0 * every, every, torch.tensor([[False, False, False, True]]), 30 * every, rules)
-    assert not bool(alone.coefficient.any())
 
 
 def test_an_action_keeps_sells_and_buys() -> None:

@@ -3,18 +3,16 @@
 import math
 from functools import cache
 
-import pytest
 import torch
 from torch import Tensor
 
 from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
-from models.evolution import SESSIONS, TARGET, random_genes, ranked
+from models.evolution import random_genes, ranked
 from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer
 from utils.config.trader import EvolutionConfig, LearningConfig
-from utils.spaces import TARGET_PERCENTS
 
 FOLDS = 2
 LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
@@ -74,18 +72,6 @@ def test_batches_of_an_agent_may_wait_for_one_step() -> None:
     torch.testing.assert_close(one["critic_first"], two["critic_first"], rtol=1e-4, atol=1e-6)
     assert one["critic_counts"][1, 0] == two["critic_counts"][1, 0] and not torch.equal(one["critic"], before["critic"])
     assert parts[1].waiting == whole[1].waiting == 0 and len(parts[1].losses["critic"]) == 2
-
-
-def test_an_agent_is_a_view_of_its_row() -> None:
-    population = population_of()
-    agent = population[2]
-    assert agent is population[2]
-    for name, part in agent.networks.tensors.items():
-        assert part.data_ptr() == population.networks.tensors[name][2:].data_ptr(), name
-    assert float(agent.hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.1)
-    assert float(agent.target_percent) == TARGET_PERCENTS[int(population.genes[2, TARGET])]
-    population.reward_rate.fill_(0.4)
-    assert float(population[2].hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.4)
 
 
 def test_a_clone_shares_nothing() -> None:
@@ -171,13 +157,3 @@ def test_losses_are_floats_of_the_last_thousand_updates() -> None:
         assert all(type(value) is float and math.isfinite(value) for value in agent.get_stats().values())
     full = trainer.population[0].losses["critic"]
     assert len(full) == HISTORY == 1000 and full[0] == 0.5 != full[-1]
-
-
-def test_all_comes_back_from_its_state() -> None:
-    population, other = population_of(seed=1), population_of(seed=2)
-    population[0].update(random_batch(inputs=population.inputs.size))
-    other.load_state_dict(population.state_dict())
-    assert torch.equal(other.genes, population.genes) and torch.equal(other.hurdles, population.hurdles)
-    for name, part in population.networks.tensors.items():
-        assert torch.equal(other.networks.tensors[name], part), name
-    assert list(other[0].losses["critic"]) == list(population[0].losses["critic"])
