@@ -15,22 +15,11 @@ from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from models.replay_buffer import FIELDS
-from tests.small_market import TINY_RULES, small_market
-from tests.tiny import (
-    TINY_LEARNING,
-    World,
-    learnable_market,
-    random_world,
-    seeded,
-    tiny_agent,
-    tiny_rules,
-    tiny_trainer,
-    trending_panel,
-    world_of,
-)
+from tests.small_market import small_market
+from tests.tiny import World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
 from training import rollout as rollouts
 from training.rollout import kept_windows, roll_out
-from utils.config.trader import EnvironmentConfig, EvolutionConfig
+from utils.config.trader import EvolutionConfig
 from utils.spaces import TARGET_PERCENTS
 
 AGENTS = 3
@@ -114,35 +103,6 @@ def test_lanes_are_what_each_would_be_alone(seed: int, averse: bool, **changes: 
                 torch.testing.assert_close(own[name], expected[name], rtol=1e-6, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])
-def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
-    days = {"trading_days": 20, "settlement_days": 8, "max_holding_days": 12}
-    rules = tiny_rules(**days, max_new_positions_per_day=orders, loss_multiplier=2.0, stake_percent=0.9)
-    panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
-    world, agents = world_of(panel, rules=rules), 16
-    forecasts, (hurdles, targets), starts = forecasts_of(world, 2, agents), genes(2, agents), world.starts(5)
-    noise = torch.randn(agents, 1, rules.trading_days, generator=seeded(3))
-
-    def played(some: slice) -> dict[str, Tensor]:
-        own = {name: part[some] for name, part in vars(forecasts).items() if part is not None}
-        parts = world.trading, Forecasts(**own), hurdles[some], targets[some], starts
-        found = roll_out(*parts, noise=noise[some], records=True)
-        summary = {name: value.view(-1, 5) for name, value in vars(found.summary).items()}
-        by_step = {name: value.transpose(0, 1) for name, value in found.transitions.items()}
-        own = {name: getattr(found, name) for name in ("fitness", "profit_percent", "by_window")}
-        return summary | by_step | own | {"equity": found.equity.transpose(0, 1)}
-
-    torch.set_num_threads(threads)
-    together = played(slice(0, agents))
-    assert float(together["trades"].double().mean()) > 10
-    for size in (1, 3, 8):
-        for first in range(0, agents - size + 1, size):
-            some = slice(first, first + size)
-            for name, value in played(some).items():
-                assert torch.equal(value, together[name][some]), (name, some)
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize("aversion", [0.0, 0.5])
 def test_fitness_is_the_mean_over_windows(aversion: float) -> None:
     """Of the profit less penalties, and less what the risk of trades costs one who is averse to it."""
@@ -221,18 +181,6 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     parts = population.hurdles[[row]], population.target_percents[[row]], windows.starts[:2]
     forecasts = trainer.days.forecasts(population.networks.targets, [row])
     assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
-
-
-def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
-    """What is kept of a generation comes from all of its elites, windows and days."""
-    trainer = tiny_trainer(
-        market, learning=replace(TINY_LEARNING, replay_capacity=40), evolution=EvolutionConfig(population_size=10)
-    )
-    trainer.evaluate_population()
-    assert 20 <= trainer.replay.size <= 40
-    left = trainer.replay.data["left"][: trainer.replay.size]
-    rules: EnvironmentConfig = TINY_RULES
-    assert set(left.tolist()) == {rules.trading_days - step for step in range(rules.episode_steps)}
 
 
 @settings(deadline=None, max_examples=200)
