@@ -21,7 +21,6 @@ from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.policies import greedy, judging_environment, place
 from training.fuel_breaks.replay import centre_by_group, n_step_returns
 from utils.runs.state_tree import flatten
-from utils.runs.stopping import PeriodicChecks
 
 CLOCKS = ("seconds", "step_times", "collection_times")
 SIDE = 9
@@ -123,19 +122,6 @@ def test_best_network_is_kept() -> None:
     assert (trainer.scores["best"], trainer.scores["best_generation"]) == (30.0, 2)
     assert all(torch.equal(value, kept[name]) for name, value in trainer.best.state_dict().items())
     assert not all(torch.equal(value, kept[name]) for name, value in trainer.target.state_dict().items())
-
-
-def test_memory_is_checked_as_often_as_set() -> None:
-    calls: list[int] = []
-    every = {"episodes": 10, "environment_steps": 50, "training_steps": 100}
-    checks = PeriodicChecks(lambda: calls.append(1), every, lambda: 0.5)
-    for _ in range(25):
-        checks.add("environment_steps", 16)
-        checks.add("training_steps", 10)
-        checks.add("episodes", 1)
-    assert checks.counts == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
-    assert len(calls) == 12 and checks.record()["rss_mb"] > 0
-    assert checks.record()["freed_mb"] == {"episodes": 1.0, "environment_steps": 4.0, "training_steps": 1.0}
 
 
 @settings(max_examples=15)

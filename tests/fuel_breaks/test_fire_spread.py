@@ -75,28 +75,6 @@ def test_step_by_step_is_bit_for_bit_as_from_scratch(seed: int, breaks: int) -> 
     assert all(map(np.array_equal, exposure_of([state]), exposure_of([fresh])))
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 10_000), st.floats(0, 0.2))
-def test_trees_and_what_burns_below(seed: int, share: float) -> None:
-    hazard = random_hazard(seed)
-    state = BurnState(hazard, random_mask(56, share, seed))
-    trees = state.trees()
-    assert len(trees.cell) == np.isfinite(state.arrival).sum()
-    descendants = np.ones(len(trees.cell), dtype=int)
-    for place in range(len(trees.cell)):
-        above = trees.parent[place]
-        while above < len(trees.cell):
-            descendants[above] += 1
-            assert trees.fire[above] == trees.fire[place]
-            above = trees.parent[above]
-    assert (state.downstream[trees.fire, trees.cell] == descendants).all()
-    assert state.downstream.sum() == descendants.sum()
-    child = trees.parent < len(trees.cell)
-    assert (trees.cell[~child] == hazard.ignition_cells[trees.fire[~child]]).all()
-    early = state.arrival[trees.fire[child], trees.cell[trees.parent[child]]]
-    assert (early < state.arrival[trees.fire[child], trees.cell[child]]).all()
-
-
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 60))
 def test_scenarios(seed: int, winds: int, ignitions: int) -> None:
     burnable = random_mask(50, 0.5, seed % 1000) | (np.arange(50) == 7)

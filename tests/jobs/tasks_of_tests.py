@@ -8,10 +8,6 @@ from pathlib import Path
 from utils.errors import DataError, JobsFailed, StopRequested
 
 
-def square(number: int) -> int:
-    return number * number
-
-
 def who() -> tuple[int, str | None]:
     """The process that runs the job, and the number of threads that its libraries may use."""
     return os.getpid(), os.environ.get("OMP_NUM_THREADS")
@@ -21,16 +17,8 @@ def refuse(message: str) -> None:
     raise DataError(message)
 
 
-def mistake() -> None:
-    raise KeyError("absent")
-
-
 def fail_jobs() -> None:
     raise JobsFailed("two failed", 1)
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def die_until(log: Path, times: int) -> int:
