@@ -14,8 +14,17 @@ from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BurnState
 from models.fuel_breaks.config import QNetworkConfig
-from tests.fuel_breaks.fire_cases import GRASS, WATER, flat_landscape, observe_anew, small_tiles
-from tests.fuel_breaks.run_cases import CPU, run_config, trainer_of, with_learning
+from tests.fuel_breaks.run_cases import (
+    CPU,
+    GRASS,
+    WATER,
+    flat_landscape,
+    observe_anew,
+    run_config,
+    small_tiles,
+    trainer_of,
+    with_learning,
+)
 from training.fuel_breaks.config import BoundsConfig, DQNConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.policies import greedy, judging_environment, place
@@ -39,7 +48,6 @@ def two_fields(bridge_row: int, is_turned: bool) -> Tile:
 
 
 def bridge_cell(bridge_row: int, is_turned: bool) -> int:
-    """The number of the cell by which fire crosses."""
     row, column = (SIDE // 2, bridge_row) if is_turned else (bridge_row, SIDE // 2)
     return row * SIDE + column
 
