@@ -52,7 +52,6 @@ def changed(column: str, factor: float) -> Callable[[Frame], Frame]:
 
 
 def filled(bars: Frame) -> Frame:
-    """Give T a bar on each day that it lacks."""
     return pd.concat([bars, bars[bars["ticker"] == "AAPL"].assign(ticker="T")]).drop_duplicates(["date", "ticker"])
 
 

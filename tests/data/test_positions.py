@@ -95,7 +95,6 @@ class Story:
         return story
 
     def raw(self, day: int) -> FloatArray:
-        """Raw prices on a day."""
         later = [ratio for event, ratio in zip(self.events, self.ratios, strict=True) if event.date > DATES[day]]
         return ADJUSTED[day, 0] / math.prod(later)
 

@@ -49,7 +49,6 @@ def made(header: str = HEAD, *columns: Sequence[Any], days: Sequence[Any] = DAYS
 
 
 def each(*values: str) -> list[str]:
-    """Give values in turn to all rows."""
     return [values[row % len(values)] for row in range(24)]
 
 
@@ -316,7 +315,6 @@ def test_tickers_in_names_of_files_and_folders(names: tuple[str, str], tickers: 
 
 
 def packed(name: str) -> bytes:
-    """Return an archive of one file of bars."""
     content = io.BytesIO()
     with ZipFile(content, "w") as archive:
         archive.writestr(name, made())

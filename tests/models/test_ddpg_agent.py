@@ -27,7 +27,6 @@ def market() -> Market:
 
 
 def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: Any) -> tuple[Actions, list[float]]:
-    """Actions and the equity at every close of one episode."""
     actions, _, infos = zip(*acted(agent, env, market, **window), strict=True)
     assert all(env.action_space.contains(action) for action in actions[1:])
     return list(actions[1:]), [info["equity"] for info in infos]
