@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import math
+import signal
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, 
 from training.erl_trainer import PHASES, ERLTrainer
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import DataConfig, EnvironmentConfig, EvaluationConfig, EvolutionConfig, SyntheticConfig
+from utils.errors import StopRequested
 from utils.runs.state_tree import flatten, unflatten
 
 KINDS: tuple[Any, ...] = ("closed-form", "ddpg")
@@ -255,33 +257,26 @@ def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
 
 def test_it_may_stop_between_any_two_steps(market: Market) -> None:
     """A safe point in every phase; a generation that was broken off is repeated from the state before it."""
-    calls = [0]
+    left = [10**9]
 
-    class Stop(Exception):
-        pass
+    def count_down() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise StopRequested(signal.SIGTERM, 0.0)
 
-    def count() -> None:
-        calls[0] += 1
-
-    trainer = tiny_trainer(market, safe_point=count)
+    trainer = tiny_trainer(market, safe_point=count_down)
     trainer.run_generation()
-    assert calls[0] == TINY_RULES.episode_steps + TINY_LEARNING.gradient_steps + 2
+    steps = 10**9 - left[0]
+    assert steps == TINY_RULES.episode_steps + TINY_LEARNING.gradient_steps + 2
     saved = copy.deepcopy(trainer.state_dict())
     whole = plain(trainer.run_generation())
-    for stop_at in (1, calls[0] // 2, calls[0] // 2 - 1):
-        left = [stop_at]
-
-        def stop(left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Stop
-
-        broken = tiny_trainer(market, safe_point=stop)
-        broken.load_state_dict(saved)
-        with pytest.raises(Stop):
-            broken.run_generation()
-        broken.load_state_dict(saved)
-        assert plain(broken.run_generation()) == whole
+    for stop_at in (1, steps // 2, steps // 2 - 1):
+        left[0] = stop_at
+        trainer.load_state_dict(saved)
+        with pytest.raises(StopRequested):
+            trainer.run_generation()
+        trainer.load_state_dict(saved)
+        assert plain(trainer.run_generation()) == whole
 
 
 def test_prices_after_training_change_no_agent(market: Market) -> None:

@@ -26,7 +26,6 @@ AGENTS = 3
 
 
 def genes(seed: int = 0, agents: int = AGENTS) -> tuple[Tensor, Tensor]:
-    """Prices of capital and sale targets."""
     draws = seeded(seed)
     targets = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (agents,), generator=draws)]
     return torch.rand(agents, generator=draws), targets

@@ -140,7 +140,6 @@ def test_orders_are_cut_to_the_cash() -> None:
 
 
 def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0, shares: float = 100.0) -> Holding:
-    """A position in a stock, bought at the close of its entry day."""
     price = float(MARKET.close[entry_day, stock])
     bars = MARKET.data_array[entry_day : day + 1, stock]
     return Holding(MARKET.tickers[stock], stock, entry_day, price, target_percent, shares, bars)
@@ -185,7 +184,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and JSON of the command."""
     path = folder / "out.json"
     code = main(["signals", "--runs-dir", str(folder / "runs"), "--threads", "1", "--json", str(path), *flags])
     return code, {} if code else json.loads(path.read_text())
