@@ -55,7 +55,6 @@ FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def command_lines(draw: st.DrawFn) -> tuple[list[str], dict[str, Any]]:
-    """Words and the settings, by dotted name, that they mean."""
     words: list[str] = []
     meant: dict[str, Any] = {}
     for flag in draw(st.lists(st.sampled_from(sorted(FLAG_VALUES)), unique=True)):

@@ -101,7 +101,6 @@ def samples_of(seed: int = 0, days: int = 90, stocks: int = 4, longest: int = 3,
 
 
 def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[FloatArray, FloatArray]:
-    """The (rows, inputs) and (rows, targets) that are known on some days."""
     known = np.isfinite(samples.results[0, days])
     x = samples.x.dense(samples.x.days)
     return x[days][known].astype(np.float64), samples.results[:, days][:, known].T.astype(np.float64)

@@ -45,7 +45,6 @@ def count_until_stopped(folder: Path) -> None:
 
 
 def never_stop(folder: Path) -> None:
-    """Work that ignores signals."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     (folder / f"{os.getpid()}.began").touch()

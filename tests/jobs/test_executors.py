@@ -46,7 +46,6 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(params=["here", "processes", "cluster"])
 def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Opens an executor of one kind."""
     if request.param == "here":
         return partial(open_executor, 1)
     if request.param == "processes":

@@ -117,7 +117,6 @@ def test_snapshots_are_bounded(resident_mb: list[float], monkeypatch: pytest.Mon
 
 
 def row_of(measure: str, text: str) -> list[str]:
-    """The cells of the first table row of a measure."""
     return next(line.split()[1:] for line in text.splitlines() if line.startswith(measure))
 
 

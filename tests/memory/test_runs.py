@@ -31,7 +31,6 @@ def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
-    """Train a generation; return the memory line."""
     trainer.run_generation()
     profiler.log_memory("generation", counts=True)
     return profiler.summary_line()
@@ -88,7 +87,6 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
 
 
 def row(text: str, name: str) -> list[str]:
-    """The cells of a table's row."""
     return next(line.split() for line in text.splitlines() if line.startswith(name))
 
 
