@@ -86,6 +86,17 @@ def test_a_past_that_was_adjusted_again_is_taken(
     pd.testing.assert_frame_equal(pd.read_parquet(target), pd.read_parquet(tmp_path / "all.parquet"), rtol=1e-6)
 
 
+def test_columns_of_whole_numbers_stay(tmp_path: Path) -> None:
+    """Of a file that something else wrote."""
+    bars, target = truth(), tmp_path / "bars.parquet"
+    last = bars["date"].max()
+    prepare(written(tmp_path / "old.csv", bars.assign(analysts=3.0)[bars["date"] < last]), target)
+    pd.read_parquet(target).astype({"analysts": np.int64}).to_parquet(target)
+    prepare(written(tmp_path / "new.csv", bars.assign(analysts=4.0)[bars["date"] == last]), target, append=True)
+    found = pd.read_parquet(target)
+    assert (found["analysts"] == np.where(pd.to_datetime(found["date"]) == pd.Timestamp(last), 4.0, 3.0)).all()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

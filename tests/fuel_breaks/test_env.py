@@ -19,6 +19,7 @@ from training.fuel_breaks.policies import (
     baselines,
     best_by,
     burn_probability,
+    domirank,
     downstream_value,
     judging_environment,
     reductions,
@@ -39,6 +40,18 @@ def test_scores_of_a_corridor() -> None:
     assert tree_betweenness(state).tolist() == [0, 1 * 3 + 1 * 1, 2 * 2, 3 * 1 + 1 * 1, 0]
     state.clear(2)
     assert downstream_value(state).tolist() == [2, 1, 0, 0, 0]
+
+
+def test_domirank_solves_its_equation() -> None:
+    state = corridor(7, [3])
+    scores = domirank(state)
+    links = np.diag(np.ones(6), 1) + np.diag(np.ones(6), -1)
+    sigma = 0.5 / -np.linalg.eigvalsh(links)[0]
+    # In equilibrium what a node gains by dominating its neighbours is what it loses: x = sigma A (1 - x).
+    np.testing.assert_allclose(scores, sigma * links @ (1 - scores))
+    np.testing.assert_allclose(scores, scores[::-1])
+    alone = corridor(2, [0], fuel_model=[186, WATER])
+    assert domirank(alone).tolist() == [1, 0]
 
 
 def test_evaluation_is_repeatable_and_the_mean_over_fires() -> None:

@@ -75,6 +75,15 @@ def test_largest_objects_tell_what_they_are_and_what_holds_them() -> None:
     del holder, tensors, view, numbers
 
 
+@pytest.mark.usefixtures("small_heap")
+def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
+    before = profiler.log_memory("census", census=True).measures
+    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
+    after = profiler.log_memory("census", census=True).measures
+    assert after["tensors"] - before["tensors"] == len(kept)
+    assert after["tensor_bytes"] == before["tensor_bytes"]
+
+
 class Hostile:
     """An object that fails at whatever is asked of it."""
 

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from functools import cache
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
 from models.evolution import (
     GENES,
+    SESSIONS,
     TARGET,
     bounds,
     elite_count,
@@ -27,6 +29,7 @@ from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer
 from utils.config.trader import EvolutionConfig, LearningConfig
+from utils.spaces import TARGET_PERCENTS
 
 FOLDS = 2
 LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
@@ -86,6 +89,18 @@ def test_batches_of_an_agent_may_wait_for_one_step() -> None:
     torch.testing.assert_close(one["critic_first"], two["critic_first"], rtol=1e-4, atol=1e-6)
     assert one["critic_counts"][1, 0] == two["critic_counts"][1, 0] and not torch.equal(one["critic"], before["critic"])
     assert parts[1].waiting == whole[1].waiting == 0 and len(parts[1].losses["critic"]) == 2
+
+
+def test_an_agent_is_a_view_of_its_row() -> None:
+    population = population_of()
+    agent = population[2]
+    assert agent is population[2]
+    for name, part in agent.networks.tensors.items():
+        assert part.data_ptr() == population.networks.tensors[name][2:].data_ptr(), name
+    assert float(agent.hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.1)
+    assert float(agent.target_percent) == TARGET_PERCENTS[int(population.genes[2, TARGET])]
+    population.reward_rate.fill_(0.4)
+    assert float(population[2].hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.4)
 
 
 def test_a_clone_shares_nothing() -> None:

@@ -119,6 +119,17 @@ def test_little_is_sure_where_there_is_nothing() -> None:
     assert (np.array(counts) > 0).sum(axis=0).max() <= 1
 
 
+def test_what_is_answered_in_every_state_is_no_states() -> None:
+    generator = np.random.default_rng(0)
+    shocks = generator.standard_normal((2000, 60))
+    returns = shocks.copy()
+    returns[5:, :40] += 0.5 * shocks[:-5, :40]
+    # Trends of a hundred days, of which few fit into the market, so that their balance is a matter of chance.
+    returns[:, 40:] += 0.6 * np.repeat(generator.choice([-1.0, 1.0], (20, 20)), 100, axis=0)
+    close = prices(0.01 * returns)
+    assert len(Responses.fit(close, np.arange(40), always(close)).state_terms) == 0
+
+
 @given(st.integers(0, 10**6))
 @settings(max_examples=10)
 def test_events_forecast_what_is_still_to_be_answered(seed: int) -> None:

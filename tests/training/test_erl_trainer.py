@@ -234,6 +234,35 @@ def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, mon
             assert int(following[fold].max()) <= market.splits.train.last
 
 
+@pytest.mark.parametrize("exploration_noise", [0.0, 0.3])
+def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, exploration_noise: float) -> None:
+    trainer = tiny_trainer(
+        market,
+        learning=replace(TINY_LEARNING, exploration_noise=exploration_noise),
+        evaluation=replace(TINY_EVALUATION, exploration_windows=500),
+    )
+    drawn, unit = trainer.draw_windows().noise, trainer.days.transitions.unit
+    assert float(drawn.std()) == pytest.approx(exploration_noise, rel=0.05)
+    assert trainer.population.networks.scale.tolist() == pytest.approx([unit] * 4)
+    reward = trainer.days.transitions.reward
+    assert unit == pytest.approx(float(reward.std()), rel=1e-5) and 0.5 < unit < 20
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+def test_no_exploration_can_be_asked_for(market: Market, gamma: float) -> None:
+    """Replayed accounts are then those of fitness windows alone."""
+    trainer = tiny_trainer(
+        market, learning=replace(TINY_LEARNING, gamma=gamma), evaluation=replace(TINY_EVALUATION, exploration_windows=0)
+    )
+    one, other = (trainer.draw_windows().starts.tolist() for _ in range(2))
+    assert one != other, "windows are drawn anew"
+    train, steps = market.splits.train, TINY_RULES.episode_steps
+    assert all(train.first <= start and start + steps <= train.last for start in (*one, *other))
+    for record in trainer.run(2):
+        assert all(math.isfinite(number) for number in numbers(record))
+    assert trainer.replay.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
+
+
 def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     """They are those of the other kind before its first update; genes evolve, networks do not."""
     closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
