@@ -40,9 +40,9 @@ def market(kind: str) -> Market:
 def agent(kind: str) -> DDPGAgent:
     """Trained from random numbers, without a closed form."""
     evaluation = EvaluationConfig(fitness_windows=4, exploration_windows=2, evidence="report")
-    learning = replace(LEARNING, gradient_steps=60)
+    learning = replace(LEARNING, gradient_steps=40)
     trainer = tiny_trainer(market(kind), rules=RULES, learning=learning, evolution=EVOLUTION, evaluation=evaluation)
-    for _ in trainer.run(4):
+    for _ in trainer.run(3):
         pass
     return trainer.champion
 
