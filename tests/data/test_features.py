@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
+from data.bank import HALF_LIVES, VOLATILITY, log_returns, multi_scale_bank
 from data.features import nine as f
 from data.features.nine import NormalizationStats, indicators, normalization_stats, observed_features, stationary_inputs
 
@@ -204,13 +204,3 @@ def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
     own = multi_scale_bank(close[30:, :2])
     np.testing.assert_allclose(bank[31:, 3:, VOLATILITY], own[1:, :, VOLATILITY], rtol=1e-5)
     np.testing.assert_allclose(bank[30, 3:, VOLATILITY], bank[30, :3, VOLATILITY].mean(), rtol=1e-6)
-
-
-def test_boxes_are_sums_of_returns() -> None:
-    close = closes()
-    returns, widths = log_returns(close), (1, 4, 16)
-    boxes = box_sums(close, widths)
-    for place, width in enumerate(widths):
-        for day in (0, 3, 16, 59):
-            expected = returns[max(0, day - width + 1) : day + 1].sum(axis=0)
-            np.testing.assert_allclose(boxes[day, :, place], expected, atol=1e-6)

@@ -1,17 +1,22 @@
-"""The Gymnasium environment: its interface, its windows, what it shows, and that oracle and vector form agree."""
+"""The Gymnasium environment, alone and as a vector: its interface, its windows, and what it shows, by the oracle."""
 
 import math
 import re
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
-from environment.trading_env import Observation, TradingEnvironment
+from data.splits import Span
+from environment.trading_env import Observation, TradingEnvironment, windows_from
+from environment.vector_env import VectorTradingEnvironment
 from tests.environment.oracle import Bars, Result, Trade, last_close
 from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
@@ -25,8 +30,8 @@ def market() -> Market:
 
 @pytest.fixture(scope="module")
 def narrow() -> Market:
-    """Six columns of which two may be bought."""
-    return small_market(seed=1, columns=6, investable=[1, 4])
+    """Six columns of which three may be bought."""
+    return small_market(seed=1, columns=6, investable=[1, 4, 5])
 
 
 def play(env: TradingEnvironment, orders: FloatArray) -> tuple[list[Observation], list[float], list[dict[str, Any]]]:
@@ -258,3 +263,61 @@ def test_histories_that_lead_to_one_observation_have_one_future() -> None:
     for (found, reward), (expected, other) in zip(busy[5:], idle[5:], strict=True):
         assert_equal(found, expected)
         assert reward == other
+
+
+STEPS, LANES = TINY_RULES.episode_steps, 3
+DAYS = Span(16, 120)
+
+
+class OnGivenWindows(gym.Wrapper[Any, Any, Any, Any]):
+    """A single environment that is reset to one window after the other."""
+
+    def __init__(self, env: gym.Env[Any, Any], starts: list[int]) -> None:
+        super().__init__(env)
+        self.starts = iter(starts)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(options=windows_from(next(self.starts), TINY_RULES))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Bit for bit, in dictionaries and arrays of objects too."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            assert_same(found[name], expected[name])
+    elif isinstance(expected, np.ndarray) and expected.dtype == object and isinstance(expected[0], dict):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype or expected.dtype == object
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_it_equals_a_vector_of_single_environments_bit_for_bit(narrow: Market, seed: int) -> None:
+    actions = random_orders(np.random.default_rng(seed), LANES * (2 * STEPS + 4), 3).reshape(-1, LANES, 3, 2)
+    env = environment_of(narrow, 40)
+    vector = VectorTradingEnvironment(env, LANES, DAYS)
+    found = [vector.reset(seed=seed), *(vector.step(action) for action in actions)]
+    starts = np.array([reply[-1]["day_index"] for reply in found[::STEPS]]).T
+    assert len(np.unique(starts)) > 1 and starts.min() >= DAYS.first and starts.max() <= DAYS.last - STEPS
+    lanes = [lambda own=own: OnGivenWindows(environment_of(narrow), own) for own in starts.tolist()]
+    single = SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
+    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space", "num_envs"):
+        assert getattr(vector, name) == getattr(single, name)
+    assert vector.metadata == single.metadata
+    played = [single.reset(), *(single.step(action) for action in actions)]
+    for reply, expected in zip(found, played, strict=True):
+        assert_same(dict(enumerate(reply)), dict(enumerate(expected)))
+        assert vector.observation_space.contains(reply[0])
+    assert vector.reset(seed=seed)[1]["day_index"].tolist() == starts[:, 0].tolist()
+    assert env.account.lanes == 1 and env.step(np.zeros((3, 2)))[-1]["day_index"] == 41
+
+
+def test_every_possible_window_is_drawn_and_no_other(narrow: Market) -> None:
+    vector = VectorTradingEnvironment(environment_of(narrow), 200, Span(20, 20 + STEPS + 3))
+    assert set(vector.reset(seed=0)[1]["day_index"].tolist()) == {20, 21, 22, 23}
+    with pytest.raises(ValueError, match=rf"^expected days for an episode of {STEPS} steps, got 16\.\.{15 + STEPS}$"):
+        VectorTradingEnvironment(environment_of(narrow), 2, Span(16, 15 + STEPS))
