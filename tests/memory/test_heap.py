@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.lib.stride_tricks import as_strided
 
+from tests.data.files import written
 from tests.memory.thing import Environment, Thing
 from utils.errors import MemoryLimitReached
 from utils.memory.census import UNKNOWN_HOLDER, Heap
@@ -127,11 +128,6 @@ def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
     assert count_living()["environments"] == 0
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
 V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"
 V2 = "0::/system.slice/run.service"
 CGROUPS = {
@@ -147,9 +143,9 @@ CGROUPS = {
 def test_limit_is_read_from_cgroup_files(
     tmp_path: Path, membership: str, files: dict[str, float | str], limit_mb: float | None
 ) -> None:
-    write(tmp_path / "self", membership)
+    written(tmp_path / "self", f"{membership}\n")
     for name, value in files.items():
-        write(tmp_path / "fs" / name, value if isinstance(value, str) else str(int(value * MB)))
+        written(tmp_path / "fs" / name, f"{value if isinstance(value, str) else int(value * MB)}\n")
     machine_mb = psutil.virtual_memory().total / MB
     assert memory_limit_mb(tmp_path / "fs", tmp_path / "self") == pytest.approx(limit_mb or machine_mb)
 

@@ -327,11 +327,11 @@ def test_learned_agents_earn_what_was_planted() -> None:
         built_in_market(config, DataConfig(context_window_days=64, inputs="past"), rules)[0],
         rules=rules,
         learning=replace(
-            TINY_LEARNING, warm_start=False, replay_capacity=20_000, gradient_steps=60, batch_size=128, hidden=8
+            TINY_LEARNING, warm_start=False, replay_capacity=20_000, gradient_steps=40, batch_size=128, hidden=8
         ),
         evaluation=EvaluationConfig(fitness_windows=8, exploration_windows=2, validation_windows=4),
     )
-    records = list(trainer.run(4))
+    records = list(trainer.run(3))
     assert records[0]["profit_percent"] == 0.0 and records[-1]["learning"]["elite_profit_percent"] > 2.0
     assert records[-1]["learning"]["hurdle"] > 0
 
