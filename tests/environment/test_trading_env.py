@@ -1,5 +1,6 @@
 """The Gymnasium environment, alone and as a vector: its interface, its windows, and what it shows, by the oracle."""
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -174,12 +175,14 @@ def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: M
 
 
 def test_one_object_serves_ten_windows(market: Market) -> None:
-    env, rng = environment_of(market), np.random.default_rng(5)
+    """Also where an account was locked on one of them."""
+    rules, rng = dataclasses.replace(TINY_RULES, drawdown_lock=1.0), np.random.default_rng(5)
+    env, locked = environment_of(market, rules=rules), 0
     inputs = observed_features(market.data_array, market.stats, market.input_clip)
     for start in rng.integers(16, 120, 10).tolist():
         length = int(rng.integers(2, 30))
         window = {"start_idx": np.int32(start), "end_idx": start + length, "trading_end_idx": start + length // 2}
-        fresh = environment_of(market)
+        fresh = environment_of(market, rules=rules)
         (observation, info), (fresh_observation, fresh_info) = env.reset(**window), fresh.reset(options=window)
         np.testing.assert_array_equal(observation["market"], inputs[start, :, :NUM_FEATURES])
         np.testing.assert_equal(info, fresh_info)
@@ -187,6 +190,8 @@ def test_one_object_serves_ten_windows(market: Market) -> None:
             assert_equal(observation, fresh_observation)
             (observation, reward, *_), (fresh_observation, fresh_reward, *_) = env.step(action), fresh.step(action)
             assert reward == fresh_reward
+        locked += int(env.account.is_locked)
+    assert 0 < locked < 10
     _, info = env.reset(seed=3)
     assert (info["day_index"], env.end_idx) == (start, start + length), "the window stays"
 
