@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -59,6 +60,12 @@ def test_the_score_of_the_ten_best_is_that_of_as_many_normal_draws(stocks: int) 
     best = np.sort(draws, axis=1)[:, -names:].mean()
     assert bet.variance == pytest.approx(0.1**2 / names)
     assert bet.score == pytest.approx(best, abs=0.02)
+
+
+def test_the_score_of_the_better_days_is_that_of_half_a_normal_law() -> None:
+    cut = NormalDist()
+    mean = quad(lambda x: 2 * x * cut.pdf(x), 0, 12)[0]
+    assert Bet.on_days(0.1, 0.1, 0.1, 0.1).score == pytest.approx(mean)
 
 
 def test_where_nothing_is_known_nothing_is_bet() -> None:

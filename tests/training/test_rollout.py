@@ -15,8 +15,17 @@ from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from models.replay_buffer import FIELDS
-from tests.small_market import small_market
-from tests.tiny import World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
+from tests.small_market import TINY_RULES, small_market
+from tests.tiny import (
+    TINY_LEARNING,
+    World,
+    learnable_market,
+    random_world,
+    seeded,
+    tiny_agent,
+    tiny_rules,
+    tiny_trainer,
+)
 from training import rollout as rollouts
 from training.rollout import kept_windows, roll_out
 from utils.config.trader import EvolutionConfig
@@ -180,6 +189,18 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     parts = population.hurdles[[row]], population.target_percents[[row]], windows.starts[:2]
     forecasts = trainer.days.forecasts(population.networks.targets, [row])
     assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
+
+
+def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
+    """What is kept of a generation comes from all of its elites, windows and days."""
+    trainer = tiny_trainer(
+        market, learning=replace(TINY_LEARNING, replay_capacity=40), evolution=EvolutionConfig(population_size=10)
+    )
+    trainer.evaluate_population()
+    assert 20 <= trainer.replay.size <= 40
+    left = trainer.replay.data["left"][: trainer.replay.size]
+    days = range(TINY_RULES.episode_steps)
+    assert set(left.tolist()) == {TINY_RULES.trading_days - step for step in days}
 
 
 @settings(deadline=None, max_examples=200)
