@@ -204,3 +204,13 @@ def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
     own = multi_scale_bank(close[30:, :2])
     np.testing.assert_allclose(bank[31:, 3:, VOLATILITY], own[1:, :, VOLATILITY], rtol=1e-5)
     np.testing.assert_allclose(bank[30, 3:, VOLATILITY], bank[30, :3, VOLATILITY].mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("feature", "first"), [(f.RSI, 14), (f.MACD, 33), (f.MACD_SIGNAL, 33), (f.TRIX, 43), (f.PERCENT_TO_MA20, 19)]
+)
+@pytest.mark.parametrize("bars", [0, 1, 2, 14, 19, 20, 33, 34, 43, 44, 50])
+def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bars: int) -> None:
+    found = compute_features(**random_bars(3, bars))
+    assert found.shape == (bars, 9)
+    np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)

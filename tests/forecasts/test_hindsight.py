@@ -75,6 +75,16 @@ def test_results_are_those_of_orders_that_no_cap_cuts() -> None:
     torch.testing.assert_close(capped, expected, rtol=0, atol=0, equal_nan=True)
 
 
+def test_what_cannot_be_known_is_not() -> None:
+    world = random_world(2)
+    hindsight, tradable = hindsight_of(world), world.env.bars.tradable[FIRST_DAY : LAST_DAY + 1]
+    longest = world.env.slots
+    is_known = hindsight.isfinite()
+    assert is_known.float().mean() > 0.4 and (hindsight[is_known] != 0).float().mean() > 0.8
+    assert not is_known[:, -longest:].any()
+    assert is_known[:, :-longest].all(0).equal(tradable[:-longest])
+
+
 @given(seed=st.integers(0, 2**16), day=st.integers(LAST_DAY + 1, 39))
 @settings(max_examples=10, deadline=None)
 def test_days_after_the_training_span_are_never_read(seed: int, day: int) -> None:

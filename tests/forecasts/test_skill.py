@@ -20,6 +20,7 @@ from training.forecasts.skill import (
     information_coefficients,
     known_share,
     overlapping_mean_test,
+    summed_up,
     trade_results,
 )
 from utils.metrics import sharpe, total_return_percent
@@ -56,6 +57,17 @@ def test_coefficients_are_those_of_scipy_day_by_day(seed: int, days: int, stocks
             continue
         assert plain[day] == pytest.approx(stats.pearsonr(own, earned).statistic)
         assert ranked[day] == pytest.approx(stats.spearmanr(own, earned).statistic)
+
+
+def test_coefficients_are_summed_up_over_the_days_that_have_one() -> None:
+    daily = np.array([0.1, np.nan, 0.3, 0.2, -0.1])
+    found = summed_up(daily, 2)
+    assert found is not None and found.days == 4
+    assert found.mean == pytest.approx(0.125)
+    assert found.ratio == pytest.approx(0.125 / statistics.stdev([0.1, 0.3, 0.2, -0.1]))
+    assert found.t is not None and found.t > 0
+    assert summed_up(np.full(3, np.nan), 2) is None
+    assert summed_up(np.full(9, 0.5), 2) is not None
 
 
 @pytest.mark.parametrize("days", [435, 1000])

@@ -190,3 +190,13 @@ def test_the_line_tells_the_memory_of_a_gpu(profiler: MemoryProfiler, monkeypatc
     line = profiler.summary_line()
     assert "; GPU 800 MB allocated (+700 MB), 1,024 MB reserved; " in line
     assert line.endswith("; growing: nothing named yet")
+
+
+def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, resident_mb: list[float]) -> None:
+    resident_mb += [100, 500, 10, 12, 14, 16]
+    for _ in range(6):
+        profiler.log_memory("evolve")
+    trend = profiler.trend("evolve")
+    assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
+    assert row_of("rss_mb", profiler.growth_table()) == ["100.00", "16.00", "-84.00", "-84.00", "2.00"]
+    assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)

@@ -139,6 +139,17 @@ def test_orders_are_cut_to_the_cash() -> None:
         cash_left(held, dataclasses.replace(TINY_RULES, initial_capital=1000.0))
 
 
+def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
+    """Its stock is not ordered again, however much is expected of it."""
+    free = [(day, seed, signals_of(MARKET, seed, day)) for day, seed in itertools.product(range(40, 60, 7), range(3))]
+    ordering = [(day, seed, made) for day, seed, made in free if made.orders]
+    assert len(ordering) > 3
+    for day, seed, made in ordering:
+        held = bought(MARKET.tickers.index(made.orders[0].ticker), day - TINY_RULES.longest_holding, day)
+        again = signals_of(MARKET, seed, day, holdings=[held])
+        assert held.ticker not in {order.ticker for order in again.orders}
+
+
 def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0, shares: float = 100.0) -> Holding:
     price = float(MARKET.close[entry_day, stock])
     bars = MARKET.data_array[entry_day : day + 1, stock]
