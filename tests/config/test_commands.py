@@ -1,7 +1,6 @@
 """The table of commands, and how the program ends: exit codes, and a hint where a run goes on."""
 
 import os
-import pkgutil
 import re
 import signal
 import subprocess
@@ -11,17 +10,11 @@ from pathlib import Path
 import pytest
 
 from main import main
-from training.commands.table import COMMANDS
 from utils.config.cli import ParsedCommand
 from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, Remains, StopRequested
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_calls_a_function_that_is_there(name: str) -> None:
-    assert callable(pkgutil.resolve_name(COMMANDS[name].function))
 
 
 def test_only_the_table_imports_the_fuel_breaks() -> None:

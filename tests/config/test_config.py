@@ -55,7 +55,6 @@ FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def command_lines(draw: st.DrawFn) -> tuple[list[str], dict[str, Any]]:
-    """Words and the settings, by dotted name, that they mean."""
     words: list[str] = []
     meant: dict[str, Any] = {}
     for flag in draw(st.lists(st.sampled_from(sorted(FLAG_VALUES)), unique=True)):
@@ -90,6 +89,7 @@ def refusal(*argv: str, **options: Any) -> str:
     return message
 
 
+@settings(max_examples=50)
 @given(command_lines())
 def test_flags_set_what_they_name_and_nothing_else(line: tuple[list[str], dict[str, Any]]) -> None:
     words, meant = line
@@ -173,13 +173,6 @@ def test_a_group_of_commands_has_help(group: str, capsys: pytest.CaptureFixture[
     assert "the nearest is" not in refusal(group, "--zzz"), "no command is offered for what is none"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_says_what_each_argument_is_and_its_default_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert all(setting.help.endswith(".") or "default:" in setting.help for setting in known_settings(name))
-    entries = re.split(r"(?m)^  (?=-)", shown_help(capsys, *name.split()))
-    assert all(entry.count("default:") <= 1 for entry in entries)
-
-
 def test_profile_and_data_follow_what_is_there_and_what_is_named(tmp_path: Path) -> None:
     command = parse()
     assert (command.name, command.explicit, command.arguments.settings) == ("train", set(), profile_config("quick"))
@@ -216,14 +209,7 @@ def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
     assert settings_from("--synthetic.kind", "reversal").env == settings_from().env == EnvironmentConfig()
 
 
-def test_settings_beside_one_that_is_named_keep_their_defaults() -> None:
-    settings = parse("fuel-breaks", "train", "--env.scenarios.winds", "4").arguments.settings
-    default = type(settings)()
-    assert settings == with_settings(default, {"env.scenarios.winds": 4}) != default
-    assert settings.env.scenarios.reward_ignitions_per_wind == default.env.scenarios.reward_ignitions_per_wind == 20
-
-
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(command_lines())
 def test_a_run_is_repeated_from_the_settings_in_its_folder(line: tuple[list[str], dict[str, Any]]) -> None:
     settings = parse(*line[0]).arguments.settings

@@ -24,7 +24,6 @@ def written(path: Path, content: str | bytes | pd.DataFrame) -> Path:
 
 
 def prepared(source: Path, target: Path, choices: Choices | None = None) -> tuple[PrepareSummary, pd.DataFrame]:
-    """Prepare a file or folder, and return the summary and the rows."""
     summary = prepare(source, target, choices=choices)
     assert summary.target == target
     assert {path.name for path in target.parent.iterdir()} - {f"{target.stem}.events.csv"} == {target.name}
@@ -36,14 +35,12 @@ def prepared(source: Path, target: Path, choices: Choices | None = None) -> tupl
 def run(
     folder: Path, files: dict[str, str | bytes], only: str | None = None, choices: Choices | None = None
 ) -> tuple[PrepareSummary, pd.DataFrame]:
-    """Write the files, prepare the folder or one of them, and return the summary and the rows."""
     for name, content in files.items():
         written(folder / "source" / name, content)
     return prepared(folder / "source" / (only or ""), folder / "made" / "bars.parquet", choices)
 
 
 def bars(rows: pd.DataFrame) -> list[tuple[str, str, float, float, float, float]]:
-    """Return the rows as tuples of ticker, ISO date and prices."""
     return [(row.ticker, row.date.isoformat(), *(getattr(row, name) for name in PRICES)) for row in rows.itertuples()]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from data.features.catalogue import CATALOGUE
-from data.features.inputs import FeatureInput, FeatureInputs, values_of
+from data.features.inputs import FeatureInputs, values_of
 from data.features.nine import CLOSE, HIGH, LOW, OPEN, PRICES, RSI
 from data.market import Market, with_features
 from tests.market_cases import random_panel
@@ -36,6 +36,7 @@ def market(seed: int = 0) -> Market:
 MARKET = market()
 LEARNED = np.isfinite(MARKET.close) & (np.arange(DAYS) < 300)[:, None]
 INPUTS = FeatureInputs.fit(MARKET, LEARNED)
+X = INPUTS.of(MARKET, slice(None))
 
 
 def with_another_future(day: int, seed: int) -> Market:
@@ -55,8 +56,8 @@ def with_another_future(day: int, seed: int) -> Market:
 @given(st.integers(0, DAYS - 2), st.integers(0, 1000))
 def test_no_input_depends_on_a_later_day(day: int, seed: int) -> None:
     other = with_another_future(day, seed)
-    np.testing.assert_array_equal(INPUTS.of(other, slice(0, day + 1)), INPUTS.of(MARKET, slice(0, day + 1)))
-    np.testing.assert_array_equal(INPUTS.of(MARKET, slice(day, day + 1)), INPUTS.of(MARKET, slice(None))[day : day + 1])
+    np.testing.assert_array_equal(INPUTS.of(other, slice(0, day + 1)), X[: day + 1])
+    np.testing.assert_array_equal(INPUTS.of(MARKET, slice(day, day + 1)), X[day : day + 1])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,20 +105,20 @@ def test_turnover_and_illiquidity_by_hand() -> None:
 
 
 def test_forms_by_hand() -> None:
-    x, own = INPUTS.of(MARKET, slice(None)), values_of(MARKET, "own", slice(None))
+    own = values_of(MARKET, "own", slice(None))
     place = {(one.name, one.form): column for column, one in enumerate(INPUTS.inputs)}
     day = 250
     known = np.isfinite(own[day])
     ranks = rankdata(own[day][known])
     expected = (ranks - ranks.mean()) * np.sqrt(12) / known.sum()
-    np.testing.assert_allclose(x[day, known, place["own", "rank"]], expected, rtol=1e-5)
-    assert (x[day, ~known, place["own", "rank"]] == 0).all()
-    np.testing.assert_array_equal(x[..., place["own", "known"]], np.isfinite(own) - 1.0)
+    np.testing.assert_allclose(X[day, known, place["own", "rank"]], expected, rtol=1e-5)
+    assert (X[day, ~known, place["own", "rank"]] == 0).all()
+    np.testing.assert_array_equal(X[..., place["own", "known"]], np.isfinite(own) - 1.0)
     rate = values_of(MARKET, "rate", slice(None))[:, 0].astype(np.float64)
     past = rate[day - 251 : day + 1] if day > 251 else rate[: day + 1]
     expected = np.full(5, np.clip((rate[day] - past.mean()) / past.std(ddof=1), -6, 6))
-    np.testing.assert_allclose(x[day, :, place["rate", "past"]], expected, rtol=1e-4)
-    learned = x[:300, :, place["gap", "level"]][LEARNED[:300]].astype(np.float64)
+    np.testing.assert_allclose(X[day, :, place["rate", "past"]], expected, rtol=1e-4)
+    learned = X[:300, :, place["gap", "level"]][LEARNED[:300]].astype(np.float64)
     assert abs(learned.mean()) < 0.05 and 0.8 < learned.std() <= 1.01  # outliers are clipped
     assert "same" not in {one.name for one in INPUTS.inputs}  # what never varies tells nothing
 
@@ -139,11 +140,6 @@ def test_a_market_without_a_feature_is_refused() -> None:
     bare = with_features(replace(MARKET, columns={"owns": MARKET.columns["own"]}))
     with pytest.raises(DataError, match=r"expected data with 'own'.*the nearest is 'owns'"):
         INPUTS.of(bare, slice(None))
-
-
-def test_a_state_is_the_same_inputs() -> None:
-    assert FeatureInputs.from_state(INPUTS.state()) == INPUTS
-    assert FeatureInput("one", "group", "past").is_shared and INPUTS.shared
 
 
 def test_without_volume_there_are_no_features_of_it() -> None:

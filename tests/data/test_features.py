@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
+from data.bank import HALF_LIVES, VOLATILITY, log_returns, multi_scale_bank
 from data.features import nine as f
 from data.features.nine import NormalizationStats, indicators, normalization_stats, observed_features, stationary_inputs
 
@@ -87,16 +87,6 @@ def test_indicators_follow_their_formulas(seed: int, bars: int) -> None:
     means = [sum(close[end - 20 : end]) / 20 for end in range(20, bars + 1)]
     differences = [100.0 * (price - mean) / mean for price, mean in zip(close[19:], means, strict=True)]
     assert_tail(found[:, f.PERCENT_TO_MA20], differences, 100.0)
-
-
-@pytest.mark.parametrize(
-    ("feature", "first"), [(f.RSI, 14), (f.MACD, 33), (f.MACD_SIGNAL, 33), (f.TRIX, 43), (f.PERCENT_TO_MA20, 19)]
-)
-@pytest.mark.parametrize("bars", [0, 1, 2, 14, 19, 20, 33, 34, 43, 44, 50])
-def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bars: int) -> None:
-    found = compute_features(**random_bars(3, bars))
-    assert found.shape == (bars, 9)
-    np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)
 
 
 @given(seed=st.integers(0, 10_000), power=st.integers(-12, 12))
@@ -216,11 +206,11 @@ def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
     np.testing.assert_allclose(bank[30, 3:, VOLATILITY], bank[30, :3, VOLATILITY].mean(), rtol=1e-6)
 
 
-def test_boxes_are_sums_of_returns() -> None:
-    close = closes()
-    returns, widths = log_returns(close), (1, 4, 16)
-    boxes = box_sums(close, widths)
-    for place, width in enumerate(widths):
-        for day in (0, 3, 16, 59):
-            expected = returns[max(0, day - width + 1) : day + 1].sum(axis=0)
-            np.testing.assert_allclose(boxes[day, :, place], expected, atol=1e-6)
+@pytest.mark.parametrize(
+    ("feature", "first"), [(f.RSI, 14), (f.MACD, 33), (f.MACD_SIGNAL, 33), (f.TRIX, 43), (f.PERCENT_TO_MA20, 19)]
+)
+@pytest.mark.parametrize("bars", [0, 1, 2, 14, 19, 20, 33, 34, 43, 44, 50])
+def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bars: int) -> None:
+    found = compute_features(**random_bars(3, bars))
+    assert found.shape == (bars, 9)
+    np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)

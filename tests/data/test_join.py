@@ -128,7 +128,7 @@ def test_the_same_name_twice_is_refused(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_cutting_off_the_future_changes_no_earlier_row(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

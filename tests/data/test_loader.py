@@ -1,6 +1,5 @@
 """The loader: what it accepts, repairs, masks, counts and refuses."""
 
-import datetime
 import subprocess
 import sys
 from collections.abc import Callable
@@ -196,10 +195,7 @@ BAD_FRAMES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "local dates": (lambda frame: frame.assign(date=frame["date"].dt.strftime("%d/%m/%Y")), "2014-11-10, got .*/2010'"),
     "impossible date": (lambda frame: frame.assign(date="2014-02-30"), "got .*'2014-02-30'"),
     "numeric tickers": (lambda frame: frame.assign(ticker=7), "strings in column 'ticker'"),
-    "null ticker": (
-        lambda frame: frame.assign(ticker=frame["ticker"].where(frame.index != 4)),
-        "rows without one",
-    ),
+    "null ticker": (lambda frame: frame.assign(ticker=frame["ticker"].where(frame.index != 4)), "rows without one"),
     "empty ticker": (lambda frame: frame.assign(ticker=frame["ticker"].replace("BBB", "")), "rows without one"),
     "null date": (lambda frame: frame.assign(date=frame["date"].where(frame.index != 4)), "rows without one"),
     "no rows": (lambda frame: frame[:0], "got no rows"),
@@ -263,13 +259,6 @@ def test_bad_investable_file_is_one_clear_line(content: bytes | None, expected: 
         listed.write_bytes(content)
     with refused(expected):
         StockDataLoader(path, investable=listed).load_and_prepare()
-
-
-def test_dates_before_1970_are_dates(tmp_path: Path) -> None:
-    frame = bars_frame()
-    dates = [datetime.date(1960, 1, 1) + (day - datetime.date(2010, 1, 4)) for day in frame["date"].dt.date]
-    loader = load_table(arrow(frame, date=pa.array(dates)), tmp_path)
-    assert str(loader.dates[0]) == "1960-01-01"
 
 
 MEASURE = """

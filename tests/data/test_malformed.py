@@ -87,6 +87,6 @@ def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
 
 def test_most_drawn_notations_are_read_back_and_the_others_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     """`python -m benchmarks.notations` draws 2,000. A reader that refuses everything misreads nothing."""
-    found = [outcome(seed, tmp_path_factory.mktemp("notation")) for seed in range(48)]
-    assert found.count("read") > 24
+    found = [outcome(seed, tmp_path_factory.mktemp("notation")) for seed in range(32)]
+    assert found.count("read") > 16
     assert all(one == "read" or (one.startswith("expected") and "\n" not in one) for one in found)

@@ -15,7 +15,6 @@ from data.market import build_market
 from data.raw.prepare import prepare
 from tests.data.files import LENIENT, refused, run, written
 from tests.data.test_loader import TOLERANT, bars_frame, load
-from tests.data.test_vendors import truth
 from utils.config.prepare import Choices
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
@@ -46,20 +45,6 @@ def test_bars_of_one_ticker_in_many_languages(header: str, encoding: str, tmp_pa
     assert bars["ticker"].tolist() == ["SAP", "SAP"] and summary.closes_only == 0
     values = bars[["open", "high", "low", "close", "volume"]].to_numpy().tolist()
     assert values == [[10.5, 12, 9, 11, 1000], [11, 13, 10, 12.25, 2000]]
-
-
-@pytest.mark.parametrize("columns", [["high", "open", "low", "close"], ["close", "open", "high", "low", "volume"]])
-def test_bars_under_unknown_titles_are_no_closes_of_tickers(columns: list[str], tmp_path: Path) -> None:
-    own = truth()[lambda frame: frame["ticker"] == "AAPL"].set_index("date")[columns]
-    titles = {"open": "Avaa", "high": "Ylos", "low": "Alas", "close": "Loppu", "volume": "Maara"}
-    text = own.rename(columns=titles).to_csv()
-    capitals = own.rename(columns=titles).rename(columns=str.upper).to_csv()
-    for unknown, words in ((text, "no column for open, high, low, close"), (capitals, "behave as")):
-        with refused(f"EQNR.csv: .*{words}.*--columns"):
-            run(tmp_path, {"EQNR.csv": unknown})
-    said = tuple(f"{role}={titles[role].upper()}" for role in columns)
-    _, made = run(tmp_path, {"EQNR.csv": capitals}, choices=Choices(columns=said))
-    np.testing.assert_array_equal(made[columns], own)
 
 
 @pytest.mark.parametrize(

@@ -41,25 +41,33 @@ def test_positions_in_any_notation(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "target", "words"),
+    ("rows", "words"),
     [
-        (0.01, 20, "after a split give its price and shares"),
-        (2.0, 20, "an entry of T00 at .* whose prices are .* that day"),
-        (1.0, 0.2, "a target of 0.2 in place of 10 to 50 percent"),
-        (1.0, 500, "a target of 500 in place of 10 to 50 percent"),
+        (f"T00,{DATE},{0.01 * PRICE:.4f},20,5", "after a split give its price and shares"),
+        (f"T00,{DATE},{2 * PRICE:.4f},20,5", "an entry of T00 at .* whose prices are .* that day"),
+        (f"T00,{DATE},{PRICE:.4f},0.2,5", "a target of 0.2 in place of 10 to 50 percent"),
+        (f"T00,{DATE},{PRICE:.4f},500,5", "a target of 500 in place of 10 to 50 percent"),
+        (f"T00,{DATE},{int(PRICE)},5,20,100", "more fields than titles on line 2; mend it"),
+        (f"T00;{DATE};1.234;20;5", "two ways; write 1234.5"),
+        ("T00;02/03/10;1,5;20;5", "two ways; write"),
+        ("T99,2010-02-01,10,20,5", "line 2 of .*'T99'"),
+        ("T00,2010-01-31,10,20,5", "expected a session from"),
+        ("T00,2010-02-01,-1,20,5", "in place of numbers above 0"),
+        ("T00,2010-02-01,10,20,", "could not convert"),
+        ("T00,2010-06-01,10,20,5", "an entry after"),
+        ("T00,2010-02-01,119,20,5\nT00,2010-02-02,119,20,5", "line 3 of .*a second time"),
     ],
 )
-def test_positions_that_cannot_be_are_refused(factor: float, target: float, words: str, tmp_path: Path) -> None:
+def test_positions_that_cannot_be_are_refused(rows: str, words: str, tmp_path: Path) -> None:
     with refused(words):
-        read_holdings(written(tmp_path, f"T00,{DATE},{factor * PRICE:.4f},{target},5"), MARKET, DAY)
+        read_holdings(written(tmp_path, rows, ";" if ";" in rows else ","), MARKET, DAY)
 
 
-@pytest.mark.parametrize(
-    ("row", "words"), [("T00;{};1.234;20;5", "two ways; write 1234.5"), ("T00;02/03/10;1,5;20;5", "two ways; write")]
-)
-def test_what_may_be_read_in_two_ways_is_asked_for(row: str, words: str, tmp_path: Path) -> None:
-    with refused(words):
-        read_holdings(written(tmp_path, row.format(DATE), ";"), MARKET, DAY)
+def test_an_empty_file_is_no_account_without_positions(tmp_path: Path) -> None:
+    """It may have been cut."""
+    (tmp_path / "held.csv").touch()
+    with refused("no ticker in its header"):
+        read_holdings(tmp_path / "held.csv", MARKET, DAY)
 
 
 ADJUSTED = random_panel(np.random.default_rng(8), 160, 2, missing=0, delist=0, late_start=0, halt=0).astype(np.float64)
@@ -87,7 +95,6 @@ class Story:
         return story
 
     def raw(self, day: int) -> FloatArray:
-        """Raw prices on a day."""
         later = [ratio for event, ratio in zip(self.events, self.ratios, strict=True) if event.date > DATES[day]]
         return ADJUSTED[day, 0] / math.prod(later)
 
@@ -203,8 +210,3 @@ def test_events_of_others_and_on_other_days_change_nothing(tmp_path: Path) -> No
     assert read(tmp_path, market, price, 20.0).moved == ""
     with refused("an entry of T00 at .* that day; after a split give"):
         read(tmp_path, market, 4 * price, 20.0)
-
-
-def test_a_decimal_comma_between_commas_is_no_field(tmp_path: Path) -> None:
-    with refused("more fields than titles on line 2; mend it"):
-        read_holdings(written(tmp_path, f"T00,{DATE},{int(PRICE)},5,20,100"), MARKET, DAY)

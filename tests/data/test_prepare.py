@@ -47,21 +47,6 @@ def test_usual_forms_of_a_file_give_the_same_bars(text: str, tmp_path: Path) -> 
     assert bars(rows) == PLAIN
 
 
-def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
-    text = (
-        "Date,Open,High,Low,Close,Adj Close,Volume\n"
-        "2014-01-02,10,12,8,10,2.5,5\n2014-01-03,10,12,8,10,,5\n2014-01-06,10,12,8,0,2.5,5\n2014-01-07,9,9.3,9,9.3,3.1,5\n"
-    )
-    files = {"A.csv": text, "B.csv": f"{text.splitlines()[0]}\n2014-01-08,8,12,8,10,2.5,5\n"}
-    summary, rows = run(tmp_path, files, choices=LENIENT)
-    assert bars(rows)[0] == ("A", "2014-01-02", 2.5, 3.0, 2.0, 2.5)
-    assert rows["high"][1] == rows["close"][1] == 3.1
-    assert bars(rows)[2] == ("B", "2014-01-08", 2.0, 3.0, 2.0, 2.5)
-    assert sum(summary.dropped.values()) == 2
-    # 10 x 5, 9.3 x 5 and 10 x 5 were traded.
-    assert list(rows["close"] * rows["volume"]) == pytest.approx([50.0, 46.5, 50.0])
-
-
 def test_an_unclosed_quote_ends_with_its_line(tmp_path: Path) -> None:
     header = "Date,Open,High,Low,Close,Name\n"
     _, rows = run(tmp_path, {"X.csv": f'{header}2020-01-02,10,11,9,10,"x\n2020-01-03,10,11,9,10,x\n'})

@@ -77,11 +77,7 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(
-    arguments: list[str],
-    words: str,
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], words: str, source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(source.parent)
     Path("one.html").write_text("not to be lost")
@@ -91,16 +87,6 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     shown = capsys.readouterr().err.strip().splitlines()
     assert len(shown) == 1 and words in shown[0]
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
-
-
-def test_a_file_is_replaced_on_request(source: Path) -> None:
-    target = source.with_name("prices.parquet")
-    assert main(["prepare", str(source), str(target)]) == 0
-    before = target.read_bytes()
-    bars(("CCC", "DDD")).to_parquet(source)
-    assert main(["prepare", str(source), str(target)]) == 2 and target.read_bytes() == before
-    assert main(["prepare", str(source), str(target), "--overwrite"]) == 0
-    assert set(pd.read_parquet(target)["ticker"]) == {"CCC", "DDD"}
 
 
 def test_names_cannot_act_in_the_page(source: Path) -> None:

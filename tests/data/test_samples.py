@@ -2,7 +2,10 @@
 
 import bz2
 import gzip
+import io
 import os
+from collections.abc import Sequence
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,8 @@ from tests.data.files import PRICES, bars, refused, run
 from tests.data.test_loader import bars_frame
 from utils.config.prepare import Choices
 
-OHLC = "date,open,high,low,close\n"
+HEAD = "date,open,high,low,close"
+OHLC = f"{HEAD}\n"
 BAR = "2020-01-02,10,11,9,10\n"
 OTHER = "2020-01-02,20,21,19,20\n"
 
@@ -33,8 +37,32 @@ def table(dates: list[str], row: str = "10,11,9,10", header: str = OHLC) -> str:
     return header + "".join(f"{day},{row}\n" for day in dates)
 
 
+DAYS = pd.bdate_range("2020-01-02", periods=24)
+CLOSE = np.round(100 * np.exp(np.cumsum(0.02 * np.random.default_rng(0).standard_normal(24))), 2)
+VOLUME = np.random.default_rng(1).integers(1_000, 900_000, 24)
+
+
+def made(header: str = HEAD, *columns: Sequence[Any], days: Sequence[Any] = DAYS.strftime("%Y-%m-%d")) -> str:
+    """Bars at one price and further columns, as CSV."""
+    rows = zip(days, *[CLOSE] * 4, *columns, strict=True)
+    return f"{header}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def each(*values: str) -> list[str]:
+    return [values[row % len(values)] for row in range(24)]
+
+
+def since(form: str, **shift: int) -> list[str]:
+    return [(day + timedelta(**shift)).strftime(form) for day in DAYS]
+
+
+def unix(factor: int) -> list[str]:
+    return [str(int(day.timestamp()) * factor) for day in DAYS]
+
+
 TURKISH = '"Tarih","\u015eimdi","A\u00e7\u0131l\u0131\u015f","Y\u00fcksek","D\u00fc\u015f\u00fck","Hac."\n'
 QUOTED = '"02.01.2020","50,09","49,78","50,59","49,28","1,23M"\n'
+BDH = ",A,,,,B,,,\nDates," + ",".join(["PX_OPEN", "PX_HIGH", "PX_LOW", "PX_LAST"] * 2)
 READ = {
     "Turkish": (TURKISH + QUOTED, [("X", 49.78, 50.59, 49.28, 50.09, 1.23e6)]),
     "LSEG": (
@@ -79,19 +107,23 @@ READ = {
         [("X", 1200, 1201.5, 1190, 1200, 123456), ("X", 1200, 1201.5, 1190, 1200, 1234567)],
     ),
     "years of two digits": (table(["20/01/02"]), [("X", 10, 11, 9, 10, np.nan)]),
-    "closeadj": (f"{OHLC[:-1]},closeunadj,closeadj\n2020-01-02,10,11,9,10,3,5\n", [("X", 5, 5.5, 4.5, 5, np.nan)]),
+    "closeadj": (f"{HEAD},closeunadj,closeadj\n2020-01-02,10,11,9,10,3,5\n", [("X", 5, 5.5, 4.5, 5, np.nan)]),
     "Yahoo in German": (
         "Datum;Er\u00f6ffnen;Er\u00f6ffnung;Hoch;Tief;Schlusskurs*;Adj. Schlusskurs**\n02.01.2020;1;10;11;9;10;5\n",
         [("X", 5, 5.5, 4.5, 5, np.nan)],
     ),
     "days without trades": (
-        f"{OHLC[:-1]},volume\n2020-01-02,10,11,9,10,5\n2020-01-03,10,10,10,10,0\n",
+        f"{HEAD},volume\n2020-01-02,10,11,9,10,5\n2020-01-03,10,10,10,10,0\n",
         [("X", 10, 11, 9, 10, 5)],
     ),
-    "funds without volume": (f"{OHLC[:-1]},volume\n2020-01-02,9,9,9,9,0\n", [("X", 9, 9, 9, 9, 0)]),
+    "funds without volume": (f"{HEAD},volume\n2020-01-02,9,9,9,9,0\n", [("X", 9, 9, 9, 9, 0)]),
     "splits as ratios": (
-        f"{OHLC[:-1]},stock splits\n2020-01-02,10,11,9,10,\n2020-01-03,5,5.5,4.5,5,2:1\n2020-01-06,5,5.5,4.5,5,\n",
+        f"{HEAD},stock splits\n2020-01-02,10,11,9,10,\n2020-01-03,5,5.5,4.5,5,2:1\n2020-01-06,5,5.5,4.5,5,\n",
         [("X", 5, 5.5, 4.5, 5, np.nan)] * 3,
+    ),
+    "cells that span the columns of a ticker": (
+        f"{BDH}\n2020-01-02,1,2,1,2,5,6,5,6\n",
+        [("A", 1, 2, 1, 2, np.nan), ("B", 5, 6, 5, 6, np.nan)],
     ),
     "open all days": (table(days(20, "%Y-%m-%d", step="D")), [("X", 10, 11, 9, 10, np.nan)] * 20),
 }
@@ -105,6 +137,34 @@ def test_samples_are_read_as_they_are_meant(text: str, expected: list[tuple[Any,
     assert rows["date"].iloc[0].isoformat() in ("2020-01-02", "2020-01-01")
 
 
+SETTLED = {
+    "microseconds": made(days=unix(10**6)),
+    "nanoseconds": made(days=unix(10**9)),
+    "midnight in New Zealand": made(days=since("%Y-%m-%dT%H:00:00Z", hours=-13)),
+    "a note below": made() + "Downloaded on 02-06-2020\n",
+    "no prices": made() + "2020-02-10,#N/A,--,.,n.a.\n",
+    "a halt": made(f"{HEAD},volume", [*VOLUME]) + "2020-02-05,9,9,9,9,\n2020-02-06,0,0,0,9,\n",
+    "full width": made().translate({ord(one): ord(one) + 0xFEE0 for one in "0123456789."}),
+    "volume twice": made(f"{HEAD},volume,unadjustedVolume", VOLUME, VOLUME),
+    "money": made(f"{HEAD},volume,amount", VOLUME, CLOSE * VOLUME),
+    "other ending": made(),
+}
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_what_a_file_shows_settles_it(name: str, tmp_path: Path) -> None:
+    _, rows = run(tmp_path, {"X.csv.txt" if name == "other ending" else "X.csv": SETTLED[name]})
+    assert rows["date"].tolist() == [day.date() for day in DAYS] and rows["ticker"].eq("X").all()
+    np.testing.assert_array_equal(rows[PRICES], np.tile(CLOSE, (4, 1)).T)
+
+
+def test_sessions_from_sunday_on_end_on_their_own_day(tmp_path: Path) -> None:
+    days = [day for day in pd.date_range("2020-01-05", periods=40) if day.weekday() not in (4, 5)][:24]
+    _, rows = run(tmp_path, {"X.csv": made(days=[f"{day:%Y-%m-%d}T12:20:00Z" for day in days])})
+    assert rows["date"].iloc[0].isoformat() == "2020-01-05"
+
+
+RETURNS = 1 + 0.01 * np.random.default_rng(2).standard_normal((24, 2))
 SHIFTED = [f"{day + pd.Timedelta(days=1):%Y-%m-%d}" for day in pd.bdate_range("2020-01-02", periods=30)]
 UNKNOWN = TURKISH.replace("imdi", "ilk").replace("Hac", "Lot") + QUOTED
 NSE = "SYMBOL,SERIES,OPEN,HIGH,LOW,CLOSE,TIMESTAMP\nABC,EQ,10,11,9,10,02-JAN-2020\nABC,N1,90,91,89,90,02-JAN-2020\n"
@@ -122,11 +182,10 @@ REFUSED = {
         "behave as volume",
     ),
     "other places": ("2020-01-02,10,9,11,10\n", r"are not date, open, high, low, close; .*--columns"),
-    "returns": ("Date,AA,BB\n2020-01-02,0.01,-0.02\n2020-01-03,-0.01,0.02\n", r"left out, got 2 of 4 .*--max-bad-row"),
+    "negative returns": ("Date,AA,BB\n2020-01-02,0.01,-0.02\n2020-01-03,-0.01,0.02\n", "left out, got 2 of 4 .*--max"),
     "tickers under an unknown title": (f"Foo,{OHLC}AB,{BAR}CD,{OTHER}", "'Foo' with 'AB' and 'CD'; .*ticker=Foo"),
     "codes under an unknown title": (f"Foo,{OHLC}1,{BAR}2,{OTHER}", "closes 10 and 20 .* on 2020-01-02; .*one of Foo"),
     "series": (NSE, "'EQ' and 'N1' under 'SERIES' for one ticker ABC; .*ticker=SERIES"),
-    "exchanges": (NSE.replace("SERIES", "exchange"), "'EQ' and 'N1' under 'exchange' for one .*ignore=exchange"),
     "minutes": ("".join(f"01/02/2020,09:{m},10,11,9,10,5\n" for m in range(30, 40)), "within days.*--resample day"),
     "four hours": (table([f"{d} {h}:00" for d in days(3, "%Y-%m-%d") for h in ("08", "12")]), "--resample day"),
     "weeks": (table(WEEKS), "weekly bars"),
@@ -136,16 +195,48 @@ REFUSED = {
     ),
     "months": (table(days(4, "%Y-%m-%d", step="BME")), "monthly bars"),
     "three decimals": (table(["2020-01-02"], "1.234,1.235,1.233,1.234"), "--decimal . or --decimal ,"),
-    "volume of three decimals": (f"{OHLC[:-1]},v,volume\n2020-01-02,1.5,1.6,1.4,1.5,1,1.234\n", "volumes like .*--dec"),
-    "volume in other units": (f"{OHLC[:-1]},volume\n{BAR[:-1]},12.3 lots\n", "volume '12.3 lots'; .*--columns ignore="),
+    "volume of three decimals": (f"{HEAD},v,volume\n2020-01-02,1.5,1.6,1.4,1.5,1,1.234\n", "volumes like .*--dec"),
+    "volume in other units": (f"{HEAD},volume\n{BAR[:-1]},12.3 lots\n", "volume '12.3 lots'; .*--columns ignore="),
     "day or month first": (table(["03/04/2020"]), "--dates mdy or --dates dmy"),
     "Saturdays": (table(SHIFTED), "bars on weekends in X.csv, as on 2020-01-04"),
     "lost rows": (table([*days(60, "%Y-%m-%d"), "x1"]), r"got 1 of 61 \(1 date not understood, as 'X x1 10 11"),
+    "titles twice": (made(f"{HEAD},close", CLOSE / 2), "'close' twice in the header; .*--columns ignore=6"),
+    "tickers twice": ("Date,AA,AA\n2020-01-02,1,2\n2020-01-03,1,2\n", "'AA' twice in the header"),
+    "exchanges": (
+        made(f"{HEAD},ticker,exchange", each("A"), each("XETRA", "NYSE")),
+        "'XETRA' and 'NYSE' under 'exchange' .*ignore=exchange",
+    ),
+    "a currency that changes": (
+        made(f"{HEAD},currency,ticker", ["GBP"] * 9 + ["GBX"] * 15, ["A"] * 24),
+        "'GBP' and 'GBX' under 'currency' for one ticker A; .*ticker=currency",
+    ),
+    "a ticker of two stocks": (made(f"{HEAD},ticker,permno", each("A"), [1] * 9 + [2] * 15), "'1' and '2' under 'per"),
+    "signs of currencies": (made().replace(f",{CLOSE[0]}", f",${CLOSE[0]}").replace(",9", ",€9"), "one currency"),
+    "volume in thousands": (made(f"{HEAD},Volume (000)", VOLUME), r"under 'Volume \(000\)'; .*'volume=Volume \(0"),
+    "volume in lots": (made(f"{HEAD},成交量(手)", VOLUME), r"volume under '成交量\(手\)'; "),
+    "lots": (made(f"{HEAD},volume,amount", VOLUME, 100 * CLOSE * VOLUME), "not the money traded, as 'amount' shows"),
+    "pence": (made(f"{HEAD},volume,value", VOLUME, CLOSE * VOLUME / 100), "not the money traded, as 'value' shows"),
+    "money": (made(f"{HEAD},volume,umsatz", CLOSE * VOLUME, VOLUME), "not the money traded, as 'umsatz' shows"),
+    "volume of two kinds": (made(f"{HEAD},Volume BTC", VOLUME), "no column of volume, but 'Volume BTC'; .*'ignore=Vol"),
+    "high and low": ("date,open,high,low,close\n" + "2020-01-02,5,4,6,5\n" * 5, "a row has 5, 4, 6, 5; say which"),
+    "returns": (pd.DataFrame(RETURNS, DAYS, ["AA", "BB"]).to_csv(), "columns AA, BB that .* returns do.*'close=\\*'"),
+    "figures": ("Date,PE,EPS\n2020-01-02,20,5\n2020-01-03,20,5\n", r"no column for open.*'close=\*'"),
+    "bid and ask": ("Date,Bid Close,Ask Close\n2020-01-02,20,21\n2020-01-03,20,21\n", "no column for open"),
+    "a split in words": (made(f"{HEAD},split", each("", "2 for 1")), "split '2 for 1'; "),
+    "a dividend in words": (made(f"{HEAD},dividend", each("", "0.5 USD")), "dividend '0.5 USD'; "),
+    "Lean": ("20200102 00:00,1000000,1100000,900000,1000000,5\n", "prices of Lean, which are times 10,000"),
+    "fortnights": (made(days=pd.date_range("2018-01-05", periods=24, freq="14D").strftime("%Y-%m-%d")), "fortnightly"),
+    "a day that stands for none": (made() + "1970-01-01,1,1,1,1\n", "1 date that stands for none, as 'X 1970-01-01 1"),
+    "months in Finnish": (made(days=since("%d marraskuu 2020")), "not understood, as 'X 02 marraskuu 2020"),
+    "years of Thailand": (made(days=[f"{day.year + 543}{day:-%m-%d}" for day in DAYS]), "after tomorrow, as 'X 2563"),
+    "serial days": (made(days=[str(43832 + row) for row in range(24)]), "as 'X 43832 .*; write dates as 2"),
+    "fractions": (made().replace(",1", ",1 1/4 "), "price missing or not a number, as 'X 2020-01-02 1 1/4"),
+    "JSON": ('{"bars": []}', "no header and no bar .* begin '{\"bars\": \\[\\]}'; give text"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "words"), REFUSED.values(), ids=REFUSED)
-def test_samples_that_nobody_can_know_are_refused(text: str, words: str, tmp_path: Path) -> None:
+def test_what_nobody_can_know_is_refused(text: str, words: str, tmp_path: Path) -> None:
     with refused(words):
         run(tmp_path, {"X.csv": text})
 
@@ -165,6 +256,14 @@ def test_samples_that_nobody_can_know_are_refused(text: str, words: str, tmp_pat
         ("Saturdays", {"dates": "ymd"}, [10, 11, 9, 10]),
         ("lost rows", {"max_bad_row_share": 0.02}, [10, 11, 9, 10]),
         ("bars in capitals", {"columns": ("close=*",)}, [10] * 4),
+        ("titles twice", {"columns": ("ignore=6",)}, [CLOSE[0]] * 4),
+        ("exchanges", {"columns": ("ignore=exchange",)}, [CLOSE[0]] * 4),
+        ("lots", {"columns": ("ignore=amount",)}, [CLOSE[0]] * 4),
+        ("volume in thousands", {"columns": ("volume=Volume (000)",)}, [CLOSE[0]] * 4),
+        ("volume of two kinds", {"columns": ("volume=Volume BTC",)}, [CLOSE[0]] * 4),
+        ("volume of two kinds", {"columns": ("ignore=Volume BTC",)}, [CLOSE[0]] * 4),
+        ("returns", {"columns": ("close=*",)}, [RETURNS[0, 0]] * 4),
+        ("figures", {"columns": ("close=*",)}, [5] * 4),
     ],
 )
 def test_what_a_person_says_settles_it(
@@ -213,6 +312,27 @@ def test_tickers_in_names_of_files_and_folders(names: tuple[str, str], tickers: 
     assert rows["ticker"].tolist() == tickers
     with refused(r"2020.csv: no ticker; give a column of tickers, or a folder or file named"):
         run(tmp_path / "year", {"2020.csv": OHLC + BAR})
+
+
+def packed(name: str) -> bytes:
+    content = io.BytesIO()
+    with ZipFile(content, "w") as archive:
+        archive.writestr(name, made())
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("X.dat", made(), "no ticker; name it TICKER.csv"),
+        ("download.zip", packed("MSFT.csv"), "an archive of 'MSFT' under another name"),
+        ("X.csv", packed("X.csv"), "a packed file under the name of another kind"),
+        ("X.txt", "nothing", r"X.txt: no header and no bar in the first 50 lines, which begin 'nothing'"),
+    ],
+)
+def test_names_that_tell_something_else(name: str, content: str | bytes, words: str, tmp_path: Path) -> None:
+    with refused(words):
+        run(tmp_path, {name: content}, only=name)
 
 
 def test_a_short_file_is_settled_by_the_others_and_by_the_file_that_it_is_appended_to(tmp_path: Path) -> None:

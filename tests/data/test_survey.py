@@ -30,17 +30,6 @@ def day(place: int) -> np.datetime64:
     return np.busday_offset("2019-12-09", place)
 
 
-def test_a_clean_market_has_no_findings() -> None:
-    survey = found(flat("A"), flat("B"))
-    assert not (survey.gaps or survey.moves or survey.early)
-    assert survey.years == [
-        {"year": "2019", "sessions": 17, "tickers": 2, "rows": 34, "traded %": 100.0},
-        {"year": "2020", "sessions": 23, "tickers": 2, "rows": 46, "traded %": 100.0},
-    ]
-    assert survey.traded.tolist() == [2] * DAYS
-    assert survey.survivor_line.startswith("Survivors only: 2 of 2")
-
-
 def test_gaps_and_tickers_that_end_early() -> None:
     holes = [place for place in range(DAYS) if place not in (5, 10, 11, 12)]
     survey = found(flat("A"), flat("B", holes), flat("C", list(range(8, 30))), flat("D", list(range(3, DAYS))))

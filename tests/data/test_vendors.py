@@ -37,7 +37,6 @@ def titled(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def folder_of(bars: pd.DataFrame, path: Path, name: str = "{}.csv") -> None:
-    """Write a file for each ticker of titled bars."""
     path.mkdir()
     for ticker, own in bars.groupby("Ticker"):
         own, file = own.drop(columns="Ticker"), path / name.format(ticker)
@@ -67,7 +66,6 @@ def stooq(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_midnight(bars: pd.DataFrame, zone: str) -> pd.Series:
-    """Midnight in a time zone as an instant."""
     return pd.to_datetime(bars["date"]).dt.tz_localize(zone).dt.tz_convert("UTC")
 
 

@@ -172,12 +172,10 @@ def orders_filled(
 
 
 def fill_day(order_day: int, rules: EnvironmentConfig) -> int:
-    """The session in which the orders of `order_day` are filled."""
     return order_day + 1 if rules.fill == "next_open" else order_day
 
 
 def fill_price(bar: Bar, rules: EnvironmentConfig) -> float:
-    """The price of a purchase in the session of its fill."""
     return bar[0] if rules.fill == "next_open" else bar[3]
 
 
@@ -196,13 +194,11 @@ def ranked(
 
 
 def clipped(order: Order) -> tuple[float, float]:
-    """The coefficient and the target of an order, within their ranges."""
     coefficient, target = order
     return min(max(float(coefficient), 0.0), 10.0), min(max(float(target), 10.0), 50.0)
 
 
 def asked(orders: DayOrders) -> Iterable[tuple[int, Order]]:
-    """The orders of a day as (stock, order) pairs."""
     return orders.items() if isinstance(orders, Mapping) else enumerate(orders)
 
 
@@ -292,7 +288,6 @@ def whole_trade(
 
 
 def rate(rules: EnvironmentConfig) -> float:
-    """Commission and slippage as a fraction of the value traded on one leg."""
     return (rules.cost_bps + rules.slippage_bps) / 10_000
 
 
@@ -304,7 +299,6 @@ def cash_at_close(trades: list[Trade], day: int, rules: EnvironmentConfig) -> fl
 
 
 def positions_at_close(bars: Bars, trades: list[Trade], day: int) -> float:
-    """Value of the open positions at their last closes."""
     return fsum(trade.shares * last_close(bars, trade.stock, day) for trade in trades if trade.settled_day > day)
 
 
@@ -318,7 +312,6 @@ def last_close(bars: Bars, stock: int, day: int) -> float:
 def summarise(
     trades: list[Trade], equity: list[float], cash: list[float], start: int, rules: EnvironmentConfig
 ) -> Result:
-    """Rewards and counts of a played episode."""
     days = range(start + 1, start + len(equity))
     idle = [0.0 if active_on(trades, day) else rules.inaction_penalty for day in days]
     losses = [loss_penalty(trades, day, rules) for day in days]

@@ -104,6 +104,22 @@ CASES: dict[str, tuple[Stocks, Orders, dict[str, Any], dict[str, Any]]] = {
         *(([8, None], [8, 8], [8, 8]), {0: {0: (10, 50), 1: (9, 50), 2: (8, 50)}}, {"max_new_positions_per_day": 2}),
         {"stock": [1], "value": [900], "rank": [1]},
     ),
+    # A tenth of the shares traded at the open of 8, or at the close of 5 of the decision; all of it is sold later.
+    **{
+        f"{shares} shares traded, {fill}": (
+            *(([5, (8, 11, 8, 10), 10],), FIRST),
+            {"volumes": [[traded if day == (fill == "next_open") else 1.0] for day in range(3)], "volume_cap": 10.0}
+            | {"fill": fill},
+            {"value": value, "exit_day": leaves},
+        )
+        for fill, shares, traded, value, leaves in (
+            ("next_open", "few", 100.0, [80], [2]),
+            ("next_open", "many", 200.0, [100], [2]),
+            ("next_open", "unknown", None, [100], [2]),
+            ("next_open", "no", 0.0, [], []),
+            ("same_close", "few", 100.0, [50], [1]),
+        )
+    },
     "what the volume cuts off stays cash": (
         *(([8, 8],) * 2, {0: {0: (10, 50), 1: (9.5, 50)}}),
         *({**MANY, "volumes": [[1.0, 1e9]] * 2, "volume_cap": 50.0}, {"value": [4, 950]}),
@@ -178,24 +194,6 @@ def test_each_rule_by_hand(case: str) -> None:
     for name, value in expected.items():
         found = getattr(result, name, None) if hasattr(result, name) else [getattr(t, name) for t in result.trades]
         assert found == (value if name == "reason" else pytest.approx(value)), name
-
-
-@pytest.mark.parametrize(
-    ("fill", "shares", "value"),
-    [
-        ("next_open", 100.0, 80),  # a tenth of 100 shares at the open of 8
-        ("next_open", 200.0, 100),
-        ("next_open", None, 100),
-        ("next_open", 0.0, None),
-        ("same_close", 100.0, 50),  # those of the day of the decision, at its close of 5
-    ],
-)
-def test_order_is_cut_to_a_share_of_the_shares_traded(fill: str, shares: float | None, value: float | None) -> None:
-    volumes = [[shares if fill == "same_close" else 1.0], [1.0 if fill == "same_close" else shares], [1.0]]
-    result = play([5, (8, 11, 8, 10), 10], orders=FIRST, volumes=volumes, volume_cap=10.0, fill=fill)
-    assert [trade.value for trade in result.trades] == ([] if value is None else [value])
-    # All of it is sold, although a single share is traded that day.
-    assert result.cash[-1] == result.equity[-1]
 
 
 STOP = {"stop_percent": 25.0}  # at 6

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from environment.trading_rules import cut_to_cash
 from tests.environment.oracle import Result
 from tests.market_cases import MarketCase, market_cases, random_orders
 from utils.config.trader import EnvironmentConfig
@@ -84,25 +83,6 @@ def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
     assert portfolio.rewards[:5, 0].tolist() == pytest.approx([0, 0, 0.11, 0, 0])
 
 
-def test_an_account_that_has_fallen_too_far_orders_nothing_more() -> None:
-    """Falls 5% of its capital with half of it invested at a price that falls by 10%, and recovers in vain."""
-    prices = torch.tensor([100.0, 100, 92, 90, 120, 120, 120, 120])[:, None].expand(-1, 2).clone()
-    rules = EnvironmentConfig(exits="target", stake_percent=50.0, cost_bps=0, slippage_bps=0, drawdown_lock=5.0)
-    portfolio, order = Portfolio(Bars.from_prices(prices, prices, prices), rules), torch.tensor([[[1.0, 50.0]] * 2])
-    portfolio.reset(torch.tensor([0]), steps=7, trading_steps=7)
-    locked, used = [], []
-    for step in range(7):
-        # The second stock is wanted from the fall on.
-        portfolio.step(order * torch.tensor([step == 0, step >= 3])[None, :, None])
-        locked.append(bool(portfolio.is_locked))
-        used.append(float(portfolio.account()[0, 3]))
-    assert locked == [False, False, True, True, True, True, True]
-    assert used == pytest.approx([0, 0.8, 1, 1, 1, 1, 1])
-    assert [trade["stock"] for trade in trade_ledger(portfolio, 0)] == [0]
-    portfolio.reset(torch.tensor([0]), steps=7, trading_steps=7)
-    assert not portfolio.is_locked.any() and portfolio.candidates().all()
-
-
 def test_what_an_account_cannot_trade_is_refused() -> None:
     prices = torch.full((30, 2), 100.0)
     bars = Bars.from_prices(prices, prices, prices)
@@ -122,16 +102,3 @@ def test_ties_go_to_the_lower_stock_however_many_are_ordered(stocks: int, count:
     for row, best, order in zip(score.tolist(), found.tolist(), chosen.tolist(), strict=True):
         assert order == sorted(range(stocks), key=lambda stock: (-row[stock], stock))[:count]
         assert best == [row[stock] for stock in order]
-
-
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 20), st.sampled_from((0.0, 0.5)))
-def test_later_orders_get_the_cash_that_is_left(wanted: list[float], cash: float, least: float) -> None:
-    left = torch.tensor([cash, 1e9], dtype=torch.float64)
-    found = cut_to_cash(torch.tensor([wanted, wanted], dtype=torch.float64).T, left, least)
-    expected, rest = [], cash
-    for payment in wanted:
-        paid = min(payment, rest)
-        expected.append(paid if paid >= least else 0.0)
-        rest -= expected[-1]
-    assert found[:, 0].tolist() == expected and float(left[0]) == rest
-    assert found[:, 1].tolist() == [payment if payment >= least else 0.0 for payment in wanted]

@@ -1,23 +1,25 @@
-"""The Gymnasium environment: its interface, its windows, what it shows, and that oracle and vector form agree."""
+"""The Gymnasium environment, alone and as a vector: its interface, its windows, and what it shows, by the oracle."""
 
+import dataclasses
 import math
 import re
-from dataclasses import fields
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
-from environment.portfolio import Portfolio
+from data.splits import Span
 from environment.trading_env import Observation, TradingEnvironment, windows_from
+from environment.vector_env import VectorTradingEnvironment
 from tests.environment.oracle import Bars, Result, Trade, last_close
-from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, random_volume, to_bars
+from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
 from utils.config.trader import DataConfig, EnvironmentConfig
 
@@ -29,8 +31,8 @@ def market() -> Market:
 
 @pytest.fixture(scope="module")
 def narrow() -> Market:
-    """Six columns of which two may be bought."""
-    return small_market(seed=1, columns=6, investable=[1, 4])
+    """Six columns of which three may be bought."""
+    return small_market(seed=1, columns=6, investable=[1, 4, 5])
 
 
 def play(env: TradingEnvironment, orders: FloatArray) -> tuple[list[Observation], list[float], list[dict[str, Any]]]:
@@ -157,49 +159,6 @@ def assert_totals(totals: dict[str, float], expected: Result, rules: Environment
     }
 
 
-def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
-    """All that an account tells of its lanes."""
-    slots = account.positions()
-    now = {"cash": account.cash, "equity": account.equity, "day": account.day, "slot": slots.stock}
-    now |= {"positions": slots.features, "features": account.account(), "candidates": account.candidates()}
-    book = account.ledger()
-    trades = {f.name: torch.where(book.value > 0, getattr(book, f.name), 0) for f in fields(book)}
-    return {name: value.clone() for name, value in {**now, **trades, **vars(account.summary())}.items()}
-
-
-@settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
-def test_lanes_by_orders_are_those_by_actions(seed: int, fill: Any, orders: int) -> None:
-    days = {"trading_days": 12, "settlement_days": 4, "max_holding_days": 5}
-    sizes = {"max_new_positions_per_day": orders, "stake_percent": 8.0, "volume_cap": 10.0}
-    penalties = {"inaction_penalty": 0.1, "loss_multiplier": 1.5, "delisting_loss": 30.0}
-    rules = EnvironmentConfig(exits="target", fill=fill, **days, **sizes, **penalties)
-    rng = np.random.default_rng(seed)
-    panel = random_panel(rng, 160, 4)
-    market = market_of(panel, rules=rules, volume=random_volume(rng, panel, 40 * rules.stake))
-    by_orders, by_action = (TradingEnvironment.on(market, rules) for _ in range(2))
-    for lanes in (3, 3, 2):  # an account of as many lanes again, and of others
-        windows = windows_from(torch.from_numpy(rng.integers(0, 160 - rules.episode_steps, lanes)), rules)
-        actions = random_orders(rng, rules.episode_steps * lanes, 4).reshape(rules.episode_steps, lanes, 4, 2)
-        by_action.reset(**windows)
-        assert by_orders.reset(**windows, observe=False) == ({}, {})
-        for step, action in enumerate(actions):
-            is_asked = by_orders.account.is_trading and step != 5
-            given_orders = by_orders.account.select_orders(torch.from_numpy(action)) if is_asked else None
-            observation, reward, terminated, truncated, info = by_orders.step(given_orders)
-            assert observation == info == {} and not truncated and terminated == (step == len(actions) - 1)
-            _, rewards, _, _, _ = by_action.step(action if is_asked else np.zeros_like(action))
-            np.testing.assert_array_equal(reward, rewards)
-            expected = state_of(by_action.account)
-            for name, value in state_of(by_orders.account).items():
-                torch.testing.assert_close(value, expected[name], rtol=0, atol=0, equal_nan=True, msg=name)
-        assert bool((expected["positions_opened"] > 0).any())
-        one, other = by_orders.get_episode_summary(), by_action.get_episode_summary()
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, other[name], err_msg=name)
-
-
 def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: Market) -> None:
     env, other = environment_of(market), environment_of(market)
     rng = np.random.default_rng(1)
@@ -216,12 +175,14 @@ def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: M
 
 
 def test_one_object_serves_ten_windows(market: Market) -> None:
-    env, rng = environment_of(market), np.random.default_rng(5)
+    """Also where an account was locked on one of them."""
+    rules, rng = dataclasses.replace(TINY_RULES, drawdown_lock=1.0), np.random.default_rng(5)
+    env, locked = environment_of(market, rules=rules), 0
     inputs = observed_features(market.data_array, market.stats, market.input_clip)
     for start in rng.integers(16, 120, 10).tolist():
         length = int(rng.integers(2, 30))
         window = {"start_idx": np.int32(start), "end_idx": start + length, "trading_end_idx": start + length // 2}
-        fresh = environment_of(market)
+        fresh = environment_of(market, rules=rules)
         (observation, info), (fresh_observation, fresh_info) = env.reset(**window), fresh.reset(options=window)
         np.testing.assert_array_equal(observation["market"], inputs[start, :, :NUM_FEATURES])
         np.testing.assert_equal(info, fresh_info)
@@ -229,6 +190,8 @@ def test_one_object_serves_ten_windows(market: Market) -> None:
             assert_equal(observation, fresh_observation)
             (observation, reward, *_), (fresh_observation, fresh_reward, *_) = env.step(action), fresh.step(action)
             assert reward == fresh_reward
+        locked += int(env.account.is_locked)
+    assert 0 < locked < 10
     _, info = env.reset(seed=3)
     assert (info["day_index"], env.end_idx) == (start, start + length), "the window stays"
 
@@ -305,3 +268,61 @@ def test_histories_that_lead_to_one_observation_have_one_future() -> None:
     for (found, reward), (expected, other) in zip(busy[5:], idle[5:], strict=True):
         assert_equal(found, expected)
         assert reward == other
+
+
+STEPS, LANES = TINY_RULES.episode_steps, 3
+DAYS = Span(16, 120)
+
+
+class OnGivenWindows(gym.Wrapper[Any, Any, Any, Any]):
+    """A single environment that is reset to one window after the other."""
+
+    def __init__(self, env: gym.Env[Any, Any], starts: list[int]) -> None:
+        super().__init__(env)
+        self.starts = iter(starts)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(options=windows_from(next(self.starts), TINY_RULES))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Bit for bit, in dictionaries and arrays of objects too."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            assert_same(found[name], expected[name])
+    elif isinstance(expected, np.ndarray) and expected.dtype == object and isinstance(expected[0], dict):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype or expected.dtype == object
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_it_equals_a_vector_of_single_environments_bit_for_bit(narrow: Market, seed: int) -> None:
+    actions = random_orders(np.random.default_rng(seed), LANES * (2 * STEPS + 4), 3).reshape(-1, LANES, 3, 2)
+    env = environment_of(narrow, 40)
+    vector = VectorTradingEnvironment(env, LANES, DAYS)
+    found = [vector.reset(seed=seed), *(vector.step(action) for action in actions)]
+    starts = np.array([reply[-1]["day_index"] for reply in found[::STEPS]]).T
+    assert len(np.unique(starts)) > 1 and starts.min() >= DAYS.first and starts.max() <= DAYS.last - STEPS
+    lanes = [lambda own=own: OnGivenWindows(environment_of(narrow), own) for own in starts.tolist()]
+    single = SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP)
+    for name in ("observation_space", "action_space", "single_observation_space", "single_action_space", "num_envs"):
+        assert getattr(vector, name) == getattr(single, name)
+    assert vector.metadata == single.metadata
+    played = [single.reset(), *(single.step(action) for action in actions)]
+    for reply, expected in zip(found, played, strict=True):
+        assert_same(dict(enumerate(reply)), dict(enumerate(expected)))
+        assert vector.observation_space.contains(reply[0])
+    assert vector.reset(seed=seed)[1]["day_index"].tolist() == starts[:, 0].tolist()
+    assert env.account.lanes == 1 and env.step(np.zeros((3, 2)))[-1]["day_index"] == 41
+
+
+def test_every_possible_window_is_drawn_and_no_other(narrow: Market) -> None:
+    vector = VectorTradingEnvironment(environment_of(narrow), 200, Span(20, 20 + STEPS + 3))
+    assert set(vector.reset(seed=0)[1]["day_index"].tolist()) == {20, 21, 22, 23}
+    with pytest.raises(ValueError, match=rf"^expected days for an episode of {STEPS} steps, got 16\.\.{15 + STEPS}$"):
+        VectorTradingEnvironment(environment_of(narrow), 2, Span(16, 15 + STEPS))

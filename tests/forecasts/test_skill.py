@@ -1,4 +1,4 @@
-"""Information coefficients against an independent oracle, and what an agent and the market say of a day."""
+"""Information coefficients by an independent oracle; bootstrap, tests of a mean and deflated ratios: known numbers."""
 
 import math
 import statistics
@@ -23,8 +23,20 @@ from training.forecasts.skill import (
     summed_up,
     trade_results,
 )
+from utils.metrics import sharpe, total_return_percent
 from utils.spaces import POSITION_FEATURES
-from utils.statistics import mean_test
+from utils.statistics import (
+    bootstrap_intervals,
+    deflated_ratio,
+    expected_best,
+    mean_block_days,
+    mean_test,
+    minimum_track_record,
+    overfitting_probability,
+    probabilistic_sharpe,
+    rank_p_value,
+    stationary_bootstrap,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -134,3 +146,129 @@ def test_beta_is_the_regression_coefficient() -> None:
     found = beta(returns, market)
     assert found == pytest.approx([stats.linregress(market, own).slope for own in returns])
     assert beta(returns, np.zeros(300)).tolist() == [0.0, 0.0, 0.0]
+
+
+def autoregressive(persistence: float, shape: tuple[int, int], seed: int = 0) -> Array:
+    """Series along the last axis with unit shocks and mean zero."""
+    shocks = np.random.default_rng(seed).standard_normal(shape)
+    series = np.empty(shape)
+    series[:, 0] = shocks[:, 0] / math.sqrt(1 - persistence**2)
+    for day in range(1, shape[1]):
+        series[:, day] = persistence * series[:, day - 1] + shocks[:, day]
+    return series
+
+
+@pytest.mark.parametrize("mean_block", [1.0, 4.0, 10.0])
+def test_blocks_are_geometric_circular_and_uniform(mean_block: float) -> None:
+    days = 25
+    drawn = stationary_bootstrap(days, 40_000, mean_block, np.random.default_rng(0))
+    assert drawn.min() == 0 and drawn.max() == days - 1
+    follows = drawn[:, 1:] == (drawn[:, :-1] + 1) % days
+    # A day follows the one before it by design, or by chance where it is drawn anew.
+    assert follows.mean() == pytest.approx(1 - 1 / mean_block + 1 / mean_block / days, abs=0.003)
+    assert np.bincount(drawn[:, -1], minlength=days) / 40_000 == pytest.approx(1 / days, abs=0.006)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.7, -0.4])
+def test_the_closed_form_is_the_variance_of_the_bootstrap(persistence: float) -> None:
+    days = 120
+    series = autoregressive(persistence, (1, days))[0]
+    drawn = stationary_bootstrap(days, 40_000, mean_block_days(days), np.random.default_rng(1))
+    kept = 1 - 1 / mean_block_days(days)
+    weights = sum((1 - lag / days) * kept**lag for lag in range(1, days))
+    without_bias_term = mean_test(series).standard_error * math.sqrt(1 - (1 + 2 * weights) / days)
+    assert float(series[drawn].mean(axis=1).std()) == pytest.approx(without_bias_term, rel=0.02)
+
+
+@pytest.mark.parametrize(("days", "persistence", "least"), [(60, 0.0, 0.94), (435, 0.0, 0.94), (435, 0.3, 0.91)])
+def test_intervals_cover_the_true_mean(days: int, persistence: float, least: float) -> None:
+    tests = [mean_test(series) for series in autoregressive(persistence, (1500, days), seed=2)]
+    covered = statistics.fmean(low <= 0 <= high for low, high in (test.interval for test in tests))
+    assert least <= covered <= 0.975
+
+
+@pytest.mark.parametrize("series", [[], [0.5], [0.0, 0.0, 0.0], [1.0, 1.0]])
+def test_a_series_that_never_varies_proves_nothing(series: list[float]) -> None:
+    test = mean_test(np.array(series))
+    assert test.p_value == 1.0 and test.standard_error == 0.0
+
+
+def test_bootstrap_intervals_hold_the_measure_of_the_curve_and_repeat() -> None:
+    returns = 0.001 + 0.01 * np.random.default_rng(0).standard_normal(400)
+    measures = {"return": total_return_percent, "sharpe": sharpe}
+    found = bootstrap_intervals(returns, measures, np.random.default_rng(5))
+    assert found == bootstrap_intervals(returns, measures, np.random.default_rng(5))
+    curve = np.concatenate(([1.0], np.cumprod(1 + returns)))
+    for name, measure in measures.items():
+        low, high = found[name]
+        assert low < float(measure(curve)) < high
+    # The error of a yearly Sharpe ratio over T days is about sqrt(252 / T) (Lo 2002).
+    assert found["sharpe"][1] - found["sharpe"][0] == pytest.approx(2 * 1.96 * math.sqrt(252 / 400), rel=0.2)
+
+
+def test_the_chance_of_a_rank() -> None:
+    others = np.arange(99.0)
+    assert rank_p_value(98.0, others) == pytest.approx(2 / 100)
+    assert rank_p_value(50.0, others) == pytest.approx(50 / 100)
+    assert rank_p_value(-1.0, others) == 1.0
+    assert rank_p_value(97.5, others, trials=30) == pytest.approx(30 * 2 / 100)
+    assert rank_p_value(97.5, others, trials=80) == 1.0
+    assert rank_p_value(1.0, np.zeros(3)) == pytest.approx(1 / 4), "others that never vary have no tail"
+
+
+def test_the_published_example_of_a_deflated_ratio_ratio() -> None:
+    """Bailey & Lopez de Prado (2014): 2.5 a year over 1,250 days, of 100 trials whose ratios have variance 1/2."""
+    deviation, ratio = math.sqrt(0.5 / 250), 2.5 / math.sqrt(250)
+    benchmark = expected_best(deviation, 100)
+    assert benchmark == pytest.approx(0.1132, abs=5e-5)
+    assert probabilistic_sharpe(ratio, benchmark, 1250, -3.0, 10.0) == pytest.approx(0.9004, abs=5e-4)
+    fewer = expected_best(deviation, 46)
+    assert probabilistic_sharpe(ratio, fewer, 1250, -3.0, 10.0) == pytest.approx(0.9505, abs=5e-4)
+    assert probabilistic_sharpe(ratio, expected_best(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(
+        0.9505, abs=5e-3
+    ), "normal returns would allow 88 trials"
+
+
+def test_one_trial_has_nothing_to_deflate() -> None:
+    assert expected_best(0.3, 1) == 0.0
+    assert deflated_ratio(np.zeros(20), 0.0) is None
+    assert deflated_ratio(np.array([0.1]), 0.0) is None
+
+
+def test_the_published_length_of_a_track_record() -> None:
+    """Bailey & Lopez de Prado (2012): a normal ratio of 2 a year is above 1 at 95% after 2.73 years of days."""
+    normal = statistics.NormalDist()
+    returns = np.array([normal.inv_cdf((place + 0.5) / 4_000) for place in range(4_000)])
+    returns += returns.std(ddof=1) / math.sqrt(252)
+    assert minimum_track_record(returns) == pytest.approx(2.71 * 252, rel=0.01), "1 a year is above 0 as soon, nearly"
+    assert minimum_track_record(-returns) is None and minimum_track_record(np.zeros(20)) is None
+
+
+def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:
+    """Where the true ratio is the benchmark, the probability is uniform."""
+    returns = np.random.default_rng(0).standard_normal((2000, 250)) + 0.1
+    found = np.array([deflated_ratio(row, 0.1) for row in returns], dtype=np.float64)
+    for level in (0.05, 0.5, 0.95):
+        assert (found <= level).mean() == pytest.approx(level, abs=0.025)
+
+
+def noise(seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal((20, 3, 330))
+
+
+def test_overfitting_is_as_likely_as_not_among_trials_of_pure_noise() -> None:
+    assert np.mean([overfitting_probability(noise(seed)) for seed in range(20)]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_overfitting_is_unlikely_where_one_trial_is_truly_better() -> None:
+    profits = noise(0)
+    profits[7] += 0.5
+    assert overfitting_probability(profits) == pytest.approx(0, abs=0.01)
+    profits[7, 1:] = np.nan
+    assert overfitting_probability(profits) == pytest.approx(0, abs=0.1), "one seed tells, too"
+
+
+def test_overfitting_is_even_for_trials_that_are_alike_and_unknown_for_one() -> None:
+    assert overfitting_probability(np.ones((5, 2, 40))) == 0.5
+    assert overfitting_probability(np.ones((1, 2, 40))) is None
+    assert overfitting_probability(np.ones((5, 2, 15))) is None

@@ -35,14 +35,6 @@ def days() -> TrainingDays:
     return days_of(MARKET)
 
 
-def test_what_a_fold_is_fitted_to_lies_apart_from_it(days: TrainingDays) -> None:
-    """No trade of a day that is learned from is open on a day of the fold."""
-    for fitted, held in days.samples.folds:
-        learned = np.flatnonzero(fitted)
-        assert ((learned + days.samples.longest < held.start) | (learned >= held.stop)).all()
-        assert learned.max() + days.samples.longest <= MARKET.splits.train.last
-
-
 def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: TrainingDays) -> None:
     """Another result of every position of its days: its own start stays, those of the other folds move."""
     held, rows = days.samples.folds[FOLD][1], days.samples.x
@@ -91,19 +83,6 @@ def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     assert not bool(forecasts.score[0][known].any()) and not bool(known[days.samples.x.days.stop :].any())
 
 
-def test_the_closed_form_finds_a_linear_drift(days: TrainingDays) -> None:
-    known, rows = days.transitions, days.samples.x
-    x = days.inputs.for_networks(rows.x(rows.days))
-    noise = 0.01 * torch.randn(len(x), generator=seeded(1))
-    ended = torch.ones(len(x), dtype=torch.bool)
-    reward = (0.5 * x[:, 0] + 0.2 + noise)[:, None]
-    planted = replace(days, transitions=replace(known, reward=reward, terminated=ended))
-    weights, unit = planted.closed_form(1.0), planted.transitions.unit
-    told = unit * (x @ weights[:, 1:, 0].T + weights[:, 0, 0])
-    for own in told.T:
-        assert float((own - 0.5 * x[:, 0] - 0.2).std()) < 0.1 * 0.5 * float(x[:, 0].std())
-
-
 FloatArray = npt.NDArray[np.float64]
 WIDTH, TARGETS = 5, 2
 
@@ -122,7 +101,6 @@ def samples_of(seed: int = 0, days: int = 90, stocks: int = 4, longest: int = 3,
 
 
 def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[FloatArray, FloatArray]:
-    """The (rows, inputs) and (rows, targets) that are known on some days."""
     known = np.isfinite(samples.results[0, days])
     x = samples.x.dense(samples.x.days)
     return x[days][known].astype(np.float64), samples.results[:, days][:, known].T.astype(np.float64)

@@ -84,15 +84,3 @@ def test_nothing_after_the_training_days_is_read() -> None:
     for one in (other, again):
         for name in ("reward", "following", "terminated"):
             assert torch.equal(getattr(one.transitions, name), getattr(days.transitions, name)), name
-
-
-def test_a_batch_holds_stocks_of_the_replayed_days_outside_each_fold() -> None:
-    days, _ = days_of()
-    known, rows = days.transitions, days.samples.x
-    for allowed, (fitted, held) in zip(known.allowed, days.samples.folds, strict=True):
-        assert not bool(allowed[held].any()) and not bool(allowed[torch.from_numpy(~fitted)].any())
-    chosen = torch.stack([allowed.nonzero()[:4, 0] for allowed in known.allowed])
-    drawn = known.draw(chosen, torch.Generator().manual_seed(0))
-    assert drawn.shape == (*chosen.shape, MARKET.investable_columns.size)
-    day = torch.searchsorted(rows.first_rows, drawn.contiguous(), right=True) - 1 + rows.days.start
-    assert torch.equal(day, chosen[..., None].expand_as(day))

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from scipy import stats
 
+from benchmarks.faults.harness import records
 from data.fuel_breaks.landscape import generated_landscape
 from main import main
 from tests.fuel_breaks.run_cases import TINY, run_config
@@ -28,17 +29,11 @@ from training.fuel_breaks.run import UNTRAINED
 from training.fuel_breaks.train_command import run_train
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "fuel_breaks.md").read_text(encoding="utf-8")
-VOLATILE = ("seconds", "memory")
 RUN = Path("runs") / "fuel-breaks" / "one"
 
 
 def train(*words: str) -> int:
     return main(["fuel-breaks", "train", "--config", "tiny.toml", *words])
-
-
-def records(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in VOLATILE} for line in lines]
 
 
 @pytest.fixture(scope="module")

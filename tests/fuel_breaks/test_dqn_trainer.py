@@ -14,14 +14,22 @@ from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BurnState
 from models.fuel_breaks.config import QNetworkConfig
-from tests.fuel_breaks.fire_cases import GRASS, WATER, flat_landscape, observe_anew, small_tiles
-from tests.fuel_breaks.run_cases import CPU, run_config, trainer_of, with_learning
+from tests.fuel_breaks.run_cases import (
+    CPU,
+    GRASS,
+    WATER,
+    flat_landscape,
+    observe_anew,
+    run_config,
+    small_tiles,
+    trainer_of,
+    with_learning,
+)
 from training.fuel_breaks.config import BoundsConfig, DQNConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.policies import greedy, judging_environment, place
 from training.fuel_breaks.replay import centre_by_group, n_step_returns
 from utils.runs.state_tree import flatten
-from utils.runs.stopping import PeriodicChecks
 
 CLOCKS = ("seconds", "step_times", "collection_times")
 SIDE = 9
@@ -40,7 +48,6 @@ def two_fields(bridge_row: int, is_turned: bool) -> Tile:
 
 
 def bridge_cell(bridge_row: int, is_turned: bool) -> int:
-    """The number of the cell by which fire crosses."""
     row, column = (SIDE // 2, bridge_row) if is_turned else (bridge_row, SIDE // 2)
     return row * SIDE + column
 
@@ -123,19 +130,6 @@ def test_best_network_is_kept() -> None:
     assert (trainer.scores["best"], trainer.scores["best_generation"]) == (30.0, 2)
     assert all(torch.equal(value, kept[name]) for name, value in trainer.best.state_dict().items())
     assert not all(torch.equal(value, kept[name]) for name, value in trainer.target.state_dict().items())
-
-
-def test_memory_is_checked_as_often_as_set() -> None:
-    calls: list[int] = []
-    every = {"episodes": 10, "environment_steps": 50, "training_steps": 100}
-    checks = PeriodicChecks(lambda: calls.append(1), every, lambda: 0.5)
-    for _ in range(25):
-        checks.add("environment_steps", 16)
-        checks.add("training_steps", 10)
-        checks.add("episodes", 1)
-    assert checks.counts == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
-    assert len(calls) == 12 and checks.record()["rss_mb"] > 0
-    assert checks.record()["freed_mb"] == {"episodes": 1.0, "environment_steps": 4.0, "training_steps": 1.0}
 
 
 @settings(max_examples=15)

@@ -13,7 +13,7 @@ from environment.fuel_breaks.config import ScenarioConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BurnState, Hazard
-from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
+from tests.fuel_breaks.run_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
 from training.fuel_breaks.policies import (
     at_start,
     baselines,

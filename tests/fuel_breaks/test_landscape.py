@@ -20,7 +20,7 @@ from data.fuel_breaks.landscape import (
     slope_and_aspect,
     split_tiles,
 )
-from tests.fuel_breaks.fire_cases import WATER, flat_landscape, stored_bands
+from tests.fuel_breaks.run_cases import WATER, flat_landscape, stored_bands
 from utils.errors import DataError
 
 GROUND = flat_landscape(1, 1)

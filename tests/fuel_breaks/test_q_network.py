@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment, static_channels
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import SYMMETRIES, GridSymmetry, QNetwork, symmetric_values
-from tests.fuel_breaks.fire_cases import random_landscape, rotated, small_config, small_tiles
+from tests.fuel_breaks.run_cases import random_landscape, rotated, small_config, small_tiles
 from training.fuel_breaks.dqn_trainer import double_dqn_target
 from training.fuel_breaks.policies import (
     best_by,

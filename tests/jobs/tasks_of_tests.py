@@ -8,10 +8,6 @@ from pathlib import Path
 from utils.errors import DataError, JobsFailed, StopRequested
 
 
-def square(number: int) -> int:
-    return number * number
-
-
 def who() -> tuple[int, str | None]:
     """The process that runs the job, and the number of threads that its libraries may use."""
     return os.getpid(), os.environ.get("OMP_NUM_THREADS")
@@ -21,16 +17,8 @@ def refuse(message: str) -> None:
     raise DataError(message)
 
 
-def mistake() -> None:
-    raise KeyError("absent")
-
-
 def fail_jobs() -> None:
     raise JobsFailed("two failed", 1)
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def die_until(log: Path, times: int) -> int:
@@ -57,7 +45,6 @@ def count_until_stopped(folder: Path) -> None:
 
 
 def never_stop(folder: Path) -> None:
-    """Work that ignores signals."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     (folder / f"{os.getpid()}.began").touch()

@@ -25,6 +25,8 @@ from utils.jobs.executor import open_executor
 from utils.jobs.job import Finished, Job, require_all
 from utils.jobs.pool import Executor
 
+MISTAKE = partial({}.pop, "absent")
+"""Work that raises KeyError."""
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
 apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
 """For tests of executors that run jobs in other processes."""
@@ -44,7 +46,6 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(params=["here", "processes", "cluster"])
 def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Opens an executor of one kind."""
     if request.param == "here":
         return partial(open_executor, 1)
     if request.param == "processes":
@@ -55,8 +56,8 @@ def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_job_finishes_once_with_its_result_or_its_error(open_one: Open) -> None:
-    jobs = [Job(f"square of {number}", partial(work.square, number)) for number in range(5)]
-    jobs[2:2] = [Job("refused", partial(work.refuse, "expected data, got none")), Job("mistaken", work.mistake)]
+    jobs = [Job(f"square of {number}", partial(pow, number, 2)) for number in range(5)]
+    jobs[2:2] = [Job("refused", partial(work.refuse, "expected data, got none")), Job("mistaken", MISTAKE)]
     jobs.append(Job("several", work.fail_jobs))
     with open_one() as executor:
         ends = list(executor.run(jobs))
@@ -75,7 +76,7 @@ def test_every_job_finishes_once_with_its_result_or_its_error(open_one: Open) ->
 @apart
 def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: Path) -> None:
     """A result that cannot be pickled fails its job only."""
-    jobs = [Job("who", work.who), Job("a/say", partial(work.say, "hello")), Job("mistaken", work.mistake)]
+    jobs = [Job("who", work.who), Job("a/say", partial(print, "hello", flush=True)), Job("mistaken", MISTAKE)]
     with open_one(logs=tmp_path / "jobs") as executor:
         ends = {end.name: end for end in executor.run([*jobs, Job("lock", threading.Lock)])}
     process, threads = ends["who"].result
@@ -93,7 +94,7 @@ def test_a_job_whose_process_is_killed_is_run_again(
     monkeypatch.setattr(pool, "MOST_LOSSES", 1)
     mortal = Job("mortal", partial(work.die_until, tmp_path / "mortal", times))
     with open_one() as executor:
-        ends = {end.name: end for end in executor.run([mortal, Job("other", partial(work.square, 3))])}
+        ends = {end.name: end for end in executor.run([mortal, Job("other", partial(pow, 3, 2))])}
     assert ends["other"].result == 9 and (tmp_path / "mortal").read_text() == "xx"
     failed = Finished("mortal", error="expected an outcome of the job, got: a process that was lost", exit_code=1)
     assert ends["mortal"] == failed if times > 1 else ends["mortal"].result == 2
@@ -157,7 +158,7 @@ def test_a_node_that_differs_is_named(cluster: None, tmp_path: Path, monkeypatch
             cluster_module, "facts", lambda _, name=name: {**known, **({name: "other"} if name else {})}
         )
         with ClusterTasks([data], 1, None, lambda: None) as executor:
-            ends = executor.run([Job("two", partial(work.square, 2))])
+            ends = executor.run([Job("two", partial(pow, 2, 2))])
             if not name:
                 assert next(ends).result == 4
                 continue

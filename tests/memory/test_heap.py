@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.lib.stride_tricks import as_strided
 
+from tests.data.files import written
 from tests.memory.thing import Environment, Thing
 from utils.errors import MemoryLimitReached
 from utils.memory.census import UNKNOWN_HOLDER, Heap
@@ -56,15 +57,6 @@ def test_views_share_the_bytes_of_their_array_or_tensor(profiler: MemoryProfiler
 
 
 @pytest.mark.usefixtures("small_heap")
-def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
-    before = profiler.log_memory("census", census=True).measures
-    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
-    after = profiler.log_memory("census", census=True).measures
-    assert after["tensors"] - before["tensors"] == len(kept)
-    assert after["tensor_bytes"] == before["tensor_bytes"]
-
-
-@pytest.mark.usefixtures("small_heap")
 def test_largest_objects_tell_what_they_are_and_what_holds_them() -> None:
     holder = Thing(np.zeros((512, 512)))
     tensors = Thing({"weights": [torch.zeros(3 * MB // 4), None]})
@@ -82,6 +74,15 @@ def test_largest_objects_tell_what_they_are_and_what_holds_them() -> None:
         2: ("ndarray (512, 512) float64 on cpu", thing),
     }
     del holder, tensors, view, numbers
+
+
+@pytest.mark.usefixtures("small_heap")
+def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
+    before = profiler.log_memory("census", census=True).measures
+    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
+    after = profiler.log_memory("census", census=True).measures
+    assert after["tensors"] - before["tensors"] == len(kept)
+    assert after["tensor_bytes"] == before["tensor_bytes"]
 
 
 class Hostile:
@@ -127,11 +128,6 @@ def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
     assert count_living()["environments"] == 0
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
 V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"
 V2 = "0::/system.slice/run.service"
 CGROUPS = {
@@ -147,9 +143,9 @@ CGROUPS = {
 def test_limit_is_read_from_cgroup_files(
     tmp_path: Path, membership: str, files: dict[str, float | str], limit_mb: float | None
 ) -> None:
-    write(tmp_path / "self", membership)
+    written(tmp_path / "self", f"{membership}\n")
     for name, value in files.items():
-        write(tmp_path / "fs" / name, value if isinstance(value, str) else str(int(value * MB)))
+        written(tmp_path / "fs" / name, f"{value if isinstance(value, str) else int(value * MB)}\n")
     machine_mb = psutil.virtual_memory().total / MB
     assert memory_limit_mb(tmp_path / "fs", tmp_path / "self") == pytest.approx(limit_mb or machine_mb)
 

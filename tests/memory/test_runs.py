@@ -5,7 +5,6 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
-    """Train a generation; return the memory line."""
     trainer.run_generation()
     profiler.log_memory("generation", counts=True)
     return profiler.summary_line()
@@ -89,40 +87,7 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
 
 
 def row(text: str, name: str) -> list[str]:
-    """The cells of a table's row."""
     return next(line.split() for line in text.splitlines() if line.startswith(name))
-
-
-def test_a_report_counts_kinds_and_classes_and_shows_change_and_growth(
-    profiler: MemoryProfiler, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Snapshots on the console, with counts after a generation, which is then shown as two tables."""
-    caplog.set_level("INFO", "utils.memory_profiler")
-    profiler.is_reporting = True
-    trainer = trainer_of(profiler, population=4)
-    kept = [[[0] for _ in range(1000)], [{"a": []} for _ in range(100)]]
-    kept += [[np.ones(3) for _ in range(50)], [torch.ones(3) for _ in range(20)]]
-    train(profiler, trainer)
-    baseline, *_, last = profiler.snapshots
-    assert [line.split(",")[0].split()[1] for line in caplog.messages if line.startswith("memory [")] == [
-        f"[{label}]" for label in ("baseline", "evaluate", "evolve", "train", "validate", "generation")
-    ]
-    counted = [line for line in caplog.messages if line.startswith("memory [")]
-    assert all("TradingEnvironment 2, DDPGAgent 4, ReplayBuffer 1" in line for line in counted[:3])
-    assert all("TradingEnvironment 2, DDPGAgent 5, ReplayBuffer 1" in line for line in counted[3:])
-    grown = {name: last.measures[name] - baseline.measures[name] for name in ("lists", "dicts", "arrays", "tensors")}
-    least = {"lists": 1100, "dicts": 100, "arrays": 50, "tensors": 20}
-    assert len(kept) == 4 and all(least[name] <= count < least[name] + 900 for name, count in grown.items())
-    trend, growth = profiler.report().split("memory growth since 'baseline'\n")
-    head, *rows = [line.split() for line in trend.splitlines()[1:] if not line.startswith("---")]
-    assert "Change" in head and {"DDPGAgent", "lists", "tensors"} <= set(head) and len(rows) == 6
-    place = head.index("Change")
-    sizes = [float(cells[place - 1].replace(",", "")) for cells in rows]
-    changes = [float(cells[place].replace(",", "")) for cells in rows]
-    assert changes[1:] == pytest.approx([now - before for before, now in pairwise(sizes)], abs=0.02)
-    first, now, change, percent = (float(cell.replace(",", "")) for cell in row(growth, "lists")[1:5])
-    assert now - first == change == grown["lists"] and percent == pytest.approx(100 * change / first, abs=0.01)
-    assert row(growth, "DDPGAgent")[1:5] == ["4", "5", "1", "25.00"]
 
 
 class Cyclic(Thing):

@@ -1,8 +1,6 @@
 """One agent alone: it plays whole episodes as the population does, survives a file, and cannot see ahead."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.market import Market
-from environment.trading_env import TradingEnvironment, trade_ledger
+from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from tests.small_market import TINY_RULES, environment_of, small_market
+from tests.small_market import environment_of, small_market
 from tests.tiny import acted, random_batch, tiny_agent, tiny_rules
-from training.rollout import play_agent_on
-from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 
 Actions = list[npt.NDArray[np.float32]]
@@ -31,47 +27,9 @@ def market() -> Market:
 
 
 def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: Any) -> tuple[Actions, list[float]]:
-    """Actions and the equity at every close of one episode."""
     actions, _, infos = zip(*acted(agent, env, market, **window), strict=True)
     assert all(env.action_space.contains(action) for action in actions[1:])
     return list(actions[1:]), [info["equity"] for info in infos]
-
-
-def approximately(trade: Mapping[str, Any]) -> dict[str, Any]:
-    """The trade with amounts up to rounding."""
-    return {
-        name: pytest.approx(value, rel=1e-4, abs=1.0) if isinstance(value, float) else value
-        for name, value in trade.items()
-    }
-
-
-@pytest.mark.parametrize("exits", ["daily", "target"])
-@pytest.mark.parametrize(
-    "rules",
-    [
-        TINY_RULES,
-        tiny_rules(max_new_positions_per_day=3, stake_percent=2.5, fill="same_close", trading_days=10),
-        tiny_rules(max_new_positions_per_day=9, stake_percent=2.0, cost_bps=20.0, delisting_loss=30.0),
-    ],
-    ids=["one order", "three orders", "all stocks"],
-)
-def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, exits: Any) -> None:
-    rules = replace(rules, exits=exits)
-    env, starts = environment_of(market, rules=rules), [20, 47, 90]
-    trades = 0
-    for seed in range(3):
-        agent = tiny_agent(market, rules=rules, seed=seed, target=12.5, members=2)
-        trading = TradingEnvironment.on(market, rules)
-        portfolio = trading.account
-        rollout = play_agent_on(trading, agent, agent.forecasts(market), torch.tensor(starts))
-        for lane, start in enumerate(starts):
-            window = {"start_idx": start, "end_idx": start + rules.episode_steps}
-            _, equity = play(agent, env, market, trading_end_idx=start + rules.trading_days, **window)
-            found, expected = env.get_trades(), trade_ledger(portfolio, lane)
-            assert found == [approximately(trade) for trade in expected]
-            assert equity == pytest.approx(rollout.equity[:, 0, lane].tolist(), rel=1e-6)
-            trades += len(env.get_trades())
-    assert trades > 10
 
 
 def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:

@@ -39,19 +39,6 @@ def test_the_posterior_is_that_of_quadrature(estimate: float, error: float) -> N
     assert found == pytest.approx(by_quadrature(estimate, error, SCALE), rel=1e-5, abs=1e-7)
 
 
-@given(estimates, errors)
-def test_the_posterior_shrinks_towards_nothing_and_is_odd(estimate: float, error: float) -> None:
-    found, mirrored = (cauchy_posterior(sign * estimate, error, SCALE) for sign in (1, -1))
-    assert found.mean == pytest.approx(-mirrored.mean) and found.deviation == pytest.approx(mirrored.deviation)
-    assert 0 <= found.mean * math.copysign(1.0, estimate) <= abs(estimate) + 1e-12
-
-
-def test_large_estimates_are_believed_and_small_ones_are_not() -> None:
-    """The tails of the prior are heavy: twenty standard errors lose 2 e^2 / x of them, one loses most."""
-    assert cauchy_posterior(0.2, 0.01, SCALE).mean == pytest.approx(0.2 - 2 * 0.01**2 / 0.2, rel=1e-3)
-    assert cauchy_posterior(0.1, 0.1, SCALE).mean < 0.02
-
-
 def test_a_share_by_hand() -> None:
     """Merton's: excess over aversion times variance, of ten stocks with a correlation that is known."""
     bet = Bet(estimate=0.05, error=1e-9, spread=0.08, score=1.3, variance=0.08**2 / 10)

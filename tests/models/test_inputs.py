@@ -1,18 +1,16 @@
 """The inputs of forecasts: what they are made of, from days that may be known, whatever a ticker's prices are."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.bank import multi_scale_bank
-from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
+from data.features.nine import MACD, MACD_SIGNAL, PRICES
 from data.market import Market
-from models import inputs as module
-from models.inputs import INPUTS, TradeInputs
-from models.responses import FORECASTS, Responses
+from models.inputs import BANK, BANK_CLIP, INPUTS, TradeInputs
 from tests.small_market import small_market
 from utils.errors import DataError
 
@@ -22,6 +20,14 @@ LEARNED = np.arange(DAYS) < 180
 
 def market_of(seed: int = 0) -> Market:
     return small_market(seed, DAYS, investable=INVESTABLE)
+
+
+@cache
+def fitted(seed: int = 0) -> tuple[Market, TradeInputs, np.ndarray]:
+    """A market, the inputs that are fitted to it, and their values."""
+    market = market_of(seed)
+    inputs = TradeInputs.fit(market, LEARNED)
+    return market, inputs, inputs.of(market)
 
 
 def with_closes(market: Market, factor: np.ndarray) -> Market:
@@ -38,37 +44,21 @@ def with_another_future(market: Market, day: int, seed: int) -> Market:
 
 
 def test_every_input_but_the_constant_is_in_one_group() -> None:
-    market = market_of()
-    inputs = TradeInputs.fit(market, LEARNED)
-    x, groups = inputs.of(market), inputs.group_of_input
+    _, inputs, x = fitted()
+    groups = inputs.group_of_input
     assert x.shape == (DAYS, len(INVESTABLE), inputs.size) and x.dtype == np.float32
     assert (x[..., 0] == 1).all() and inputs.size > INPUTS
+    assert np.abs(x[..., 1:BANK]).max() == BANK_CLIP < np.abs(x[..., BANK:]).max()
     assert len(groups) == inputs.size - 1 and groups == sorted(groups)
     assert set(groups) == set(range(len(inputs.groups))) and len(set(inputs.groups)) == len(inputs.groups)
-
-
-def test_inputs_are_bank_and_forecasts_in_units_of_the_learned_days() -> None:
-    market = market_of()
-    found = TradeInputs.fit(market, LEARNED).of(market)[..., 1:].astype(np.float64)
-    close = market.data_array[:, :, CLOSE]
-    bank = multi_scale_bank(market.close).astype(np.float64)
-    responses = Responses.fit(close, market.investable_columns, LEARNED)
-    forecast = responses.forecaster(close, market.investable_columns)(slice(0, len(INVESTABLE)))
-    for place in range(bank.shape[2] + len(FORECASTS)):
-        raw = bank[..., place] if place < bank.shape[2] else forecast[..., place - bank.shape[2]].astype(np.float64)
-        learned = raw[LEARNED[:, None] & np.isfinite(market.close)]
-        expected = (raw - learned.mean()) / (learned.std() if learned.std() > 0 else 1.0)
-        if place < bank.shape[2]:
-            expected = expected.clip(-module.BANK_CLIP, module.BANK_CLIP)
-        np.testing.assert_allclose(found[..., place], expected, rtol=1e-3, atol=2e-4)
 
 
 @given(st.integers(0, 3), st.integers(0, DAYS - 2), st.integers(0, 1000))
 @settings(max_examples=15)
 def test_no_row_depends_on_a_later_close(seed: int, day: int, noise: int) -> None:
-    market = market_of(seed)
-    inputs, other = TradeInputs.fit(market, LEARNED), with_another_future(market, day, noise)
-    np.testing.assert_array_equal(inputs.of(other)[: day + 1], inputs.of(market)[: day + 1])
+    market, inputs, x = fitted(seed)
+    other = with_another_future(market, day, noise)
+    np.testing.assert_array_equal(inputs.of(other)[: day + 1], x[: day + 1])
     apart = LEARNED & (np.arange(DAYS) > 100)
     if day >= 180:
         found, expected = (forecasts_of(inputs, prices, apart)[: day + 1] for prices in (other, market))
@@ -78,9 +68,8 @@ def test_no_row_depends_on_a_later_close(seed: int, day: int, noise: int) -> Non
 @given(st.integers(0, 3), st.integers(0, DAYS - 1), st.integers(1, DAYS))
 @settings(max_examples=15)
 def test_inputs_of_some_days_are_those_of_all(seed: int, first: int, days: int) -> None:
-    market, some = market_of(seed), slice(first, min(first + days, DAYS))
-    inputs = TradeInputs.fit(market, LEARNED)
-    np.testing.assert_array_equal(inputs.of(market, some), inputs.of(market)[some])
+    (market, inputs, x), some = fitted(seed), slice(first, min(first + days, DAYS))
+    np.testing.assert_array_equal(inputs.of(market, some), x[some])
     banks = (np.concatenate([x for _, x in inputs.banks(market, days)], axis=1) for days in (some, slice(0, DAYS)))
     np.testing.assert_array_equal(next(banks), next(banks)[some])
 

@@ -96,23 +96,6 @@ def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(networks.targets.played_scores(5, 1, x), found, rtol=1e-5, atol=1e-5)
 
 
-def test_networks_come_back_from_their_tensors() -> None:
-    networks = random_networks()
-    other = Networks(networks.tensors)
-    assert other.sizes == networks.sizes == (INPUTS, HIDDEN, 1) and other.tensors.keys() == networks.tensors.keys()
-    for name, part in other.tensors.items():
-        assert torch.equal(part, networks.tensors[name]), name
-    again = Networks.initialize(networks.input_mask, HIDDEN, FOLDS, 0.01, seeded(9))
-    again.assign(networks.tensors)
-    for name, part in again.tensors.items():
-        assert torch.equal(part, networks.tensors[name]), name
-        assert part.data_ptr() != networks.tensors[name].data_ptr(), name
-    with pytest.raises(ValueError, match="expected"):
-        networks.assign(random_networks(agents=2).tensors)
-    with pytest.raises(KeyError):
-        Networks({name: part for name, part in networks.tensors.items() if name != "input_mask"})
-
-
 def optimizer_of(parameter: Tensor, rate: float) -> AdamW:
     first, second = (torch.zeros_like(parameter) for _ in range(2))
     return AdamW(parameter, (first, second), torch.zeros(len(parameter), 3), rate)

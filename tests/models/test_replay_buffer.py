@@ -53,20 +53,6 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
     assert {name: store.data_ptr() for name, store in ring.data.items()} == places
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**16))
-def test_transitions_come_back_as_they_were_added(capacity: int, count: int, seed: int) -> None:
-    replay, added = ReplayBuffer(capacity), lived(count, seed)
-    replay.add(added)
-    assert replay.size == min(capacity, count)
-    last = {name: value[count - replay.size :] for name, value in added.items()}
-    draws = torch.randint(max(replay.size, 1), (20 if replay.size else 0,), generator=seeded(seed))
-    found = vars(replay.at(oldest_first(replay)[draws]))
-    assert found.keys() == added.keys()
-    for name, value in found.items():
-        assert torch.equal(value, last[name][draws]), name
-
-
 def test_it_tells_what_accounts_earn_a_day_and_which_rows_lie_on_some_days() -> None:
     replay, added = ReplayBuffer(50), lived(30)
     replay.add({**added, "day": torch.arange(30, dtype=torch.int32)})

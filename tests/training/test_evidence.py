@@ -27,7 +27,7 @@ Array = NDArray[np.floating]
 def test_what_was_planted_is_evidence_and_luck_is_none(kind: str) -> None:
     """Of the champion of a small population after two generations on 3,600 days of 12 stocks."""
     words = ("--synthetic.kind", kind, "--synthetic.days", "3600", "--synthetic.stocks", "12", "--seed", "3")
-    small = ("--population-size", "4", "--evaluation.fitness-windows", "4", "--learning.gradient-steps", "20")
+    small = ("--population-size", "4", "--evaluation.fitness-windows", "4", "--learning.gradient-steps", "5")
     inputs = ("--inputs", "all" if kind == "martingale" else "past")
     config = study_config([*words, *small, *inputs])
     trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))

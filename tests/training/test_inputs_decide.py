@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from data.features.catalogue import CATALOGUE
@@ -14,7 +16,7 @@ from models.ddpg_agent import DDPGAgent
 from tests.tiny import tiny_agent, tiny_trainer
 from tests.training.test_stickers import EVOLUTION, LEARNING, RULES
 from training.features.importance import decided, importance
-from training.features.sheet import feature_sheet
+from training.features.sheet import FeatureSheet, feature_sheet
 from training.forecasts.skill import Array, trade_results
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import DataConfig, EvaluationConfig, SyntheticConfig
@@ -38,9 +40,9 @@ def market(kind: str) -> Market:
 def agent(kind: str) -> DDPGAgent:
     """Trained from random numbers, without a closed form."""
     evaluation = EvaluationConfig(fitness_windows=4, exploration_windows=2, evidence="report")
-    learning = replace(LEARNING, gradient_steps=60)
+    learning = replace(LEARNING, gradient_steps=40)
     trainer = tiny_trainer(market(kind), rules=RULES, learning=learning, evolution=EVOLUTION, evaluation=evaluation)
-    for _ in trainer.run(4):
+    for _ in trainer.run(3):
         pass
     return trainer.champion
 
@@ -79,30 +81,35 @@ def test_the_largest_trades_are_told_by_what_is_planted() -> None:
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
     """Of an agent that sees all: no feature is dropped on the way from the data to its networks."""
-    kind = "volume"
-    as_is, rng = market(kind), np.random.default_rng(0)
-    noise = {one.name: rng.standard_normal(as_is.close.shape) for one in as_is.features if one.name == name}
-    feature = next(one for one in as_is.features if one.name == name)
+    as_is, rng = market("volume"), np.random.default_rng(0)
+    noise = pd.DataFrame(rng.standard_normal(as_is.data_array.shape[:2]), columns=as_is.tickers)
 
-    def noisy(bars: object) -> object:
-        from pandas import DataFrame
+    def noisy(bars: Any) -> pd.DataFrame:
+        return noise.loc[: len(bars.dates) - 1, bars.tickers]
 
-        columns = [as_is.tickers.index(ticker) for ticker in bars.tickers]  # type: ignore[attr-defined]
-        return DataFrame(noise[name][: len(bars.dates), columns])  # type: ignore[attr-defined]
-
-    others = tuple(one for one in as_is.features if one is not feature)
-    changed = replace(as_is, features=(*others, replace(feature, of=noisy)))  # type: ignore[arg-type]
-    seen = tiny_agent(as_is)
+    features = tuple(replace(one, of=noisy) if one.name == name else one for one in as_is.features)
+    seen, days = tiny_agent(as_is), slice(900, 910)
     if name not in {own.name for own in seen.inputs.features.inputs}:
         assert name == "age"  # all stocks of this market are as old
         return
-    days = slice(900, 910)
-    before, after = (seen.forecasts(one, days=days).score[0, days] for one in (as_is, changed))
+    before, after = (
+        seen.forecasts(one, days=days).score[0, days] for one in (as_is, replace(as_is, features=features))
+    )
     assert bool((before != after).any())
 
 
+@cache
+def sheet(noise_columns: int = 0) -> FeatureSheet:
+    """Of the market whose column tells the drift, beside so many columns of noise."""
+    rng, as_is = np.random.default_rng(3), market("column")
+    shape = as_is.data_array.shape[:2]
+    noise = {f"noise {place}": rng.standard_normal(shape).astype(np.float32) for place in range(noise_columns)}
+    many = with_features(replace(as_is, columns={**as_is.columns, **noise}))
+    return feature_sheet(many, TrainingDays.of(many, Portfolio.on(many, RULES)))
+
+
 def test_the_sheet_finds_what_is_planted() -> None:
-    found = feature_sheet(market("column"), TrainingDays.of(market("column"), Portfolio.on(market("column"), RULES)))
+    found = sheet()
     first = found.rows[0]
     assert first.feature.name == "sentiment"
     assert first.t[5] > 8 and first.lost > 0.8 * found.ic > 0.05
@@ -111,9 +118,5 @@ def test_the_sheet_finds_what_is_planted() -> None:
 
 
 def test_columns_of_noise_are_read_and_cost_little() -> None:
-    rng, as_is = np.random.default_rng(3), market("column")
-    columns = {f"noise {k}": rng.standard_normal(as_is.data_array.shape[:2]).astype(np.float32) for k in range(20)}
-    many = with_features(replace(as_is, columns={**as_is.columns, **columns}))
-    found = feature_sheet(many, TrainingDays.of(many, Portfolio.on(many, RULES)))
-    assert found.rows[0].feature.name == "sentiment"
-    assert found.ic > 0.8 * feature_sheet(as_is, TrainingDays.of(as_is, Portfolio.on(as_is, RULES))).ic
+    assert sheet(20).rows[0].feature.name == "sentiment"
+    assert sheet(20).ic > 0.8 * sheet().ic

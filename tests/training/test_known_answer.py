@@ -76,7 +76,7 @@ def test_agents_find_the_band_of_an_optimal_trader() -> None:
     worth = optimal_worth()
     best = earned(worth > COST, worth >= -COST)
     hurdle = best * torch.tensor(SESSIONS)
-    networks, drifts = trained(hurdle, 800), torch.tensor(GRID[:, None]).float()
+    networks, drifts = trained(hurdle, 400), torch.tensor(GRID[:, None]).float()
     found, every = [], torch.ones(len(GRID))
     for agent, price in enumerate(hurdle):
         forecasts = Forecasts(networks.targets.played_scores(agent, 0, drifts)[:, None])

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.events import events_file
-from data.features.nine import CLOSE
 from data.market import Market
 from environment.basket import Basket
-from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
 from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
@@ -28,8 +25,8 @@ from tests.tiny import tiny_agent
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
-from training.signals.holdings import Holding, position_features, read_holdings
-from training.signals.signals import Signals, cash_left, decide, make_signals
+from training.signals.holdings import Holding, read_holdings
+from training.signals.signals import Signals, cash_left, make_signals
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
@@ -127,65 +124,6 @@ def test_a_position_is_told_to_be_closed_when_the_environment_stops_it(fill: str
     assert stops > 5
 
 
-def holdings_of(env: TradingEnvironment, market: Market = MARKET) -> list[Holding]:
-    """The positions of the environment, as a file of positions would tell them."""
-    day, found = int(env.account.day), []
-    for trade in trade_ledger(env.account, 0):
-        if trade["exit_day"] is None:
-            stock, entry, price = trade["stock"], trade["entry_day"], trade["entry_price"]
-            target_percent, bars = 100 * (trade["target_price"] / price - 1), market.data_array[entry : day + 1, stock]
-            found.append(Holding(market.tickers[stock], stock, entry, price, target_percent, trade["shares"], bars))
-    return found
-
-
-@pytest.mark.parametrize("exits", ["daily", "target"])
-def test_sales_are_those_of_a_backtest(exits: Any) -> None:
-    lengths = {"trading_days": TINY_RULES.episode_steps, "settlement_days": 0}
-    rules, sales = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0, **lengths), 0
-    for seed, start in ((1, 20), (2, 60)):
-        chosen, env = agent(seed, rules), environment_of(MARKET, start, rules=rules)
-        forecasts = chosen.forecasts(MARKET)
-        observation, info = env.reset()
-        for _ in range(rules.episode_steps - 1):
-            day, held = info["day_index"], holdings_of(env)
-            _, sold = decide(chosen, MARKET, day, rules, float(env.account.cash), held)
-            observation, *_, info = env.step(chosen.act(observation, forecasts, day))
-            trades = [trade for trade in env.get_trades() if trade["exit_day"] == day + 1]
-            is_open = np.isfinite(MARKET.close[day + 1])
-            due = {ticker for ticker in sold if is_open[MARKET.tickers.index(ticker)]}
-            assert due == {MARKET.tickers[trade["stock"]] for trade in trades if "sold" in trade["reason"]}
-            sales += len(due)
-    assert (sales > 5) == (exits == "daily")
-
-
-@settings(max_examples=8)
-@example(seed=133, steps=11)
-@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, TINY_RULES.episode_steps - 1))
-def test_positions_are_observed_as_the_environment_does(seed: int, steps: int) -> None:
-    """Trades that the environment holds, told as a file of positions would tell them, give its own observation."""
-    rng = np.random.default_rng(seed)
-    env = environment_of(MARKET, CONTEXT)
-    env.reset()
-    for _ in range(steps):
-        env.step(random_action(rng, len(MARKET.tickers)))
-    portfolio, day, held = env.account, int(env.account.day), holdings_of(env)
-    slots = portfolio.positions()
-    seen = slots.features[0][slots.stock[0] < portfolio.bars.stocks]
-    features = position_features(held, TINY_RULES)
-    assert features.shape == seen.shape
-    torch.testing.assert_close(features, seen, rtol=1e-5, atol=1e-5)
-    made = signals_of(MARKET, 1, day, float(portfolio.cash), held)
-    assert made.equity == pytest.approx(float(portfolio.equity), rel=1e-6)
-    assert not {order.ticker for order in made.orders} & {holding.ticker for holding in held}
-    assert [position["ticker"] for position in made.positions] == [holding.ticker for holding in held]
-    # The environment sells what is due, so what it holds is overdue only where there was no bar to sell at.
-    for holding, position in zip(held, made.positions, strict=True):
-        has_bar = np.isfinite(MARKET.data_array[day, holding.column, CLOSE])
-        is_kept = position["status"].startswith(("open", "to be sold at the next open"))
-        assert is_kept or holding.sessions_held == 4 or not has_bar
-        assert (holding.ticker in made.sales) == (position["status"] == "to be sold at the next open") or not is_kept
-
-
 def test_orders_are_cut_to_the_cash() -> None:
     rate = (TINY_RULES.cost_bps + TINY_RULES.slippage_bps) / 10_000
     day, seed = next((day, seed) for day in range(40, 60) for seed in range(20) if signals_of(MARKET, seed, day).orders)
@@ -213,7 +151,6 @@ def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
 
 
 def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0, shares: float = 100.0) -> Holding:
-    """A position in a stock, bought at the close of its entry day."""
     price = float(MARKET.close[entry_day, stock])
     bars = MARKET.data_array[entry_day : day + 1, stock]
     return Holding(MARKET.tickers[stock], stock, entry_day, price, target_percent, shares, bars)
@@ -258,7 +195,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and JSON of the command."""
     path = folder / "out.json"
     code = main(["signals", "--runs-dir", str(folder / "runs"), "--threads", "1", "--json", str(path), *flags])
     return code, {} if code else json.loads(path.read_text())
@@ -347,40 +283,6 @@ def test_positions_of_before_a_split_are_moved_once(
     assert made["old"]["positions"][0]["target_price"] == pytest.approx(1.2 * bought / 4, abs=1e-3)
 
 
-def test_dividends_of_the_basket_are_its_cash() -> None:
-    """The agents order as they do in an account without them."""
-    day, capital, rules = 45, TINY_RULES.initial_capital, TINY_RULES
-    held = dataclasses.replace(bought(0, day - 2, day, math.inf, 10.0), dividends=5000.0)
-    cash = cash_left([held], rules)
-    assert cash == pytest.approx(capital - held.value * rules.purchase_factor + 5000.0)
-    chosen = agent(1, rules).betting(0.5)
-    rich, poor = (
-        make_signals(chosen, BASKET, MARKET, day, rules, money, [one])
-        for money, one in ((cash, held), (cash - 5000.0, dataclasses.replace(held, dividends=0.0)))
-    )
-    assert rich.orders and [one.value for one in rich.orders] == pytest.approx([one.value for one in poor.orders])
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "no ticker in its header"),
-        (HEADER + "T99,2010-02-01,10,20,5", "line 2 of .*'T99'"),
-        (HEADER + "T00,2010-01-31,10,20,5", "expected a session from"),
-        (HEADER + "T00,2010-02-01,-1,20,5", "in place of numbers above 0"),
-        (HEADER + "T00,2010-02-01,10,20,", "could not convert"),
-        (HEADER + "T00,2010-06-01,10,20,5", "an entry after"),
-        (HEADER + "T00,2010-02-01,119,20,5\nT00,2010-02-02,119,20,5", "line 3 of .*a second time"),
-    ],
-)
-def test_a_bad_file_of_positions_is_named(tmp_path: Path, text: str, says: str) -> None:
-    """An empty file is no account without positions: it may have been cut."""
-    path = tmp_path / "held.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=says):
-        read_holdings(path, MARKET, 60)
-
-
 def test_a_day_before_all_that_was_learned_from_is_refused() -> None:
     first = MARKET.splits.train.first
     assert signals_of(MARKET, 0, first).date == str(MARKET.dates[first])
@@ -424,24 +326,6 @@ def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float, exposure:
     alone = make_signals(agent(1, rules), BASKET, MARKET, day, whole, own.initial_capital, [])
     assert alone.basket is None
     assert [order.value for order in made.orders] == pytest.approx([order.value for order in alone.orders])
-
-
-def test_a_basket_that_is_held_is_left_alone_for_a_year(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here of 60 sessions. Then what has grown beyond the band is sold, and the others get it."""
-    monkeypatch.setattr("training.signals.basket.REBALANCING_SESSIONS", 60)
-    first, rules, holder = 16, TINY_RULES, agent(1).betting(0.0)
-    known = np.flatnonzero(np.isfinite(MARKET.close[[first, first + 30, first + 59, first + 60]]).all(axis=0)).tolist()
-    assert len(known) > 2
-    for day, is_due in ((first + 30, False), (first + 59, True), (first + 60, False)):
-        sizes = {stock: 1e5 / float(MARKET.close[day, stock]) * (10 if stock == known[0] else 1) for stock in known}
-        held = [bought(stock, first, day, math.inf, size) for stock, size in sizes.items()]
-        made = make_signals(holder, BASKET, MARKET, day, rules, 0.0, held).basket
-        assert made is not None and bool(made.orders) == is_due
-        assert ("held: no order" in made.line) != is_due
-        if is_due:
-            assert [order.ticker for order in made.orders if order.side == "sell"] == [MARKET.tickers[known[0]]]
-            sold, spent = (sum(o.value for o in made.orders if o.side == side) for side in ("sell", "buy"))
-            assert spent * rules.purchase_factor == pytest.approx(sold * rules.sale_factor)
 
 
 def test_a_row_without_a_target_is_of_the_basket(tmp_path: Path) -> None:
