@@ -1,5 +1,6 @@
 """The loader: what it accepts, repairs, masks, counts and refuses."""
 
+import datetime
 import subprocess
 import sys
 from collections.abc import Callable
@@ -283,3 +284,10 @@ def test_real_data_loads_within_its_memory() -> None:
     assert found.startswith("(3781, 669, 9) float32 108 DataQuality(rows=2053548, masked=52, empty=0, widened=0, ")
     assert float(peak_mb) < 1.5e9 / 2**20
     assert "Loaded: 3781 days, 669 stocks, 9 features" in done.stderr
+
+
+def test_dates_before_1970_are_dates(tmp_path: Path) -> None:
+    frame = bars_frame()
+    dates = [datetime.date(1960, 1, 1) + (day - datetime.date(2010, 1, 4)) for day in frame["date"].dt.date]
+    loader = load_table(arrow(frame, date=pa.array(dates)), tmp_path)
+    assert str(loader.dates[0]) == "1960-01-01"

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.synthetic.draw import synthetic_market
+from data.loader import StockDataLoader
+from data.synthetic.draw import bars_frame, synthetic_market
+from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
@@ -50,6 +52,28 @@ def test_seed_0_gives_these_prices_everywhere() -> None:
     assert market.high[2] == pytest.approx(np.array([142.3153533935547, 24.80287742614746]), rel=1e-6)
 
 
+def test_the_loader_gets_the_same_prices() -> None:
+    market = synthetic_market(SyntheticConfig(kind="momentum", days=90, stocks=3), seed=5)
+    loader = StockDataLoader.from_frame(bars_frame(market))
+    loader.load_and_prepare()
+    assert loader.tickers == market.tickers == ["S000", "S001", "S002"]
+    assert (loader.dates == market.dates).all() and np.is_busday(market.dates).all()
+    for feature, name in enumerate(("open", "close", "high", "low")):
+        assert (loader.data_array[:, :, feature] == getattr(market, name)).all()
+    assert loader.quality.masked == loader.quality.widened == loader.quality.gaps == 0
+
+
+@pytest.mark.parametrize("sessions", [1, 20])
+def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None:
+    # So noisy that half of even the overnight variance would show.
+    market = synthetic_market(SyntheticConfig(days=400, stocks=1000, daily_noise=0.06, kind="martingale"), 2)
+    for bought in (market.close[:-sessions], market.open[1 : -sessions + 1 or None]):
+        growth = (market.close[sessions:] / bought - 1).mean(axis=0)
+        assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
+    overnight = (market.open[1:] / market.close[:-1] - 1).mean(axis=0)
+    assert overnight.mean() == pytest.approx(0.0, abs=4 * standard_error(overnight))
+
+
 def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
     config = SyntheticConfig(kind="martingale", days=300, stocks=1000, daily_noise=0.03)
     market = synthetic_market(config, 8)
@@ -84,6 +108,32 @@ def test_holding_any_stock_earns_nothing(kind: str) -> None:
     assert standard_error(growth) < 0.003
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_is_as_large_in_every_kind_and_shared_as_said(kind: str) -> None:
+    config = SyntheticConfig(kind=kind, days=2000, stocks=20)
+    market = synthetic_market(config, 9)
+    # Row t of the returns is that of day t + 1, which `drift[t]` foretells.
+    noise = (np.diff(np.log(market.close), axis=0) - market.drift[:-1])[:, : market.stocks]
+    pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
+    assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)
+    assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.03 if kind != "mixed" else 0.1)
+
+
+def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows() -> None:
+    config = SyntheticConfig(kind="mixed", days=12_000, stocks=12)
+    own = config.daily_noise * np.random.default_rng(4).standard_normal((config.days, 13))
+    drift = PLANTED_KINDS["mixed"].latent_drift(config, own, np.random.default_rng(5))
+    lag = MIXED_LAG
+    slopes = drift[lag:, :12].T @ drift[:-lag, 12] / (drift[:-lag, 12] @ drift[:-lag, 12])
+    assert slopes[::2] == pytest.approx(np.full(6, MIXED_LOADING), abs=0.01)
+    assert slopes[1::2] == pytest.approx(np.zeros(6), abs=0.01)
+    alone = drift[:, 1:12:2]  # momentum: 3, 9; bursts: 1, 7; ring: 5, 11
+    momentum, bursts, ring = alone[:, [1, 4]], alone[:, [0, 3]], alone[:, [2, 5]]
+    assert momentum.std() == pytest.approx(config.drift_std, rel=0.1)
+    assert np.abs(bursts).max() > 6 * bursts.std()
+    assert np.abs(ring).max() < 0.4 * config.daily_noise and ring.std() > 0.2 * config.daily_noise
+
+
 LAWS: dict[str, TrendDrift] = {"agree": AGREE, "ring": RING}
 WARM_UP = 400
 
@@ -94,6 +144,25 @@ def trends_of(returns: Array, std: float) -> Array:
     means = [pd.DataFrame(returns).ewm(halflife=half_life, adjust=False).mean() for half_life in kept]
     spreads = [std * math.sqrt((1 - share) / (1 + share)) for share in kept.values()]
     return np.stack([mean.to_numpy() / spread for mean, spread in zip(means, spreads, strict=True)])
+
+
+def claimed(kind: str, trends: Array, std: float) -> Array:
+    if kind == "agree":
+        return 0.2 * std * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1])
+    return std / 3 * np.sin(2.5 * np.sqrt(trends[0] ** 2 + trends[1] ** 2))
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
+    config, law, rng = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind], np.random.default_rng(1)
+    std = law.specific_std(config)
+    own = std * rng.standard_normal((config.days, config.stocks))
+    drift = PLANTED_KINDS[kind].latent_drift(config, own, rng)
+    returns = own + np.concatenate((np.zeros((1, 4)), drift[:-1])) + law.pull * std
+    # By then nothing is left of what came before the first day.
+    expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
+    assert drift[-500:] == pytest.approx(expected, abs=1e-8)
+    assert drift.max() + law.mean * std <= std * (0.2 if kind == "agree" else 1 / 3)
 
 
 def explained(inputs: list[Array], results: Array) -> float:

@@ -174,3 +174,9 @@ def test_turning_the_landscape_and_the_wind_turns_the_fire(seed: int, speed: flo
     rates = directional_rates(surface_fire(landscape, [Wind(speed, bearing)], FuelMoisture()))[0]
     turned = directional_rates(surface_fire(rotated(landscape), [Wind(speed, bearing - 90)], FuelMoisture()))[0]
     np.testing.assert_allclose(turned, np.rot90(np.roll(rates, -2, axis=0), axes=(1, 2)), rtol=1e-6, atol=1e-9)
+
+
+@given(st.sampled_from(sorted(FUEL_MODELS)), st.floats(1, 40), st.floats(1, 40), st.floats(30, 300), st.floats(30, 300))
+def test_wetter_fuel_spreads_no_faster(code: int, dry: float, wet: float, herb: float, woody: float) -> None:
+    rates = [base_rate(code, FuelMoisture(dead, dead, dead, herb, woody)) for dead in sorted((dry, wet))]
+    assert rates[0] >= rates[1] * (1 - 1e-9) >= 0

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from tests.memory.thing import Environment, Thing
 from utils import memory_profiler
-from utils.memory.guard import MB, release_free_memory
+from utils.memory.guard import MB, peak_rss_mb, release_free_memory
 from utils.memory.living import count_living, counted
-from utils.memory_profiler import TYPE, MemoryProfiler
+from utils.memory_profiler import TYPE, MemoryProfiler, get_profiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 LEAK_FREE_VISITS = 5
@@ -200,3 +200,12 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, res
     assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
     assert row_of("rss_mb", profiler.growth_table()) == ["100.00", "16.00", "-84.00", "-84.00", "2.00"]
     assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
+
+
+def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
+    assert get_profiler() is profiler
+    snapshot = profiler.log_memory("now")
+    sizes = [snapshot.measures[name] for name in ("uss_mb", "rss_mb", "vms_mb")]
+    assert 0 < sizes[0] <= sizes[1] <= sizes[2]
+    assert sizes[1] == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
+    assert peak_rss_mb() >= 0.99 * sizes[1]
