@@ -100,7 +100,6 @@ def note_events(data: Path, events: pd.DataFrame) -> int:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """Return all columns as text."""
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:

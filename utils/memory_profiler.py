@@ -118,7 +118,6 @@ class MemoryProfiler:
         return snapshot
 
     def _measure(self) -> dict[str, float]:
-        """Return the sizes in MiB, and living objects by tracked label."""
         (allocated, reserved), memory = gpu_memory(), self._process.memory_full_info()
         sizes = {"rss": memory.rss, "vms": memory.vms, "uss": memory.uss}
         sizes |= {"gpu_allocated": allocated, "gpu_reserved": reserved}

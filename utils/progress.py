@@ -104,4 +104,3 @@ class Reporter:
 
 
 REPORTER = Reporter()
-"""The reporter of this process."""

@@ -85,8 +85,8 @@ class UnseenPaths:
         """Draw the paths of a seed one after the other, normalised as its training path was."""
         first = self.unseen_seed + config.seed * self.paths
         for seed in range(first, first + self.paths):
-            market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
-            market = with_own_features(market, config.features, audits=False)
+            market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed)
+            market = with_own_features(replace(market, stats=stats), config.features, audits=False)
             days = Span(config.split.context_window_days, len(market.dates) - 1)
             starts = spaced_windows(days, config.env.episode_steps, self.windows)
             yield UnseenPath(market, scores, TradingEnvironment.on(market, config.env), starts)

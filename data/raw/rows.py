@@ -134,7 +134,6 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
 
 
 def _values(table: Table, role: str, place: int) -> Float64Array:
-    """Return the numbers of a column."""
     if not isinstance(cell := table.cells[place], str):
         return cell
     if role == "split":  # 3:2 is three shares for two

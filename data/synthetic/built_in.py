@@ -1,8 +1,7 @@
 """The built-in market, prepared for training, with the scores of rule and oracle."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from data.features.nine import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.synthetic.draw import MARKET_SEED, bars_frame, synthetic_market
@@ -24,19 +23,9 @@ class PlantedScores:
 
 
 def built_in_market(
-    synthetic: SyntheticConfig,
-    split: DataConfig,
-    env: EnvironmentConfig,
-    *,
-    seed: int = MARKET_SEED,
-    stats: NormalizationStats | None = None,
+    synthetic: SyntheticConfig, split: DataConfig, env: EnvironmentConfig, *, seed: int = MARKET_SEED
 ) -> tuple[Market, PlantedScores]:
-    """Draw a path of the built-in market and prepare it as a data file would be.
-
-    Args:
-        seed: another seed gives another path of the same law.
-        stats: normalisation of the training path, for a path without training; default: this path's own.
-    """
+    """Draw a path of the built-in market, by each seed another one, and prepare it as a data file would be."""
     drawn = synthetic_market(synthetic, seed)
     tickers = drawn.tickers[: drawn.stocks]
     loader = StockDataLoader.from_frame(bars_frame(drawn), config=split, investable_tickers=tickers)
@@ -46,4 +35,4 @@ def built_in_market(
     oracle = oracle_scores(synthetic, drawn.drift, env.trade_sessions)[:, : drawn.stocks]
     sizes = rule_sizes(synthetic, drawn.close)
     planted = PlantedScores(rule, oracle, None if sizes is None else sizes[:, : drawn.stocks])
-    return market if stats is None else replace(market, stats=stats), planted
+    return market, planted

@@ -50,7 +50,6 @@ class SyntheticMarket:
     stocks: int
     volume: Float64Array
     further: Bars = field(default_factory=dict)
-    """Further columns by name."""
 
     @property
     def bars(self) -> Bars:

@@ -14,7 +14,6 @@ from utils.errors import ConfigError
 for module in pkgutil.iter_modules(kinds.__path__, f"{kinds.__name__}."):
     import_module(module.name)  # registers its kinds
 PLANTED_KINDS = KINDS
-"""All kinds by name."""
 
 
 def planted_kind(name: str) -> PlantedKind:

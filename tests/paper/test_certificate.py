@@ -9,22 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.learning.certificate import CRASHES, MEDIAN_SESSIONS, crash_careers, median_sessions, null_careers
+from benchmarks.learning.certificate import (
+    CRASHES,
+    MEDIAN_SESSIONS,
+    crash_careers,
+    median_sessions,
+    null_careers,
+    sessions_to_line,
+)
 from data.features.nine import CLOSE
 from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
 from tests.small_market import TINY_RULES
-from training.paper.certificate import (
-    BETS,
-    BOUND,
-    LINE,
-    RUIN,
-    TERMS,
-    Stake,
-    bounded_result,
-    capital_curves,
-    finding,
-    sessions_to_line,
-)
+from training.paper.certificate import BETS, BOUND, LINE, RUIN, TERMS, Stake, bounded_result, capital_curves, finding
 
 DAY = 60
 

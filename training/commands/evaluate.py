@@ -109,13 +109,11 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
 
 
 def _judging(config: Config, arguments: EvaluateArguments) -> EvaluationConfig:
-    """Return the settings of an evaluation with those of the command line."""
     names = ("random_pickers", "rivals", "rival_refit", "benchmark")
     return dataclasses.replace(config.evaluation, **{name: getattr(arguments, name) for name in names})
 
 
 def _command(arguments: EvaluateArguments) -> str:
-    """Return the command line that repeats an evaluation."""
     return command_line("evaluate", *changed_flags(EvaluateArguments(), arguments))
 
 

@@ -172,7 +172,6 @@ def run_replay(arguments: PaperReplayArguments) -> None:
 
 
 def _whole(command: str, account: Path) -> str:
-    """Return the whole command line of a command of an account."""
     runs = [] if account.parent == RUNS else ["--runs-dir", str(account.parent)]
     return command_line("paper", command, account.name, *runs)
 

@@ -134,7 +134,6 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
 
 
 def _tensorboard(runs_dir: Path) -> WSGIApplication:
-    """Return TensorBoard's application on the runs' events."""
     from tensorboard import program  # type: ignore[import-untyped]
 
     apps: list[WSGIApplication] = []

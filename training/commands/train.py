@@ -181,7 +181,6 @@ def _draw_progress(run: RunLog, note: str) -> None:
 
 
 def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
-    """Judge the champion, draw the pictures, write the summary and the page."""
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
     evaluation = judge_training(trainer, config, run.path, scores)

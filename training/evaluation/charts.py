@@ -51,12 +51,10 @@ _LOSSES = {
     "critic": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
     "actor": "Minus the value of the actors' relaxed choices, in temperatures.",
 }
-"""Meaning of each loss."""
 _REWARDS = {
     "reward_rate": "What the replayed accounts earn a day, percent of the initial capital.",
     "hurdle": "What a position has to earn for the elites where all capital is invested, percent of its value.",
 }
-"""Meaning of what capital earns and costs."""
 
 
 def colours(evaluation: Evaluation) -> dict[str, str]:

@@ -225,7 +225,6 @@ def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
-    """Say what was judged, and on what."""
     config, market, played = evaluation.config, evaluation.market, evaluation.played
     facts: dict[str, Any] = {
         "Run": evaluation.name,

@@ -84,7 +84,6 @@ class Overfitting:
     expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
     days: int
-    """Judged."""
     minimum_track_record_days: int | None
     note: str
 

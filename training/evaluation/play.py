@@ -101,7 +101,6 @@ def play_agent(
 
 
 def _trades(env: Portfolio) -> list[dict[str, Any]]:
-    """List the trades of finished windows, each with its window."""
     return [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
 
 
@@ -254,7 +253,6 @@ class PlayedPolicies:
     held_profit: Array
     """(W * D,) what the champion's basket earned of its profit, percent of the initial capital."""
     known_share: Array
-    """(W * D,) see the function of this name."""
     scores: Mapping[str, Array]
     """(W * D, n) of the champion and of the rules that order by scores, on each day but the last; NaN: none."""
     results: Array

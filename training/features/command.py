@@ -76,7 +76,6 @@ def _charts(sheet: FeatureSheet, row: FeatureRow) -> list[Chart]:
 
 
 def _rows(sheet: FeatureSheet) -> list[dict[str, str]]:
-    """Return the cells of all features as text."""
     return [{name: _text(name, value) for name, value in row.cells().items()} for row in sheet.rows]
 
 

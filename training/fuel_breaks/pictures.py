@@ -136,7 +136,6 @@ def draw_fire(
 
 
 def _cover(landscape: Landscape) -> NDArray[np.int64]:
-    """Return the number of each cell's land cover in `_COVERS`."""
     return np.where(landscape.burnable, _COVER_OF_CODE[landscape.fuel_model], 0)
 
 

@@ -197,7 +197,6 @@ class Account:
         return float(prices[np.isfinite(prices)][-1])
 
     def _name(self, ticker: str) -> str:
-        """Return the name that a ticker has today."""
         return names(self.journal).get(ticker, ticker)
 
     def new_venue(self) -> PaperVenue:
@@ -237,7 +236,6 @@ class Account:
         return agents * (exposed[0] / of_agents) + basket * (exposed[1] / of_basket) + (self.capital - sum(exposed))
 
     def _embedded(self, day: int) -> Statement:
-        """Return the account as the embedded venue plays it, and its basket."""
         venue = self.embedded = self.embedded or self.new_venue()
         venue.play(day, self.book.orders, self.book.released)
         equity, basket = venue.equity_on(day)
@@ -357,7 +355,6 @@ class Account:
         ]
 
     def _decided(self, day: int) -> tuple[list[Order], list[Order]]:
-        """Return the decider's purchases and sales at a close."""
         book, date, cash = self.book, self.book.date(day), float(self.book.session(day)["cash"])
         rules = dataclasses.replace(self.config.env, initial_capital=max(1.0, book.equity(day)))  # sizes refer to it
         holdings = [position.holding for position in book.positions(day)]

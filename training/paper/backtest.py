@@ -23,7 +23,6 @@ class Backtest:
     """Of the agents' account."""
     fills: list[list[Fill]]
     basket: NDArray[np.float64]
-    """Equity of the basket."""
 
     def first_difference(self, account: Account) -> str:
         """Return the first session on which the account differs, and in what; empty where it never does.

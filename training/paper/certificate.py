@@ -103,12 +103,6 @@ def capital_curves(results: Array) -> Array:
     return total / len(BETS)
 
 
-def sessions_to_line(results: Array) -> Array:
-    """Return the (...) sessions until the capital first reaches the line; infinite where it never does."""
-    is_above = capital_curves(results) >= LINE
-    return np.where(is_above.any(axis=-1), 1.0 + is_above.argmax(axis=-1), np.inf)
-
-
 def finding(
     results: Sequence[float], dates: Sequence[str], terms: Mapping[str, Any] = TERMS, who: str = "champion"
 ) -> str:

@@ -149,7 +149,6 @@ class OwnPolicy:
 
 
 Decider = Champion | OwnPolicy
-"""Who decides in an account."""
 
 
 def load_decider(folder: Path, opening: Mapping[str, Any]) -> Decider:

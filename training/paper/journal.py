@@ -39,7 +39,6 @@ class Journal:
     """Rows that were written, in their order; each is durable when `append` returns."""
 
     last: Row
-    """The last row."""
 
     def __init__(self, path: Path, copied: Path | None = None) -> None:
         """Open and verify a journal, or what was `copied` of it to where SQLite may write.

@@ -87,7 +87,6 @@ def _render(account: Account, played: Backtest) -> str:
 
 
 def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
-    """Return the tables of the page: rows by title, cells by column."""
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
     orders, who = [], word_of(journal.opening)
     for order in book.intended(book.last):

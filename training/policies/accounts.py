@@ -96,5 +96,4 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAcco
 
 
 def _lane(values: Mapping[str, Any], lane: int) -> dict[str, Any]:
-    """Return the part of one lane of an observation or an info."""
     return {name: value[lane] if isinstance(value, np.ndarray) else value for name, value in values.items()}

@@ -28,7 +28,6 @@ class SavedRun:
     """The settings, market and agents of a run, on one device."""
 
     path: Path
-    """The run's folder."""
     config: Config
     """The settings that it began with."""
     market: Market

@@ -44,7 +44,6 @@ class Study(Generic[Plan]):
     config: Config
     """Those that hold."""
     store: ObjectStore | None
-    """Where it is kept besides the disk."""
     is_reached: bool
     """The store answered at the start."""
 

@@ -20,7 +20,6 @@ class Mark(Enum):
     FREE = auto()
     """It does not affect the result of a generation, up to rounding, so that a resumed run may change it."""
     POSITIONAL = auto()
-    """It is a positional argument."""
     NEWEST_IF_BARE = auto()
     """Its flag without a value means the newest run."""
     INPUT = auto()

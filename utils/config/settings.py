@@ -49,7 +49,6 @@ class Setting:
     path: tuple[str, ...]
     """Names of the fields that lead to it."""
     owner: type
-    """The dataclass that it is a field of."""
     field: FieldInfo
     name: str
     """Its dotted name, in which the field `settings` of a command's arguments is left out."""

@@ -72,7 +72,6 @@ def connect(address: str) -> Iterator[None]:
 
 
 def _count(resource: str) -> int:
-    """Return the current number of CPUs or GPUs of all nodes."""
     return int(import_ray().cluster_resources().get(resource, 0))
 
 

@@ -15,7 +15,6 @@ from utils.jobs.pool import Executor, Pool
 
 logger = logging.getLogger(__name__)
 LOGS = "jobs"
-"""The folder of the jobs' log files."""
 THREADS = "OMP_NUM_THREADS"
 
 
