@@ -33,7 +33,7 @@ from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
-RULES = EnvironmentConfig()
+RULES = EnvironmentConfig(trading_days=40, settlement_days=20)
 SPLIT = DataConfig(context_window_days=64)
 PRICES = (OPEN, HIGH, LOW, CLOSE)
 
