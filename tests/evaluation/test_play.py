@@ -13,16 +13,7 @@ from environment.basket import Basket
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
-from tests.tiny import (
-    FIRST_DAY,
-    World,
-    random_world,
-    seeded,
-    tiny_agent,
-    tiny_rules,
-    trending_panel,
-    world_of,
-)
+from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_agent, tiny_rules, trending_panel, world_of
 from training.commands.walk_forward import join
 from training.evaluation.baselines import (
     ALL_ORDERS,
