@@ -8,7 +8,6 @@ import pytest
 
 from main import main
 from tests.tiny_run import frame
-from training.policies import judgement
 
 POLICIES = """
 import numpy as np
@@ -90,14 +89,3 @@ def test_a_list_says_what_policies_of_the_user_may_buy(folder: Path, capfd: pyte
     assert set(pd.read_csv(judged(folder, "fair") / "trades.csv")["ticker"]) == {"T1", "T3"}
     assert evaluate(folder, *words, "--investable", str(folder / "list.txt"), "--run", "one") == 2
     assert "without a run, which has its settings" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["champion", "ridge", "oracle", "agents, all orders theirs"])
-def test_names_of_baselines_are_refused_before_data_are_loaded(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delattr(judgement, "market_of_settings")
-    scores = folder / f"{name}.csv"
-    scores.write_text("date,ticker,score\n2010-01-04,T0,1\n")
-    assert evaluate(folder, "--scores", str(scores)) == 2
-    assert f"names of their own, got '{name}'" in capfd.readouterr().err

@@ -192,15 +192,6 @@ def test_an_account_says_that_its_limit_keeps_it_from_its_weights(
     assert open_it(home, "other", "mine.py:spread") == 0 and said not in capsys.readouterr().err
 
 
-def test_data_that_lack_a_ticker_are_refused_by_the_word_for_an_account(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert open_it(home, "own", "mine.py:reversal") == 0
-    FRAME[FRAME["ticker"] != "T2"].to_parquet(home / "prices.parquet")
-    assert paper(home, "step", "own") == 2
-    assert "expected the 5 tickers that the account began with, got data without T2" in capsys.readouterr().err
-
-
 def test_it_goes_on_by_the_source_of_its_opening(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("own", "other"):
         assert open_it(home, name, "mine.py:reversal") == paper(home, "step", name) == 0

@@ -1,8 +1,6 @@
 """Policies of anybody against what is known of them: equal rules earn equal money, and leaks are named."""
 
 import json
-import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +73,6 @@ def of_validation(market: TradedMarket, scores: pd.DataFrame) -> pd.DataFrame:
     return scores[scores.index >= first]
 
 
-def test_it_is_told_from_which_score_on_a_policy_was_followed(
-    market: TradedMarket, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A policy that lost on training days is hardly followed, which its profit alone does not tell."""
-    with caplog.at_level(logging.INFO, "training.policies"):
-        judgement = judge(market, {"drift": drift}, judging=QUICK)
-    (told,) = (record.getMessage() for record in caplog.records if record.name == "training.policies.accounts")
-    assert re.fullmatch(rf"drift: bought above \S+ and sold below \S+, .*; {len(judgement.trades)} trades on .*", told)
-
-
 def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:
     """60-day momentum is a baseline; as a frame of scores, wide or long, it is the same trader."""
     wide = of_validation(market, drift(market.market.wide(market.market.investable_columns)))
@@ -109,14 +97,6 @@ def test_a_function_is_the_frame_that_it_returns(market: TradedMarket) -> None:
     assert found.table.loc["code", "trades"] > 0
     said = {name: " ".join(one.caveats) for name, one in found.evaluations.items()}
     assert "cannot be audited" in said["frame"] and "cannot be audited" not in said["code"]
-
-
-def test_a_policy_that_orders_nothing_keeps_its_cash(market: TradedMarket) -> None:
-    found = judge(market, {"idle": Idle, "one": Idle()}, judging=QUICK)
-    for name in ("idle", "one"):
-        assert (found.equity[name] == market.config.env.initial_capital).all()
-        assert found.table.loc[name, "trades"] == 0
-        assert not found.evaluations[name].verdict.has_skill
 
 
 def test_each_window_has_an_object_of_its_own(market: TradedMarket) -> None:
@@ -160,31 +140,6 @@ def test_weights_are_bought_as_they_are_and_sold_at_zero(market: TradedMarket) -
     np.testing.assert_allclose(trades["value"], 0.04 * market.config.env.initial_capital, rtol=1e-6)
     sold = trades[trades["reason"] == "sold"]
     assert len(sold) and set(pd.to_datetime(sold["exit_date"]).dt.day_of_week) == {4}, "decided on Thursday"
-
-
-def spread(bars: WideBars) -> pd.DataFrame:
-    """Return equal weights in all stocks, but for every tenth day."""
-    return bars.close * 0 + 0.1 * (np.arange(len(bars.close)) % 10 > 0)[:, None]
-
-
-def test_weights_in_more_stocks_than_an_account_buys_are_told(
-    market: TradedMarket, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Not those in single stocks, nor of scores, the best of which are meant."""
-    spread.returns = weights.returns = "weights"  # type: ignore[attr-defined]
-    judge(market, {"spread": spread, "weights": weights, "scores": lambda bars: spread(bars)}, judging=QUICK)
-    (said,) = (record.getMessage() for record in caplog.records if "max-new-positions-per-day" in record.getMessage())
-    assert said.startswith("spread: of up to 6 purchases a day env.max-new-positions-per-day takes 1, ")
-
-
-def test_variants_cost_evidence(market: TradedMarket) -> None:
-    one, many = (
-        judge(market, {"code": short_drift}, judging=QUICK, variants=count).evaluations["code"] for count in (1, 40)
-    )
-    assert (one.verdict.trials, many.verdict.trials) == (1, 40)
-    assert many.verdict.selection.p_value >= one.verdict.selection.p_value
-    deflated = [found.overfitting.deflated_information_ratio for found in (many, one)]
-    assert deflated[0] is not None and deflated[1] is not None and deflated[0] < deflated[1]
 
 
 POLICIES = """

@@ -236,13 +236,6 @@ def damage_file(path: Path) -> None:
     (path / "replay.json").write_text("{}")
 
 
-def test_prune_keeps_the_newest_and_the_named(tmp_path: Path) -> None:
-    for generation in range(1, 8):
-        save(tmp_path, generation)
-    prune_checkpoints(tmp_path, 2, {3, 99})
-    assert sorted(os.listdir(tmp_path)) == [f"generation-{generation:06d}" for generation in (3, 6, 7)]
-
-
 def test_the_generation_just_written_outlives_damaged_later_ones(tmp_path: Path) -> None:
     for generation in (1, 2, 3, 4, 5):
         save(tmp_path, generation)

@@ -135,13 +135,6 @@ def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: 
         log.newest_generation("one", lambda one: one)
 
 
-def test_a_run_that_has_begun_is_not_begun_again(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    RunLog.create(tmp_path, "empty", {})
-    with pytest.raises(ConfigError, match=r"expected a new name for --run, got 'empty'.*--resume empty"):
-        RunLog.create(tmp_path, "empty", {})
-
-
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("a", None):
