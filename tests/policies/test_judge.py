@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from data.features.wide import WideBars
 from main import main
-from tests.tiny_run import TINY, run, unjudged
+from tests.tiny_run import TINY, frame, run, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
@@ -157,6 +157,10 @@ class Broken:
 
 def negative(bars):
     return -bars.close
+
+class Waits:
+    def act(self, observation, info):
+        return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))
 """
 
 
@@ -220,7 +224,7 @@ TABLES = {
     ("place", "said"),
     [
         ("mine.py:peeks", "'peeks' to follow from bars up to its day, but of S00"),
-        ("mine.py", "got fair, peeks, Broken, negative"),
+        ("mine.py", "got fair, peeks, Broken, negative, Waits"),
         ("mine.py:fare", "the nearest is 'fair'"),
         ("mine.py:Broken", "expected an action (6, 2) of policy 'Broken'"),
         ("mine.py:negative", "expected scores of 'negative' above 0"),
@@ -278,3 +282,71 @@ def test_a_run_is_trained_opened_and_judged(tmp_path: Path, tiny: Path) -> None:
     assert {"champion", "code"} <= set(found.table.index)
     pages = found.save_page(tmp_path / "pages")
     assert [page.parent.name for page in pages] == ["code"] and all(page.is_file() for page in pages)
+
+
+def judged(folder: Path, name: str) -> Path:
+    return folder / "runs" / "judged" / "evaluation-validation" / name
+
+
+def test_other_results_of_a_policy_are_kept_and_equal_ones_are_not(
+    tmp_path: Path, tiny: Path, policies: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, words = [], ("--config", str(tiny), "--policy", f"{policies}:fair", "--variants")
+    for variants in ("1", "1", "2", "3"):
+        assert evaluate(tmp_path, *words, variants) == 0
+        kept = [path for path in judged(tmp_path, "fair").parent.iterdir() if path.name != "fair"]
+        assert [str(path) in capsys.readouterr().out for path in sorted(kept)[-1:]] in ([], [True])
+        found.append(sorted(path.name for path in kept))
+    assert found == [[], [], ["fair-1"], ["fair-1", "fair-2"]]
+    trials = [
+        json.loads((judged(tmp_path, name) / "results.json").read_text())["verdict"]["trials"]
+        for name in ("fair-1", "fair-2", "fair")
+    ]
+    assert trials == [1, 2, 3]
+    (judged(tmp_path, "fair") / "notes.txt").write_text("mine")
+    assert evaluate(tmp_path, *words, "3") == 0
+    assert (judged(tmp_path, "fair-3") / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "reason"),
+    [
+        (("--policy", "mine.py:Waits"), "Waits", "a coefficient of 1 or more"),
+        (("--scores", "late.csv"), "late", "none of its 1 scores above 0 passed the level"),
+        (("--trades", "late.csv"), "late", "windows are settled"),
+    ],
+)
+def test_of_a_policy_that_never_trades_one_line_says_so(
+    words: tuple[str, str],
+    name: str,
+    reason: str,
+    tmp_path: Path,
+    tiny: Path,
+    policies: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No verdict and no tables; files and exit code are those of other judgements."""
+    # On a day of the first window's settlement.
+    frame(300, 5).to_parquet(tmp_path / "data.parquet")
+    (policies.parent / "late.csv").write_text("date,ticker,score,value\n2010-11-29,T1,1,20000\n")
+    data = ("--config", str(tiny), "--data", str(tmp_path / "data.parquet"))
+    assert evaluate(tmp_path, words[0], str(policies.parent / words[1]), *data) == 0
+    shown = capsys.readouterr().out
+    assert f"{name} never traded from 2010-11-10 to 2010-12-24: no verdict. Perhaps " in shown and reason in shown
+    assert "Sharpe" not in shown and "skill" not in shown
+    verdict = json.loads((judged(tmp_path, name) / "results.json").read_text())["verdict"]
+    assert not verdict["has_skill"] and f"{name} never traded" in verdict["sentence"]
+    page = (judged(tmp_path, name) / "report.html").read_text()
+    assert "never traded" in page and "skill in" not in page and "Parts and differences" not in page
+
+
+def test_a_list_says_what_policies_of_the_user_may_buy(
+    tmp_path: Path, tiny: Path, policies: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    frame(300, 5).to_parquet(tmp_path / "data.parquet")
+    (tmp_path / "list.txt").write_text("T1\nT3\n")
+    words = ("--config", str(tiny), "--policy", f"{policies}:fair", "--data", str(tmp_path / "data.parquet"))
+    assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt")) == 0
+    assert set(pd.read_csv(judged(tmp_path, "fair") / "trades.csv")["ticker"]) == {"T1", "T3"}
+    assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt"), "--run", "one") == 2
+    assert "without a run, which has its settings" in capfd.readouterr().err
