@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 
 from benchmarks.golden import differences
 from benchmarks.gpu_budget.__main__ import BUDGET
-from benchmarks.gpu_budget.card import Phase, joined
 from benchmarks.gpu_budget.generation import UPDATES
 from main import main
 from tests.fuel_breaks.run_cases import TINY as FIRE
@@ -143,12 +141,6 @@ def test_a_small_generation_is_within_its_budget_but_for_a_figure_that_was_lower
         assert f"\n{phase}" in done.stdout
     (fault,) = re.findall("FAULT .*", done.stdout)
     assert fault.startswith("FAULT 4 agents: train operations:")
-
-
-def test_phases_add_up() -> None:
-    one = Phase(Counter(here=2, there=1), Counter(item=3), copied=5, peak=7)
-    other = Phase(Counter(here=1), Counter(), copied=1, peak=9)
-    assert joined([one, other]).figures() == {"operations": 4, "waits": 3, "copied": 6, "peak": 9}
 
 
 def metrics(folder: Path, run: str) -> list[dict[str, Any]]:

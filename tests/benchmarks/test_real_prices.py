@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.real_prices.__main__ import PARTS, RESULTS, main
-from benchmarks.real_prices.accounts import Account, Pickers, account_of, block_edges, pack, pack_track
+from benchmarks.real_prices.accounts import Account, Pickers, block_edges
 from benchmarks.real_prices.ledger import LEDGER
 from benchmarks.real_prices.measures import Field, confirm, detectable
 from benchmarks.real_prices.parts import Source
@@ -194,16 +194,6 @@ def a_field(seed: int = 0, edge: float = 0.0) -> Field:
     accounts = {"champion": an_account(rng, 3, 30, edge), EQUAL: an_account(rng, exposure=1.0)}
     accounts |= {name: an_account(rng) for name in ("one", "other")}
     return Field(accounts, ["champion"], 2, 4)
-
-
-def test_accounts_come_back_from_their_lines() -> None:
-    whole, halves = an_account(np.random.default_rng(0)), (slice(0, 2), slice(2, 4))
-    tracks = [whole.track.each(lambda values, half=half: values[:, half]) for half in halves]
-    lines = [{"track": pack_track(track), "rank_ic": pack(np.full(DAYS // 2, np.nan))} for track in tracks]
-    again = account_of([json.loads(json.dumps(lines))], 1e6, STEPS)
-    assert again.track.equity == pytest.approx(whole.track.equity, abs=1e-2)
-    assert again.profit == pytest.approx(whole.profit, abs=1e-8)
-    assert np.isnan(again.rank_ic).all() and again.pickers is None
 
 
 @settings(max_examples=20)

@@ -60,6 +60,21 @@ def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> No
         assert axes.bbox.y1 <= legend.y0 + 1 and legend.y1 <= title.y0
 
 
+def test_fitness_shows_each_generation() -> None:
+    """The first generation has no validation result."""
+    fitness = [{"mean": 0.1 * generation, "max": generation, "min": -generation} for generation in (1, 2, 3)]
+    champions = [None, 4.0, 6.0]
+    chart = fitness_chart(
+        [
+            {"generation": place + 1, "fitness": fitness[place], "validation": {"champion": champions[place]}}
+            for place in range(3)
+        ]
+    )
+    assert chart.x.tolist() == [1, 2, 3]
+    np.testing.assert_allclose([*chart.lines.values()], [[0.1, 0.2, 0.3], [math.nan, 4, 6]])
+    np.testing.assert_array_equal([*chart.bands.values()], [[[-1, -2, -3], [1, 2, 3]]])
+
+
 def test_tables_line_up() -> None:
     rows = [{"policy": "champion", "return": 1.234, "trades": 12345}, {"policy": "\x1brandom", "return": math.nan}]
     assert table(rows, ["policy", "return", "trades"]) == (

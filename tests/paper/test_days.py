@@ -121,7 +121,7 @@ def test_a_stock_without_bars_is_sold_at_its_last_price_and_its_loss_counts_when
 def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:
     """What was ordered before is filled, and agents go on selling what they hold."""
     filled, after = list[bool](), set[str]()
-    for seed in range(8):
+    for seed in range(3):
         walk = Walk(tmp_path / str(seed), agent_of(seed))
         for day in range(START, START + 7):
             if day == START + 2:
