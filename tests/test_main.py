@@ -26,7 +26,6 @@ POLICIES = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The settings file beside which a run `whole` of three generations lies."""
     path = tiny_in(tmp_path_factory.mktemp("whole"))
     with unjudged():
         assert run(path, "--run", "whole", "--generations", "3") == 0

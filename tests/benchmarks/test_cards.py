@@ -144,7 +144,6 @@ def test_a_small_generation_is_within_its_budget_but_for_a_figure_that_was_lower
 
 
 def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
-    """The records of a run."""
     return [json.loads(line) for line in (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
 
 

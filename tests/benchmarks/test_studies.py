@@ -129,7 +129,6 @@ def altered(name: str, *words: str) -> ERLTrainer:
 
 
 def learned(name: str) -> dict[str, torch.Tensor]:
-    """The tensors of its networks after a generation."""
     trainer = altered(name)
     trainer.run_generation()
     assert trainer.population.updates == 3
@@ -209,15 +208,6 @@ def test_profits_are_divided_window_by_window() -> None:
     ratio, error = ablations.over(records({0: [2.0, 2.0]}), base)
     assert ratio == pytest.approx(1.0)
     assert error == pytest.approx(stats.sem([1.0, -1.0]) / 2)
-
-
-def test_differences_are_taken_seed_by_seed() -> None:
-    def records(by_seed: dict[int, float | None]) -> list[dict[str, Any]]:
-        return [{"seed": seed, "policies": {CHAMPION: {"of_rule": share}}} for seed, share in by_seed.items()]
-
-    base = records({0: 0.1, 1: 0.5, 2: 0.9, 4: None})
-    found = ablations.difference("momentum", "better", records({2: 1.1, 0: 0.3, 3: 9.0, 1: 0.7, 4: 1.0}), base)
-    assert found.by_seed == pytest.approx([0.2, 0.2, 0.2]) and str(found) == "+0.20 +- 0.00"
 
 
 def test_differences_are_corrected_together() -> None:

@@ -70,7 +70,6 @@ def case(
 
 
 def sessions(first: str, count: int) -> Dates:
-    """(count,) weekdays from `first`."""
     return np.busday_offset(np.datetime64(first), np.arange(count), roll="forward")
 
 

@@ -21,7 +21,6 @@ CPU = torch.device("cpu")
 
 
 def sizes_of(orders: Orders, stocks: int) -> Tensor:
-    """The (lanes, stocks) sizes of orders."""
     found = torch.zeros(orders.stock.shape[1], stocks, dtype=torch.float64)
     return found.scatter_(1, orders.stock.T, orders.coefficient.T)
 

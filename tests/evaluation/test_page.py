@@ -69,12 +69,10 @@ class Page(HTMLParser):
             self.texts[index] += data
 
     def all(self, *tags: str) -> list[tuple[dict[str, str | None], str]]:
-        """Attributes and text of the elements with one of the tags."""
         pairs = zip(self.elements, self.texts, strict=True)
         return [(attributes, " ".join(text.split())) for (tag, attributes), text in pairs if tag in tags]
 
     def of_class(self, name: str) -> list[str]:
-        """Texts of the elements of a class."""
         pairs = zip(self.elements, self.texts, strict=True)
         return [" ".join(text.split()) for (_, a), text in pairs if name in (a.get("class") or "").split()]
 
@@ -109,7 +107,6 @@ def named(name: str) -> Evaluation:
 
 
 def drawn(chart: Chart) -> str:
-    """The SVG of a chart."""
     kind, _, data = svg_address(chart).partition(",")
     assert kind == "data:image/svg+xml;base64"
     return base64.b64decode(data).decode()

@@ -62,7 +62,6 @@ class Actor:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with a policy, settings and data."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "tiny.toml").write_text(TINY)
     write(tmp_path, OPENED)

@@ -33,7 +33,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tiny: Path) -> TradedMarket:
-    """The built-in market of the tiny settings."""
     return load_market(settings=tiny)
 
 
@@ -46,8 +45,6 @@ def short_drift(bars: WideBars) -> pd.DataFrame:
 
 
 class Idle:
-    """A policy that orders nothing."""
-
     def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
         assert observation["portfolio"].ndim == 2 and np.ndim(info["day_index"]) == 0
         return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))

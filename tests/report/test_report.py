@@ -45,7 +45,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(original: Path, tmp_path: Path) -> Path:
-    """A copy of those runs, to be changed."""
     return Path(shutil.copytree(original, tmp_path / "runs"))
 
 

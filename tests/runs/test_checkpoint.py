@@ -46,7 +46,6 @@ DTYPES = [
 
 
 def newest(root: Path, run_id: str | None = None) -> int | None:
-    """The generation of the newest checkpoint that can be used."""
     found = load_latest(root, run_id=run_id)
     return None if found is None else found.generation
 
@@ -326,7 +325,6 @@ Tensors = dict[str, torch.Tensor]
 
 
 def reseal(path: Path) -> None:
-    """Seal what the folder holds."""
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir()) if file.name != "manifest.json"}
     sums = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     seal(path, json.loads((path / "manifest.json").read_text()) | {"files": sums})

@@ -202,8 +202,6 @@ def test_a_bucket_out_of_reach_is_logged_and_the_run_starts(
 
 
 class GatedStore(LocalStore):
-    """Lets puts through once the gate is open."""
-
     def __init__(self, root: Path) -> None:
         root.mkdir()
         super().__init__(root)

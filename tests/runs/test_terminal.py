@@ -50,7 +50,6 @@ def terminal(columns: int) -> Iterator[list[str]]:
 
 
 def on_terminal(columns: int, tiny: Path, *words: str) -> str:
-    """What a run writes to a terminal of this width."""
     with terminal(columns) as shown:
         assert main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--rivals", "none", *words]) == 0
     return shown[0]

@@ -27,14 +27,11 @@ def train(tiny: Path, *words: str) -> int:
 
 
 def lasting(folder: Path) -> list[dict[str, Any]]:
-    """Records without what equal runs may differ in."""
     records = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     return [{name: value for name, value in one.items() if name not in ("seconds", "memory")} for one in records]
 
 
 class Failing:
-    """A client whose calls raise from a call on."""
-
     identity = "x"
 
     def __init__(self, good: int) -> None:
