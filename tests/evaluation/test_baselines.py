@@ -58,6 +58,16 @@ def account_like(orders: int, day: Tensor, tradable: Tensor, held: Tensor) -> Po
     return cast(Portfolio, namespace)
 
 
+def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
+    """Each lane looks at its own close; what is at the threshold, or unknown, is not ordered."""
+    world = world_of(trending_panel([0.0] * 3, 30))
+    scores = np.full((30, 3), 0.01)
+    scores[FIRST_DAY, 1], scores[FIRST_DAY + 4, 2], scores[FIRST_DAY + 5] = 0.02, 0.03, np.nan
+    world.env.reset(torch.tensor([FIRST_DAY, FIRST_DAY + 4, FIRST_DAY + 5, FIRST_DAY + 6]))
+    orders = score_policy(world.env, ScoreRule(scores, 0.01))(world.env, 0)
+    assert sizes_of(orders, 3).tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
+
+
 def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> None:
     """The threshold rises by the price times the shares of cash spent and of trading days left."""
     scores = np.array([[0.02, 0.05, np.nan]])
