@@ -10,6 +10,12 @@ import pandas as pd
 from data.features.wide import WideBars
 from training.api import judge, load_market
 
+SETTINGS = {
+    **{"synthetic.kind": "momentum", "synthetic.days": 1200, "synthetic.stocks": 10},
+    **{"env.trading_days": 30, "env.settlement_days": 10, "evaluation.rivals": "none"},
+}
+"""Of a small market with short episodes and without learned rivals, so that it takes seconds."""
+
 
 def momentum(bars: WideBars) -> pd.DataFrame:
     """Score stocks by their log returns over 20 sessions: above 0 asks for a stock, the largest first."""
@@ -18,7 +24,7 @@ def momentum(bars: WideBars) -> pd.DataFrame:
 
 def main() -> None:
     """Judge it on the validation days of a small built-in market."""
-    market = load_market(settings={"synthetic.kind": "momentum", "synthetic.days": 2000, "synthetic.stocks": 20})
+    market = load_market(settings=SETTINGS)
     judgement = judge(market, {"mine": momentum}, variants=3)
     print(judgement.table[["return", "sharpe", "trades", "rank_ic"]].round(2))
     print(judgement.verdict["mine"])

@@ -31,7 +31,6 @@ class MarketCase:
 
     @property
     def expected(self) -> Result:
-        """What the oracle makes of it."""
         return simulate(
             to_bars(self.data),
             [{stock: (pair[0], pair[1]) for stock, pair in enumerate(row)} for row in self.orders.tolist()],

@@ -83,5 +83,4 @@ def environment_of(
 
 
 def random_action(rng: np.random.Generator, stocks: int) -> npt.NDArray[np.float32]:
-    """A uniformly drawn (stocks, 2) action within the action space."""
     return rng.uniform((0.0, 10.0), (10.0, 50.0), (stocks, 2)).astype(np.float32)

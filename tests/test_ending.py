@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from main import main
-from tests.tiny_run import frame, records, run, tiny_in
+from tests.tiny_run import frame, run, tiny_in
 from training.erl_trainer import ERLTrainer
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard
@@ -39,17 +39,6 @@ def no_benchmark(folder: Path) -> list[str]:
 
 def too_few_days(_: Path) -> list[str]:
     return ["--synthetic.days", "100"]
-
-
-def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
-    evolve = ERLTrainer.evolve_population
-
-    def interrupted(self: ERLTrainer, fitness: Any) -> None:
-        if self.generation == generation:
-            raise KeyboardInterrupt
-        evolve(self, fitness)
-
-    patch.setattr(ERLTrainer, "evolve_population", interrupted)
 
 
 @pytest.mark.parametrize(
@@ -81,22 +70,6 @@ def test_what_is_refused_leaves_nothing_here_or_in_the_cloud(
         assert list(runs.glob("*")) == [] and [path for path in volume.rglob("*") if path.is_file()] == []
     if mistake is no_list:
         assert run(tiny, "--run", "taken", "--generations", "1") == 0
-
-
-def test_a_typo_does_not_hide_the_run_that_was_killed(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as patch:
-        interrupted_in(2, patch)
-        assert run(tiny, "--run", "good") == 130
-    runs = tiny.parent / "runs"
-    assert main(["--data", "README.md", "--runs-dir", str(runs)]) == 2
-    (runs / "killed while it loaded").mkdir()
-    (runs / "killed while it loaded" / "config.json").write_text("{}")
-    capsys.readouterr()
-    assert main(["--resume", "--runs-dir", str(runs)]) == 0
-    assert "resumed after generation 1" in capsys.readouterr().out
-    assert [record["generation"] for record in records(tiny, "good")] == [1, 2]
 
 
 def test_a_run_that_got_somewhere_is_never_removed(tmp_path: Path) -> None:

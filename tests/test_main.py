@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from main import main
-from tests.tiny_run import assert_like, frame, records, run, tiny_in, unjudged
+from tests.tiny_run import frame, records, run, tiny_in, unjudged
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.trader import Config
@@ -26,7 +26,6 @@ POLICIES = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The settings file beside which a run `whole` of three generations lies."""
     path = tiny_in(tmp_path_factory.mktemp("whole"))
     with unjudged():
         assert run(path, "--run", "whole", "--generations", "3") == 0
@@ -88,19 +87,6 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert records(tiny, "last") == records(tiny, "one")
     judged = [json.loads((folder.parent / name / "results.json").read_text()) | {"run": ""} for name in ("one", "last")]
     assert judged[0] == judged[1]
-
-
-def test_resuming_gives_the_run_that_was_never_interrupted(tiny: Path, whole: Path) -> None:
-    """The record of a generation whose checkpoint was never completed, and a torn line, are dropped."""
-    with unjudged():
-        assert run(tiny, "--run", "parts", "--generations", "2", "--keep-checkpoints", "2") == 0
-        with (tiny.parent / "runs" / "parts" / "metrics.jsonl").open("a") as file:
-            file.write('{"generation": 3, "fitness": {}}\n{"generation": 4, "fit')
-        assert run(tiny, "--resume", "--generations", "3") == 0
-    (tiny.parent / "runs" / "whole").symlink_to(whole.parent / "runs" / "whole")
-    assert_like(tiny, "parts", "whole", 3)
-    left = [path.name[-1] for path in (tiny.parent / "runs" / "parts" / "checkpoints").glob("generation-*")]
-    assert sorted(left) == ["2", "3"]
 
 
 def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:

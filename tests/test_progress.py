@@ -13,8 +13,6 @@ from utils.runs.console import ConsoleHandler
 
 
 class Clock:
-    """A clock that a test moves."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -34,7 +32,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said since the last question."""
     module.REPORTER.check()
     lines = list(caplog.messages)
     caplog.clear()

@@ -21,7 +21,6 @@ def run(tiny: Path, *flags: str) -> int:
 
 
 def tiny_in(folder: Path) -> Path:
-    """Write the settings file to a folder."""
     path = folder / "tiny.toml"
     path.write_text(TINY)
     return path
@@ -41,7 +40,6 @@ def records(tiny: Path, name: str) -> list[dict[str, Any]]:
 
 
 def parameters(tiny: Path, name: str, generation: int) -> bytes:
-    """The tensors of a checkpoint."""
     return fault_harness.tensors(tiny.parent / "runs" / name / "checkpoints" / f"generation-{generation:06d}")
 
 

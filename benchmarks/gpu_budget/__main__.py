@@ -25,7 +25,6 @@ from benchmarks.gpu_budget.card import (
     joined,
     over_budget,
 )
-from benchmarks.gpu_budget.generation import APART, FULL, SMALL, count_generation
 
 BUDGET = Path(__file__).with_name("budget.json")
 AGENTS = (16, 64)
@@ -53,6 +52,13 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     install_before_torch("benchmarks.gpu_budget", sys.argv[1:])
+    from benchmarks.gpu_budget.generation import (
+        APART,
+        FULL,
+        SMALL,
+        count_generation,
+    )  # not before, for it takes a while
+
     budget: dict[str, Any] = json.loads(arguments.budget.read_text()) if arguments.budget.exists() else {}
     version = torch.__version__.split("+")[0].rpartition(".")[0]
     size = SMALL if arguments.small else FULL

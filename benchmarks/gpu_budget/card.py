@@ -343,11 +343,10 @@ def card() -> Iterator[Meter]:
         yield _meters[-1]
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the commands one after the other; return the code of the first that fails."""
+def run(words: Sequence[str]) -> int:
+    """Run the commands one after the other on an installed card; return the code of the first that fails."""
     from main import main as program  # not for those that only count
 
-    install_before_torch("benchmarks.gpu_budget.card", words)
     command: list[str] = []
     with card():
         for word in (*words, THEN):
@@ -364,4 +363,5 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    install_before_torch("benchmarks.gpu_budget.card", sys.argv[1:])
+    sys.exit(run(sys.argv[1:]))

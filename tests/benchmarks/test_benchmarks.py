@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from benchmarks.readme_picture import PICTURE, RECORD, ROOT, draw, record
 from benchmarks.speed import __main__ as speed
 from benchmarks.speed.environment import account_rate, portfolio_of
 from benchmarks.speed.growth import Workload, exponent, measure_workload
-from benchmarks.speed.harness import CPU, Row
+from benchmarks.speed.harness import CPU, Row, full_scale
 from tests.benchmarks.study_cases import tiny_config
 from utils.config.settings import from_dict
 from utils.config.trader import Config, default_settings, profile_config
@@ -32,7 +32,10 @@ def test_exponent_of_a_power_law(power: float, scale: float, first: int) -> None
     assert exponent(sizes, [scale * size**power for size in sizes]) == pytest.approx(power, abs=1e-6)
 
 
-def test_workload_is_measured() -> None:
+def test_workload_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = full_scale()
+    small = replace(whole, learning=replace(whole.learning, gradient_steps=2, hidden=4))
+    monkeypatch.setattr("benchmarks.speed.growth.full_scale", lambda: small)
     work = Workload(days=800, columns=4, population=2, windows=1, buffer=64, investable=2)
     prepare, generation, _ = measure_workload(work, CPU)
     assert prepare > 0 and generation > 0

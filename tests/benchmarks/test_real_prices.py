@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.real_prices.__main__ import PARTS, RESULTS, main
-from benchmarks.real_prices.accounts import Account, Pickers, account_of, block_edges, pack, pack_track
+from benchmarks.real_prices.accounts import Account, Pickers, block_edges
 from benchmarks.real_prices.ledger import LEDGER
 from benchmarks.real_prices.measures import Field, confirm, detectable
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
-from benchmarks.real_prices.plan import PLAN as COMMITTED
-from data.splits import make_folds
 from data.synthetic.draw import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from training.evaluation.baselines import EQUAL
@@ -155,18 +152,6 @@ def test_a_wrong_plan_is_told(old: str, new: str, told: str, tmp_path: Path) -> 
     assert told in str(error.value)
 
 
-def test_the_committed_plan_tests_2320_days_that_follow_one_another() -> None:
-    """And all others can be followed, too."""
-    assert all(read_plan(path).folds == read_plan().folds for path in COMMITTED.parent.glob("*.toml"))
-    plan = read_plan()
-    folds = make_folds(3781, plan.folds, plan.config.split, plan.config.env)
-    spans = [fold.holdout for fold in folds]
-    assert spans[0].first == 1460 and spans[-1].last == 3780
-    assert all(one.last == other.first for one, other in pairwise(spans))
-    assert all(fold.train.last + plan.config.env.max_holding_days < fold.validation.first for fold in folds)
-    assert plan.comparisons[0] == Comparison("108", "champion", PICKERS)
-
-
 def test_a_fold_sees_nothing_after_its_test_days(planted: tuple[list[str], Path]) -> None:
     case = planted[1].parent
     source = Source(case / "prices.parquet", case / "few.txt", read_plan(case / "plan.toml"))
@@ -209,16 +194,6 @@ def a_field(seed: int = 0, edge: float = 0.0) -> Field:
     accounts = {"champion": an_account(rng, 3, 30, edge), EQUAL: an_account(rng, exposure=1.0)}
     accounts |= {name: an_account(rng) for name in ("one", "other")}
     return Field(accounts, ["champion"], 2, 4)
-
-
-def test_accounts_come_back_from_their_lines() -> None:
-    whole, halves = an_account(np.random.default_rng(0)), (slice(0, 2), slice(2, 4))
-    tracks = [whole.track.each(lambda values, half=half: values[:, half]) for half in halves]
-    lines = [{"track": pack_track(track), "rank_ic": pack(np.full(DAYS // 2, np.nan))} for track in tracks]
-    again = account_of([json.loads(json.dumps(lines))], 1e6, STEPS)
-    assert again.track.equity == pytest.approx(whole.track.equity, abs=1e-2)
-    assert again.profit == pytest.approx(whole.profit, abs=1e-8)
-    assert np.isnan(again.rank_ic).all() and again.pickers is None
 
 
 @settings(max_examples=20)

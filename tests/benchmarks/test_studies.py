@@ -1,6 +1,5 @@
 """Studies of learning: results are kept and not made twice, unseen paths are unseen, null markets hold nothing."""
 
-import pickle
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,12 @@ from scipy import stats
 
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, differentiable
-from benchmarks.learning.ablations import BASE, LINES, WARM, Difference, Line
+from benchmarks.learning.ablations import BASE, LINES, WARM, Difference
 from benchmarks.learning.differentiable import SoftAccount
 from benchmarks.learning.markets import WINDOWS, Budget, fit
 from benchmarks.learning.study import Experiment, holm, run_study, study_config
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from data.synthetic.built_in import built_in_market
-from environment.basket import Basket
 from environment.trading_env import TradingEnvironment
 from models import ddpg
 from models.policy import Forecasts
@@ -29,7 +27,7 @@ from tests.benchmarks.study_cases import SMALL_STUDY, TINY, Studied, lines_of, t
 from tests.tiny import seeded
 from training.erl_trainer import ERLTrainer, build_trainer
 from training.evaluation.baselines import CHAMPION, ORACLE, RULE
-from training.rollout import play_agent_on, roll_out
+from training.rollout import roll_out
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import JobsFailed
 
@@ -83,27 +81,6 @@ def test_unseen_paths_are_fresh() -> None:
     assert not set(closes(UnseenPaths(3_000_000, paths=2))) & set(found)
 
 
-@pytest.mark.parametrize(("kind", "rules"), [("bursts", (5.0, 1)), ("edges", (1.0, 5)), ("momentum", (1.0, 1))])
-def test_a_kind_of_market_brings_its_trading_rules(kind: str, rules: tuple[float, int]) -> None:
-    for words in ([], ["--learning.no-warm-start"]):
-        env = study_config(["--synthetic.kind", kind, *words]).env
-        assert (env.stake_percent, env.max_new_positions_per_day) == rules
-
-
-def test_the_capital_of_a_champion_is_in_its_orders_and_in_the_basket() -> None:
-    config = tiny_config()
-    trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
-    (path,) = UnseenPaths(paths=1, windows=4).each(config, trainer.market.stats)
-    x, champion = trainer.days.inputs.of(path.market), trainer.champion
-    held, orders, mixed = (path.play_champion(champion.betting(share), x) for share in (0.0, 1.0, 0.25))
-    assert mixed == pytest.approx(0.25 * orders + 0.75 * held)
-    alone = play_agent_on(path.env, champion, champion.forecasts(path.market, x), path.starts)
-    assert orders == pytest.approx(alone.summary.profit_percent.numpy())
-    rules = path.env.rules
-    basket = Basket.of(path.market, "", 0).hold(rules, path.starts, rules.episode_steps)
-    assert held == pytest.approx(100 * (basket.equity[:, -1].numpy() / rules.initial_capital - 1))
-
-
 def test_training_stops_at_its_budget() -> None:
     config = tiny_config()
     market, _ = training_market(config)
@@ -135,13 +112,6 @@ def test_a_wrong_flag_is_told(words: list[str], capsys: pytest.CaptureFixture[st
     assert "expected a known flag" in capsys.readouterr().err
 
 
-def test_every_line_of_the_ablations_changes_the_profile() -> None:
-    assert LINES[:2] == (Line(WARM), Line(BASE)) and len({line.name for line in LINES}) == len(LINES)
-    changes = {(study_config(line.flags), line.alter) for line in LINES[1:]}
-    assert len(changes) == len(LINES) - 1
-    assert [pickle.loads(pickle.dumps(line)).name for line in LINES] == [line.name for line in LINES]  # for workers
-
-
 LEARNING = (
     *("--learning.training-starts", "10", "--learning.gradient-steps", "3", "--learning.hidden", "4"),
     *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5", "--learning.no-warm-start"),
@@ -159,7 +129,6 @@ def altered(name: str, *words: str) -> ERLTrainer:
 
 
 def learned(name: str) -> dict[str, torch.Tensor]:
-    """The tensors of its networks after a generation."""
     trainer = altered(name)
     trainer.run_generation()
     assert trainer.population.updates == 3
@@ -173,18 +142,6 @@ def test_an_altered_run_leaves_the_next_one_as_it_was() -> None:
     assert not all(torch.equal(part, before[key]) for key, part in found.items())
     assert ddpg.targets is targets
     assert all(torch.equal(part, before[name]) for name, part in learned(BASE).items())
-
-
-def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
-    noisy, plain = altered("noise in the policy gradient"), altered(BASE)
-    for trainer in (noisy, plain):
-        networks = trainer.population.networks
-        networks.online.actor.grad = torch.ones_like(networks.online.actor)
-        networks.online.actor.grad[..., ::2] = 0.0  # as that of an input that an agent does not see
-        networks.actor_optimizer.step()
-    one, other = (trainer.population.networks for trainer in (noisy, plain))
-    torch.testing.assert_close(one.actor_optimizer.norm, other.actor_optimizer.norm)
-    assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
 
 
 def test_ablations_at_a_tiny_budget(studied: Studied) -> None:
@@ -251,15 +208,6 @@ def test_profits_are_divided_window_by_window() -> None:
     ratio, error = ablations.over(records({0: [2.0, 2.0]}), base)
     assert ratio == pytest.approx(1.0)
     assert error == pytest.approx(stats.sem([1.0, -1.0]) / 2)
-
-
-def test_differences_are_taken_seed_by_seed() -> None:
-    def records(by_seed: dict[int, float | None]) -> list[dict[str, Any]]:
-        return [{"seed": seed, "policies": {CHAMPION: {"of_rule": share}}} for seed, share in by_seed.items()]
-
-    base = records({0: 0.1, 1: 0.5, 2: 0.9, 4: None})
-    found = ablations.difference("momentum", "better", records({2: 1.1, 0: 0.3, 3: 9.0, 1: 0.7, 4: 1.0}), base)
-    assert found.by_seed == pytest.approx([0.2, 0.2, 0.2]) and str(found) == "+0.20 +- 0.00"
 
 
 def test_differences_are_corrected_together() -> None:

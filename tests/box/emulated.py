@@ -35,13 +35,11 @@ class Box:
         return box
 
     def stub(self, command: str, body: str) -> None:
-        """Put a command in front of the machine's own."""
         path = self.root / "bin" / command
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """The variables of the container."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
         path = f"{self.root}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
         here = {"PATH": path, "HOME": f"{self.root}/home", "BOX_ROOT": str(self.root), "BOX_VOLUME": str(self.volume)}

@@ -19,14 +19,7 @@ from utils.config.trader import Config
 
 WINDOWS, SESSIONS, CAPITAL, SELECTIONS = 5, 145, 1_000_000.0, 200
 TICKERS = ("MSFT", "BRK.B", "XOM", "NVDA", "KO", "BF.B")
-DRIFTS = {
-    CHAMPION: 0.0005,
-    RANDOM: 0.0004,
-    EQUAL: 0.00042,
-    HOLD: 0.00044,
-    MOMENTUM: 0.00055,
-    REVERSAL: 0.0001,
-}
+DRIFTS = {CHAMPION: 0.0005, RANDOM: 0.0004, EQUAL: 0.00042, HOLD: 0.00044, MOMENTUM: 0.00055, REVERSAL: 0.0001}
 
 
 def case(
@@ -77,7 +70,6 @@ def case(
 
 
 def sessions(first: str, count: int) -> Dates:
-    """(count,) weekdays from `first`."""
     return np.busday_offset(np.datetime64(first), np.arange(count), roll="forward")
 
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,11 +18,9 @@ from training.rollout import play
 from utils.config.trader import EnvironmentConfig
 
 CPU = torch.device("cpu")
-FloatArray = npt.NDArray[np.float64]
 
 
 def sizes_of(orders: Orders, stocks: int) -> Tensor:
-    """The (lanes, stocks) sizes of orders."""
     found = torch.zeros(orders.stock.shape[1], stocks, dtype=torch.float64)
     return found.scatter_(1, orders.stock.T, orders.coefficient.T)
 

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.usefixtures("small_heap")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs with a finished one, called one."""
     folder = tmp_path_factory.mktemp("evaluate")
     (folder / "tiny.toml").write_text(TINY)
     with unjudged():
@@ -134,7 +133,6 @@ def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytes
 
 
 def spoilt_from(clean: pd.DataFrame, day: int) -> pd.DataFrame:
-    """The same bars, with other prices from a day on."""
     spoilt = clean.copy()
     is_later = (spoilt["date"] >= sorted(clean["date"].unique())[day]).to_numpy()
     noise = np.exp(np.random.default_rng(1).standard_normal(int(is_later.sum())))

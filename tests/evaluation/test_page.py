@@ -69,12 +69,10 @@ class Page(HTMLParser):
             self.texts[index] += data
 
     def all(self, *tags: str) -> list[tuple[dict[str, str | None], str]]:
-        """Attributes and text of the elements with one of the tags."""
         pairs = zip(self.elements, self.texts, strict=True)
         return [(attributes, " ".join(text.split())) for (tag, attributes), text in pairs if tag in tags]
 
     def of_class(self, name: str) -> list[str]:
-        """Texts of the elements of a class."""
         pairs = zip(self.elements, self.texts, strict=True)
         return [" ".join(text.split()) for (_, a), text in pairs if name in (a.get("class") or "").split()]
 
@@ -109,7 +107,6 @@ def named(name: str) -> Evaluation:
 
 
 def drawn(chart: Chart) -> str:
-    """The SVG of a chart."""
     kind, _, data = svg_address(chart).partition(",")
     assert kind == "data:image/svg+xml;base64"
     return base64.b64decode(data).decode()
@@ -285,15 +282,6 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]
 
 
-@given(st.lists(st.floats(-1e6, 1e6).map(lambda value: round(value, 6)), min_size=1, max_size=6))
-def test_bars_begin_at_one_zero_and_fill_the_width(values: list[float]) -> None:
-    shown = charts.bars([(str(value), value, "", 0) for value in values])
-    zero = 100 * max(0.0, -min(values)) / ((max(0.0, *values, 0.0) - min(0.0, *values, 0.0)) or 1.0)
-    for bar, value in zip(shown, values, strict=True):
-        begin = bar.left if value >= 0 else bar.left + bar.width
-        assert begin == pytest.approx(zero, abs=0.02) and bar.left >= -0.01 and bar.left + bar.width <= 100.02
-
-
 def test_profits_by_stock_and_by_exit_sum_to_the_trades(evaluation: Evaluation) -> None:
     trades, counted = evaluation.trades, []
     for by in ("ticker", "reason"):
@@ -310,19 +298,3 @@ def test_what_decided_a_trade_stands_beside_its_result() -> None:
     trade = one.trades.iloc[2]
     result = chart_axes.number(100 * (trade["profit"] - trade["costs"]) / 1e6, 2, is_signed=True)
     assert first.startswith(f"{trade['ticker']}{trade['order_date']}{trade['exit_date']}{result}")
-
-
-def test_a_policy_has_one_colour_in_all_charts(evaluation: Evaluation) -> None:
-    drawn = [charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)]
-    assert len(drawn) == 4 and len({*charts.COLOURS.values()}) == len(charts.COLOURS)
-    for chart in drawn:
-        assert chart.lines.keys() <= chart.colours.keys() and chart.colours == charts.COLOURS
-    falls = drawn[1].lines[CHAMPION]
-    assert drawn[1].ends[CHAMPION] == f"at most {falls.min():.1f} %", "the deepest fall, not the last day's"
-
-
-def test_rolling_sharpe_of_the_last_half_year(evaluation: Evaluation) -> None:
-    equity = evaluation.equity[CHAMPION]
-    returns = equity[-126:] / equity[-127:-1] - 1
-    expected = returns.mean() / returns.std(ddof=1) * np.sqrt(252)
-    assert charts.rolling_charts(evaluation)[1].lines[CHAMPION][-1] == pytest.approx(expected)

@@ -1,11 +1,9 @@
 """Accounts over consecutive windows against what was played apart, known answers, and plain-Python arithmetic."""
 
-import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -13,16 +11,7 @@ from environment.basket import Basket
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
-from tests.tiny import (
-    FIRST_DAY,
-    World,
-    random_world,
-    seeded,
-    tiny_agent,
-    tiny_rules,
-    trending_panel,
-    world_of,
-)
+from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_agent, tiny_rules, trending_panel, world_of
 from training.commands.walk_forward import join
 from training.evaluation.baselines import (
     ALL_ORDERS,
@@ -48,7 +37,6 @@ from training.evaluation.measures import EquityCurves, estimates
 from training.evaluation.play import (
     EvaluationSetup,
     PlayedPolicies,
-    execute_again,
     play_agent,
     play_all,
     play_held,
@@ -61,7 +49,6 @@ from utils.config.trader import EnvironmentConfig, Fill
 from utils.metrics import daily_returns
 from utils.statistics import expected_best
 
-Array = npt.NDArray[np.float64]
 WINDOWS = 4
 
 
@@ -103,14 +90,6 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
         assert curves.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
         assert curves.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
         assert curves.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
-
-
-def test_doubling_costs_never_helps_under_fixed_orders() -> None:
-    setup = setup_of(quiet_world())
-    plan = play_agent(setup, eager_agent(setup))[2]
-    equity = [execute_again(setup.under(cost_bps=bps, slippage_bps=0.0), plan).equity for bps in (0.0, 5.0, 10.0, 20.0)]
-    for cheap, dear in itertools.pairwise(equity):
-        assert bool((dear <= cheap).all()) and float(dear[..., -1].max()) < float(cheap[..., -1].max())
 
 
 def test_random_selections_give_the_champions_orders_for_other_stocks() -> None:

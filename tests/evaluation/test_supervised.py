@@ -33,7 +33,7 @@ from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
-RULES = EnvironmentConfig()
+RULES = EnvironmentConfig(trading_days=40, settlement_days=20)
 SPLIT = DataConfig(context_window_days=64)
 PRICES = (OPEN, HIGH, LOW, CLOSE)
 
@@ -49,14 +49,12 @@ def market_of(kind: str, seed: int = 1, days: int = 3000, stocks: int = 12) -> M
 
 
 def fitted_inputs(market: Market) -> tuple[BankInputs, Samples]:
-    """The inputs of a market's stocks, and the results of orders of its training days."""
     inputs, train = BankInputs.fit(market), market.splits.train
     x = inputs.of(market, np.isfinite(market.close))
     return inputs, Samples.of(x, Portfolio.on(market, RULES), train, train.last)
 
 
 def corrupted(market: Market, first_day: int) -> Market:
-    """The same market, its prices other ones from a day on."""
     data_array = market.data_array.copy()
     noise = np.random.default_rng(0).uniform(0.5, 1.5, data_array[first_day:, :, :1].shape).astype(np.float32)
     data_array[first_day:, :, PRICES] *= noise

@@ -68,7 +68,6 @@ def begin(folder: Path, name: str, *flags: str) -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a data file and a finished walk-forward test of it."""
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("walk")
     (path / "tiny.toml").write_text(TINY)

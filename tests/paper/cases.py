@@ -43,7 +43,6 @@ class Keeper(DDPGAgent):
     """An agent that expects much of every stock, so that it buys on every day, and keeps everything."""
 
     def forecasts(self, *parts: Any, **options: Any) -> Forecasts:
-        """Expect a hundred percent more of every stock."""
         found = super().forecasts(*parts, **options)
         return dataclasses.replace(found, score=found.score + 100.0)
 
@@ -85,11 +84,9 @@ class Walk:
             Journal.create(self.folder / JOURNAL, opening)
 
     def journal(self) -> Journal:
-        """The journal, verified."""
         return Journal(self.folder / JOURNAL)
 
     def account(self, journal: Journal, day: int) -> Account:
-        """The account after a session."""
         config = dataclasses.replace(Config(), env=self.rules)
         assert self.record is not None
         market, changes = known_market(self.market, self.record, journal, self.named)
@@ -98,7 +95,6 @@ class Walk:
         return whole.on(day)
 
     def at(self, day: int) -> Account:
-        """The account after a session, to be read."""
         with self.journal() as journal:
             return self.account(journal, day)
 
@@ -110,17 +106,14 @@ class Walk:
         return is_new
 
     def go(self) -> None:
-        """Accept what was held or doubted."""
         with self.journal() as journal:
             journal.append("go", str(journal.last.number), {})
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """What the rows of a kind say."""
         with self.journal() as journal:
             return [row.body for row in journal.of(kind).values()]
 
     def rows(self) -> list[tuple[str, str, Any, str]]:
-        """All rows, in their order."""
         with self.journal() as journal:
             kinds = ("open", "session", "intent", "answer", "unknown", "hold", "doubt", "stop", "go", "missed", "event")
             rows = [row for kind in kinds for row in journal.of(kind).values()]

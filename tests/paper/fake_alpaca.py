@@ -36,7 +36,6 @@ class FakeAlpaca:
 
     @property
     def venue(self) -> AlpacaVenue:
-        """The account as a venue."""
         return AlpacaVenue("key", "secret", self.address)
 
     def fill(self, date: str, prices: dict[str, float]) -> None:
@@ -75,7 +74,6 @@ class FakeAlpaca:
         self.orders = [*others, *self.orders]
 
     def get(self, path: str, query: dict[str, list[str]]) -> Any:
-        """Answer a question."""
         if path.endswith("/account"):
             return {"cash": str(self.cash)}
         if path.endswith("/positions"):
@@ -96,8 +94,6 @@ def stepped(walk: Walk, account: FakeAlpaca, *days: int) -> Walk:
 
 
 def _handler(account: FakeAlpaca) -> type[BaseHTTPRequestHandler]:
-    """Return what answers for an account."""
-
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
             """Log nothing."""

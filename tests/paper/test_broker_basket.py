@@ -26,7 +26,6 @@ class Broker:
         self.walk = Walk(folder, AGENT, broker=self.account.venue)
 
     def last(self, day: int, feature: int) -> dict[str, float]:
-        """Return the last known prices, in the units of the day."""
         found = self.walk.market.data_array[: day + 1, :, feature]
         known = ((one, prices[np.isfinite(prices)]) for one, prices in zip(MARKET.tickers, found.T, strict=True))
         return {ticker: float(prices[-1]) for ticker, prices in known if len(prices)}
@@ -58,7 +57,6 @@ class Broker:
             assert 0.8 < float(order["limit_price"]) / closes[order["symbol"]] < 2
 
     def said(self, day: int) -> dict[str, float]:
-        """Return the equity of the account and of its parts."""
         row = self.walk.at(day).book.session(day)
         return {name: row[name] for name in ("whole", "equity", "basket")}
 

@@ -49,7 +49,6 @@ def equities(walk: Walk) -> list[float]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    """An account that nothing disturbs."""
     return walked(tmp_path_factory.mktemp("plain"))
 
 

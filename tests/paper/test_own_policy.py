@@ -62,7 +62,6 @@ class Actor:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with a policy, settings and data."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "tiny.toml").write_text(TINY)
     write(tmp_path, OPENED)
@@ -190,15 +189,6 @@ def test_an_account_says_that_its_limit_keeps_it_from_its_weights(
     assert paper(home, "step", "own") == 0 and said not in capsys.readouterr().err
     (home / "tiny.toml").write_text(TINY.replace("[env]", "[env]\nmax_new_positions_per_day = 5"))
     assert open_it(home, "other", "mine.py:spread") == 0 and said not in capsys.readouterr().err
-
-
-def test_data_that_lack_a_ticker_are_refused_by_the_word_for_an_account(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert open_it(home, "own", "mine.py:reversal") == 0
-    FRAME[FRAME["ticker"] != "T2"].to_parquet(home / "prices.parquet")
-    assert paper(home, "step", "own") == 2
-    assert "expected the 5 tickers that the account began with, got data without T2" in capsys.readouterr().err
 
 
 def test_it_goes_on_by_the_source_of_its_opening(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,8 +151,7 @@ def test_a_replay_of_the_holdout_is_a_look(home: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["step none", "open other --run one --calendar MARS", "open other --run one --venue alpaca", "replay one"],
+    "words", ["step none", "open other --run one --calendar MARS", "open other --run one --venue alpaca", "replay one"]
 )
 def test_mistakes_are_one_line(home: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
     assert paper(home, *words.split()) == 2

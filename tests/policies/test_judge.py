@@ -1,8 +1,6 @@
 """Policies of anybody against what is known of them: equal rules earn equal money, and leaks are named."""
 
 import json
-import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from data.features.wide import WideBars
 from main import main
-from tests.tiny_run import TINY, run, unjudged
+from tests.tiny_run import TINY, frame, run, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
@@ -35,7 +33,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tiny: Path) -> TradedMarket:
-    """The built-in market of the tiny settings."""
     return load_market(settings=tiny)
 
 
@@ -48,8 +45,6 @@ def short_drift(bars: WideBars) -> pd.DataFrame:
 
 
 class Idle:
-    """A policy that orders nothing."""
-
     def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
         assert observation["portfolio"].ndim == 2 and np.ndim(info["day_index"]) == 0
         return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))
@@ -73,16 +68,6 @@ def of_validation(market: TradedMarket, scores: pd.DataFrame) -> pd.DataFrame:
     """Scores without training days, so that nothing is tuned on them."""
     first = market.market.dates[market.market.splits.validation.first]
     return scores[scores.index >= first]
-
-
-def test_it_is_told_from_which_score_on_a_policy_was_followed(
-    market: TradedMarket, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A policy that lost on training days is hardly followed, which its profit alone does not tell."""
-    with caplog.at_level(logging.INFO, "training.policies"):
-        judgement = judge(market, {"drift": drift}, judging=QUICK)
-    (told,) = (record.getMessage() for record in caplog.records if record.name == "training.policies.accounts")
-    assert re.fullmatch(rf"drift: bought above \S+ and sold below \S+, .*; {len(judgement.trades)} trades on .*", told)
 
 
 def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:
@@ -109,14 +94,6 @@ def test_a_function_is_the_frame_that_it_returns(market: TradedMarket) -> None:
     assert found.table.loc["code", "trades"] > 0
     said = {name: " ".join(one.caveats) for name, one in found.evaluations.items()}
     assert "cannot be audited" in said["frame"] and "cannot be audited" not in said["code"]
-
-
-def test_a_policy_that_orders_nothing_keeps_its_cash(market: TradedMarket) -> None:
-    found = judge(market, {"idle": Idle, "one": Idle()}, judging=QUICK)
-    for name in ("idle", "one"):
-        assert (found.equity[name] == market.config.env.initial_capital).all()
-        assert found.table.loc[name, "trades"] == 0
-        assert not found.evaluations[name].verdict.has_skill
 
 
 def test_each_window_has_an_object_of_its_own(market: TradedMarket) -> None:
@@ -162,31 +139,6 @@ def test_weights_are_bought_as_they_are_and_sold_at_zero(market: TradedMarket) -
     assert len(sold) and set(pd.to_datetime(sold["exit_date"]).dt.day_of_week) == {4}, "decided on Thursday"
 
 
-def spread(bars: WideBars) -> pd.DataFrame:
-    """Return equal weights in all stocks, but for every tenth day."""
-    return bars.close * 0 + 0.1 * (np.arange(len(bars.close)) % 10 > 0)[:, None]
-
-
-def test_weights_in_more_stocks_than_an_account_buys_are_told(
-    market: TradedMarket, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Not those in single stocks, nor of scores, the best of which are meant."""
-    spread.returns = weights.returns = "weights"  # type: ignore[attr-defined]
-    judge(market, {"spread": spread, "weights": weights, "scores": lambda bars: spread(bars)}, judging=QUICK)
-    (said,) = (record.getMessage() for record in caplog.records if "max-new-positions-per-day" in record.getMessage())
-    assert said.startswith("spread: of up to 6 purchases a day env.max-new-positions-per-day takes 1, ")
-
-
-def test_variants_cost_evidence(market: TradedMarket) -> None:
-    one, many = (
-        judge(market, {"code": short_drift}, judging=QUICK, variants=count).evaluations["code"] for count in (1, 40)
-    )
-    assert (one.verdict.trials, many.verdict.trials) == (1, 40)
-    assert many.verdict.selection.p_value >= one.verdict.selection.p_value
-    deflated = [found.overfitting.deflated_information_ratio for found in (many, one)]
-    assert deflated[0] is not None and deflated[1] is not None and deflated[0] < deflated[1]
-
-
 POLICIES = """
 import numpy as np
 
@@ -202,6 +154,10 @@ class Broken:
 
 def negative(bars):
     return -bars.close
+
+class Waits:
+    def act(self, observation, info):
+        return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))
 """
 
 
@@ -265,7 +221,7 @@ TABLES = {
     ("place", "said"),
     [
         ("mine.py:peeks", "'peeks' to follow from bars up to its day, but of S00"),
-        ("mine.py", "got fair, peeks, Broken, negative"),
+        ("mine.py", "got fair, peeks, Broken, negative, Waits"),
         ("mine.py:fare", "the nearest is 'fair'"),
         ("mine.py:Broken", "expected an action (6, 2) of policy 'Broken'"),
         ("mine.py:negative", "expected scores of 'negative' above 0"),
@@ -323,3 +279,71 @@ def test_a_run_is_trained_opened_and_judged(tmp_path: Path, tiny: Path) -> None:
     assert {"champion", "code"} <= set(found.table.index)
     pages = found.save_page(tmp_path / "pages")
     assert [page.parent.name for page in pages] == ["code"] and all(page.is_file() for page in pages)
+
+
+def judged(folder: Path, name: str) -> Path:
+    return folder / "runs" / "judged" / "evaluation-validation" / name
+
+
+def test_other_results_of_a_policy_are_kept_and_equal_ones_are_not(
+    tmp_path: Path, tiny: Path, policies: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, words = [], ("--config", str(tiny), "--policy", f"{policies}:fair", "--variants")
+    for variants in ("1", "1", "2", "3"):
+        assert evaluate(tmp_path, *words, variants) == 0
+        kept = [path for path in judged(tmp_path, "fair").parent.iterdir() if path.name != "fair"]
+        assert [str(path) in capsys.readouterr().out for path in sorted(kept)[-1:]] in ([], [True])
+        found.append(sorted(path.name for path in kept))
+    assert found == [[], [], ["fair-1"], ["fair-1", "fair-2"]]
+    trials = [
+        json.loads((judged(tmp_path, name) / "results.json").read_text())["verdict"]["trials"]
+        for name in ("fair-1", "fair-2", "fair")
+    ]
+    assert trials == [1, 2, 3]
+    (judged(tmp_path, "fair") / "notes.txt").write_text("mine")
+    assert evaluate(tmp_path, *words, "3") == 0
+    assert (judged(tmp_path, "fair-3") / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "reason"),
+    [
+        (("--policy", "mine.py:Waits"), "Waits", "a coefficient of 1 or more"),
+        (("--scores", "late.csv"), "late", "none of its 1 scores above 0 passed the level"),
+        (("--trades", "late.csv"), "late", "windows are settled"),
+    ],
+)
+def test_of_a_policy_that_never_trades_one_line_says_so(
+    words: tuple[str, str],
+    name: str,
+    reason: str,
+    tmp_path: Path,
+    tiny: Path,
+    policies: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No verdict and no tables; files and exit code are those of other judgements."""
+    # On a day of the first window's settlement.
+    frame(300, 5).to_parquet(tmp_path / "data.parquet")
+    (policies.parent / "late.csv").write_text("date,ticker,score,value\n2010-11-29,T1,1,20000\n")
+    data = ("--config", str(tiny), "--data", str(tmp_path / "data.parquet"))
+    assert evaluate(tmp_path, words[0], str(policies.parent / words[1]), *data) == 0
+    shown = capsys.readouterr().out
+    assert f"{name} never traded from 2010-11-10 to 2010-12-24: no verdict. Perhaps " in shown and reason in shown
+    assert "Sharpe" not in shown and "skill" not in shown
+    verdict = json.loads((judged(tmp_path, name) / "results.json").read_text())["verdict"]
+    assert not verdict["has_skill"] and f"{name} never traded" in verdict["sentence"]
+    page = (judged(tmp_path, name) / "report.html").read_text()
+    assert "never traded" in page and "skill in" not in page and "Parts and differences" not in page
+
+
+def test_a_list_says_what_policies_of_the_user_may_buy(
+    tmp_path: Path, tiny: Path, policies: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    frame(300, 5).to_parquet(tmp_path / "data.parquet")
+    (tmp_path / "list.txt").write_text("T1\nT3\n")
+    words = ("--config", str(tiny), "--policy", f"{policies}:fair", "--data", str(tmp_path / "data.parquet"))
+    assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt")) == 0
+    assert set(pd.read_csv(judged(tmp_path, "fair") / "trades.csv")["ticker"]) == {"T1", "T3"}
+    assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt"), "--run", "one") == 2
+    assert "without a run, which has its settings" in capfd.readouterr().err

@@ -68,7 +68,7 @@ def test_scores_that_never_change_or_are_missing_have_no_news(returns: pd.DataFr
 
 SETTINGS = {
     **{"synthetic.days": 1500, "synthetic.stocks": 12, "split.context_window_days": 64},
-    **{"env.trading_days": 60, "env.settlement_days": 20},
+    **{"env.trading_days": 20, "env.settlement_days": 10, "env.max_holding_days": 10},
 }
 
 
@@ -79,7 +79,7 @@ def rule_of_momentum(bars: WideBars) -> pd.DataFrame:
     kind = PLANTED_KINDS["momentum"]
     returns = np.diff(np.log(close), axis=0, prepend=np.nan) + kind.log_growth(config)
     returns = np.nan_to_num(returns)
-    scores = kind.rule(config, returns, 20) - 2 * 10 / 10_000
+    scores = kind.rule(config, returns, 10) - 2 * 10 / 10_000
     return pd.DataFrame(scores, bars.close.index, bars.close.columns)
 
 

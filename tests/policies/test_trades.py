@@ -80,7 +80,6 @@ def quiet_market(prices: dict[int, float]) -> Market:
 
 
 def trades_of(*rows: tuple[int, str, float], unit: str = "value") -> Trades:
-    """Orders in the first stock: day, side, amount."""
     ticker = MARKET.tickers[MARKET.investable_columns[0]]
     frame = pd.DataFrame(rows, columns=["day", "side", unit])
     return Trades(frame.assign(ticker=ticker, date=MARKET.dates[frame["day"].to_numpy()]).drop(columns="day"))

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -16,7 +15,6 @@ from training.commands.report import (
     ReportedRun,
     cautions,
     differing_settings,
-    equity_chart,
     read_run,
     render,
     short_table,
@@ -47,7 +45,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(original: Path, tmp_path: Path) -> Path:
-    """A copy of those runs, to be changed."""
     return Path(shutil.copytree(original, tmp_path / "runs"))
 
 
@@ -117,17 +114,6 @@ def test_what_cannot_be_compared_is_said(runs: Path) -> None:
     assert rules[0].endswith("of the same data: results cannot be compared.") and "env.cost_bps" in rules[1]
     assert cautions(read(runs, "one")) == []
     assert all(text in " ".join(Page(render(read(runs, "one", "two"))).texts[0].split()) for text in rules)
-
-
-def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
-    one, two, later = read(runs, "one", "two", "later")
-    chart, apart = equity_chart([one, two]), equity_chart([one, later])
-    assert chart is not None and apart is not None and one.equity is not None
-    assert list(chart.lines) == ["one", "two"]
-    np.testing.assert_array_equal(chart.x, one.equity.index)
-    equity = one.equity.to_numpy()
-    np.testing.assert_allclose(chart.lines["one"], 100 * (equity / equity[0] - 1))
-    assert apart.x[:2].tolist() == [0, 1] and "days differ" in apart.note
 
 
 def test_a_run_that_has_not_ended_is_shown_as_far_as_it_got(runs: Path) -> None:

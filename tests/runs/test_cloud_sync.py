@@ -138,14 +138,6 @@ def test_impossible_settings_are_refused_in_one_line(provider: str, bucket: str,
     assert named in str(caught.value)
 
 
-def test_a_generation_is_stored_whole_and_a_status_counts_objects(
-    store: ObjectStore, run: Path, tmp_path: Path
-) -> None:
-    assert upload(store, run, 1) == "Upload status: 0 pending, 3 done, 0 failed"
-    assert_stored(store, run, run / "checkpoints" / "generation-000001", tmp_path)
-    assert fetched(store, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
-
-
 def test_the_manifest_comes_last(proxy: FaultProxy, run: Path) -> None:
     upload(gcs(), run, 1)
     names = [request.name for request, _ in proxy.requests if an_upload(request)]
@@ -210,8 +202,6 @@ def test_a_bucket_out_of_reach_is_logged_and_the_run_starts(
 
 
 class GatedStore(LocalStore):
-    """Lets puts through once the gate is open."""
-
     def __init__(self, root: Path) -> None:
         root.mkdir()
         super().__init__(root)
@@ -261,11 +251,6 @@ def test_nothing_is_deleted_before_a_newer_generation_is_complete(proxy: FaultPr
         fault.times = 0
         sync.drain(LONG)
     assert list(list_generations(gcs(), RUN)) == [2]
-
-
-def test_a_run_whose_name_no_store_should_hold_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'a:b'"):
-        CloudSync(LocalStore(tmp_path), tmp_path / "a:b")
 
 
 def test_a_name_that_another_run_takes_meanwhile_is_left_to_it(run: Path, tmp_path: Path) -> None:

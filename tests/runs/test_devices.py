@@ -24,7 +24,6 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def warnings_of(name: str, caplog: pytest.LogCaptureFixture) -> str:
-    """What choosing a device warns of."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert choose_device(name) == torch.device("cpu")
@@ -45,7 +44,6 @@ def test_an_idle_card_is_told_once_it_is_there(
 
 @pytest.fixture
 def restore_order() -> Iterator[None]:
-    """Undo what a CUDA device sets for the process."""
     filled = torch.utils.deterministic.fill_uninitialized_memory
     with mock.patch.dict(os.environ):
         yield

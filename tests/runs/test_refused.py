@@ -38,7 +38,6 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
-    """The only line of an error."""
     (line,) = capsys.readouterr().err.splitlines()
     return line
 

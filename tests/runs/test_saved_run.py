@@ -73,23 +73,6 @@ def test_a_day_on_which_only_a_new_ticker_trades_stays_if_the_run_knew_it() -> N
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 2**32 - 1), st.integers(0, COLUMNS - 1), st.data())
-def test_a_changed_past_is_refused_by_name(seed: int, column: int, data: st.DataObject) -> None:
-    bars = panel(seed)[:DAYS, :COLUMNS]
-    before = market(bars)
-    record, last = record_market(before), before.splits.validation.last
-    traded = np.flatnonzero(np.isfinite(before.data_array[: last + 1, column, 0]))
-    assume(len(traded) > 0)
-    changed = bars.copy()
-    changed[data.draw(st.sampled_from(traded.tolist())), column] *= 1.01
-    with pytest.raises(DataError, match=rf"expected the prices up to .*1 of {COLUMNS} tickers \(T0{column}\)"):
-        pin_market(market(changed), record)
-    later = bars.copy()
-    later[last + 1 :, column] *= 1.01
-    assert pin_market(market(later), record).splits == before.splits
-
-
-@settings(max_examples=15)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(0, COLUMNS - 1),
@@ -139,35 +122,6 @@ def test_a_split_of_a_recorded_day_is_known_where_it_is_named(tmp_path: Path, ca
     pinned = pin_market(after, record)
     assert pinned.splits == market(bars).splits and pinned.readjusted == {}
     assert told(caplog) == [f"1 tickers were adjusted again since the run began: T00 (split 4:1 of {dates[40]})"]
-
-
-def test_named_events_are_told_where_they_explain_a_ratio(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Those that the run's file knew are none of them; what nobody names is left as a ratio."""
-    caplog.set_level("INFO")
-    later = random_panel(np.random.default_rng(0), DAYS + 20, 3, missing=0, delist=0, late_start=0, halt=0)
-    later = later.astype(np.float64)
-    known, dates = later[:DAYS].copy(), market(later).dates.astype("M8[D]").astype(str)
-    record, changed = record_market(market(known)), later.copy()
-    close = later[DAYS + 9, 0, 3]
-    changed[: DAYS + 10, 0] *= 0.98  # a dividend, and a split after it
-    changed[: DAYS + 12, 0] *= 0.5
-    changed[: DAYS + 10, 1] *= 0.98
-    changed[:DAYS, 2] *= 0.25
-    rows = [
-        f"T00,{dates[DAYS + 12]},2,",
-        f"T00,{dates[DAYS + 10]},,{0.02 * close}",
-        f"T00,{dates[DAYS - 3]},3,",
-        f"T01,{dates[DAYS + 10]},5,",
-        "T02,2030-01-02,4,",
-    ]
-    events_file(tmp_path / "bars.parquet").write_text("\n".join(["ticker,date,split,dividend", *rows]) + "\n")
-    pinned = pin_market(dataclasses.replace(market(changed), source=tmp_path / "bars.parquet"), record)
-    assert pinned.readjusted == {"T01": pytest.approx(0.98, rel=1e-5), "T02": pytest.approx(0.25, rel=1e-5)}
-    named = f"dividend of {0.02 * close:g} of {dates[DAYS + 10]}, split 2:1 of {dates[DAYS + 12]}"
-    assert told(caplog) == [
-        f"3 tickers were adjusted again since the run began: T00 ({named}), T01 (prices times 0.98), "
-        "T02 (prices times 0.25)"
-    ]
 
 
 def test_volume_stays_with_its_ticker_and_may_not_change() -> None:

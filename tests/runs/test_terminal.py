@@ -1,19 +1,21 @@
 """What a person at a terminal reads of a run, and what a file, a pipe and `run.log` have instead."""
 
+import contextlib
 import fcntl
 import os
 import pty
 import struct
-import subprocess
 import sys
 import termios
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from main import main
 from utils import VERSION
 
-PROGRAM = Path(__file__).parents[2] / "main.py"
 WATCHED = (
     "Initializing persistent evaluation environment...",
     "Generation 1 / 2",
@@ -23,32 +25,39 @@ WATCHED = (
 """Lines that watchers of a log look for."""
 
 
-def on_terminal(columns: int, *words: str) -> str:
-    """What the program writes to a terminal of this width, without what bars wrote over."""
+@contextlib.contextmanager
+def terminal(columns: int) -> Iterator[list[str]]:
+    """Make standard output a terminal of this width; what was written to it is in the list once it is closed."""
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [sys.executable, str(PROGRAM), *words]
-    with subprocess.Popen(command, stdin=its, stdout=its, stderr=subprocess.DEVNULL, env=env) as process:
-        os.close(its)
-        shown = b""
-        while True:
-            try:
-                part = os.read(mine, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            shown += part
+    parts, shown = list[bytes](), list[str]()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(mine, 65536):
+                parts.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(its, "w") as screen:
+        patch.delenv("COLUMNS", raising=False)
+        patch.setattr(sys, "stdout", screen)
+        patch.setattr(sys, "__stdout__", screen)
+        yield shown
+    reader.join()
     os.close(mine)
-    assert process.returncode == 0
-    return shown.decode().replace("\r\n", "\n")
+    shown.append(b"".join(parts).decode().replace("\r\n", "\n"))
+
+
+def on_terminal(columns: int, tiny: Path, *words: str) -> str:
+    with terminal(columns) as shown:
+        assert main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--rivals", "none", *words]) == 0
+    return shown[0]
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_shows_a_table_and_the_answer(tiny: Path, columns: int) -> None:
-    words = "--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--run", "one", "--rivals", "none"
-    shown = on_terminal(columns, *words)
+    shown = on_terminal(columns, tiny, "--run", "one")
     log = (tiny.parent / "runs" / "one" / "run.log").read_text()
     for text in WATCHED:
         assert text in log and text not in shown, text
@@ -62,8 +71,7 @@ def test_a_terminal_shows_a_table_and_the_answer(tiny: Path, columns: int) -> No
 
 
 def test_verbose_shows_a_terminal_everything(tiny: Path) -> None:
-    words = "--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--rivals", "none", "--verbose"
-    shown = on_terminal(80, *words)
+    shown = on_terminal(80, tiny, "--verbose")
     for text in (*WATCHED, "Result of the champion"):
         assert text in shown
     assert "RESULT" not in shown

@@ -119,7 +119,7 @@ def test_a_sweep_that_is_killed_ends_as_one_that_was_not(folder: Path) -> None:
         left = psutil.Process(process.pid).children(recursive=True)
         process.kill()
     assert left and not psutil.wait_procs(left, timeout=60)[1]
-    assert main(resume(folder)) == 0
+    assert main(resume(folder, "--jobs", "1")) == 0
     assert found(folder, "killed") == found(folder, "whole")
 
 
