@@ -40,15 +40,15 @@ class Event:
             return f"{self.kind} that no file names"
         if self.kind == "dividend":
             return f"dividend of {self.size:g} of {self.date}"
-        new, old = self.parts.as_integer_ratio()
+        new, old = self.fraction.as_integer_ratio()
         return f"split {f'{new}:{old}' if max(new, old) < 10_000 else f'{self.size:g}:1'} of {self.date}"
 
     @property
-    def parts(self) -> Fraction:
+    def fraction(self) -> Fraction:
         """New shares for one, as the ratio of whole numbers that a decimal or measured size stands for."""
-        parts = Fraction(max(self.size, 1 / self.size)).limit_denominator(20)
-        parts = parts if self.size > 1 else 1 / parts
-        return parts if math.isclose(parts, self.size, rel_tol=1e-4) else Fraction(self.size)
+        ratio = Fraction(max(self.size, 1 / self.size)).limit_denominator(20)
+        ratio = ratio if self.size > 1 else 1 / ratio
+        return ratio if math.isclose(ratio, self.size, rel_tol=1e-4) else Fraction(self.size)
 
 
 def events_file(data: Path) -> Path:
@@ -129,8 +129,8 @@ def ratios_of(events: Sequence[Event], ratio: float, close: float) -> list[float
     rest, least = math.log(ratio) - sum(logarithms), 1e-3 if len(dividends) > sum(map(bool, dividends)) else 1e-6
     if abs(rest) > _NEAR * sum(dividends) + least:
         return []
-    parts = [one / sum(dividends) for one in dividends] if any(dividends) else [1 / len(events)] * len(events)
-    return [math.exp(one + part * rest) for one, part in zip(logarithms, parts, strict=True)]
+    weights = [one / sum(dividends) for one in dividends] if any(dividends) else [1 / len(events)] * len(events)
+    return [math.exp(one + part * rest) for one, part in zip(logarithms, weights, strict=True)]
 
 
 def explaining(candidates: Sequence[Event], ratio: float, close: float) -> list[tuple[Event, float]]:

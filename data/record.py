@@ -197,12 +197,14 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dic
         if event.date <= dates[-1]:
             named.setdefault(event.ticker, []).append(event)
     for ticker, ratio in ratios.items():
-        own, column = named.get(ticker, []), market.tickers.index(ticker)
+        changes, column = named.get(ticker, []), market.tickers.index(ticker)
         # The run's file may have known those up to its end.
-        attempts = [([e for e in own if e.date > end], ratio) for end in (max(record.splits["holdout"]), dates[last])]
+        attempts = [
+            ([e for e in changes if e.date > end], ratio) for end in (max(record.splits["holdout"]), dates[last])
+        ]
         if math.isnan(ratio):
             bars, sketch = _bars(market, column, last), record.sketches.get(ticker, [])
-            late = {one: float(np.datetime64(one.date).astype(int)) for one in own if one.date <= dates[last]}
+            late = {one: float(np.datetime64(one.date).astype(int)) for one in changes if one.date <= dates[last]}
             attempts = [([one], _ratio(*bars, sketch, day)) for one, day in late.items()]
         for candidates, part in attempts:
             close = market.data_array[dates < candidates[0].date, column, CLOSE] if candidates else np.empty(0)

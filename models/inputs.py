@@ -281,7 +281,7 @@ class InputRows:
     Inputs that all stocks of a day share are kept once a day. Days are those of the market.
     """
 
-    own: Tensor
+    separate: Tensor
     """(rows, inputs that are not shared) float16: of a large market they are most of what the program keeps."""
     shared: Tensor
     """(days, shared inputs) float32."""
@@ -300,7 +300,7 @@ class InputRows:
         self.has_bar = torch.from_numpy(bars)
         self.stock = torch.from_numpy(np.nonzero(bars)[1].astype(np.int32))
         self._is_shared = np.isin(np.arange(inputs), shared)
-        self.own = torch.empty(self.first[-1], int((~self._is_shared).sum()), dtype=torch.float16)
+        self.separate = torch.empty(self.first[-1], int((~self._is_shared).sum()), dtype=torch.float16)
         self.shared = torch.zeros(len(bars), int(self._is_shared.sum()))
         place = np.where(self._is_shared, self._is_shared.cumsum(), (~self._is_shared).cumsum()) - 1
         runs = (list(run) for _, run in groupby(range(inputs), key=lambda column: self._is_shared[column]))
@@ -309,7 +309,7 @@ class InputRows:
     def fill(self, days: slice, blocks: Blocks, first: int = 0) -> None:
         """Write inputs of some days, from the `first` one on as many as there are in the blocks."""
         here = self.here(days)
-        bars, of_stock, shared = self.has_bar[here].numpy(), self.own.numpy(), self.shared.numpy()
+        bars, of_stock, shared = self.has_bar[here].numpy(), self.separate.numpy(), self.shared.numpy()
         row = np.array(self.first[here.start : here.stop])[:, None]
         for stocks, x in blocks:
             is_known, is_shared = bars[:, stocks], self._is_shared[first : first + x.shape[2]]
@@ -328,7 +328,7 @@ class InputRows:
     def to(self, device: torch.device | str) -> InputRows:
         """Return the same rows on a device."""
         other = copy.copy(self)
-        for name in ("own", "shared", "stock", "has_bar", "first_rows"):
+        for name in ("separate", "shared", "stock", "has_bar", "first_rows"):
             setattr(other, name, getattr(self, name).to(device))
         return other
 
@@ -345,14 +345,14 @@ class InputRows:
     def x(self, days: slice) -> Tensor:
         """Return the (rows, inputs) of some days."""
         here = self.here(days)
-        of_stock = self.own[self.rows(days)]
+        of_stock = self.separate[self.rows(days)]
         counts = self.has_bar[here].sum(1)
         return self._joined(of_stock, self.shared[here].repeat_interleave(counts, dim=0, output_size=len(of_stock)))
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the (..., inputs) of (...) rows, with their days, counted from the first of these, and stocks."""
         day = torch.searchsorted(self.first_rows, rows.contiguous(), right=True) - 1
-        return self._joined(self.own[rows], self.shared[day]), day, self.stock[rows].long()
+        return self._joined(self.separate[rows], self.shared[day]), day, self.stock[rows].long()
 
     def dense(self, days: slice) -> Float32Array:
         """Return the (days, n, inputs) of some days, 0 without a bar, on the CPU."""

@@ -45,12 +45,12 @@ class Perceptrons:
         return cls(torch.cat((first, bias, second, bias, last), dim=-1), sizes)
 
     @property
-    def parts(self) -> tuple[Tensor, ...]:
+    def matrices(self) -> tuple[Tensor, ...]:
         """Return views: (*stack, inputs, hidden), (*stack, 1, hidden), (*stack, hidden, hidden), (*stack, 1, hidden),
         (*stack, hidden, outputs), (*stack, 1, outputs), and the linear path, (*stack, inputs, outputs)."""
         inputs, hidden, outputs = self.sizes
         layers = ((inputs, hidden), (1, hidden), (hidden, hidden), (1, hidden), (hidden, outputs), (1, outputs))
-        return split_parts(self.flat, (*layers, (inputs, outputs)))
+        return as_matrices(self.flat, (*layers, (inputs, outputs)))
 
     def layers(self, x: Tensor, *, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Map (*stack, rows, inputs) to the (*stack, rows, hidden) units of the second hidden layer, to the outputs,
@@ -61,7 +61,7 @@ class Perceptrons:
         """
         stack = self.flat.shape[:-1]
         rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        w1, b1, w2, b2, w3, b3, linear = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).parts
+        w1, b1, w2, b2, w3, b3, linear = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).matrices
         constants, weights = beside.flatten(0, -3).split((1, self.sizes[0]), dim=1)
         sizes = self.sizes[1], self.sizes[2], beside.shape[-1]
         all_maps = torch.cat((b1, b3, constants), dim=-1), rows, torch.cat((w1, linear, weights), dim=-1)
@@ -71,7 +71,7 @@ class Perceptrons:
         return tuple(part.view(*stack, *part.shape[-2:]) for part in found)  # type: ignore[return-value]
 
 
-def split_parts(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
+def as_matrices(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
     """Return views of (*stack, numbers) as matrices of these shapes, one after the other."""
     split = flat.split([rows * columns for rows, columns in shapes], dim=-1)
     return tuple(part.unflatten(-1, shape) for part, shape in zip(split, shapes, strict=True))
@@ -95,15 +95,15 @@ class ActorCritic:
     """(A,): percent in a unit of the outputs."""
 
     @property
-    def actor_parts(self) -> tuple[Tensor, ...]:
+    def actor_matrices(self) -> tuple[Tensor, ...]:
         """Return views of the actor: (A, folds, hidden, 1), (A, folds, 1, 1) and (A, folds, inputs, 1)."""
         inputs, hidden, _ = self.critic.sizes
-        return split_parts(self.actor, ((hidden, 1), (1, 1), (inputs, 1)))
+        return as_matrices(self.actor, ((hidden, 1), (1, 1), (inputs, 1)))
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values of the critics and the scores of the actors, (A, folds, rows) each, percent, by (folds,
         rows, inputs)."""
-        weights, bias, linear = self.actor_parts
+        weights, bias, linear = self.actor_matrices
         hidden, values, direct = self.critic.layers(x, beside=torch.cat((bias, linear), dim=-2))
         unit = self.scale[:, None, None]
         return values.squeeze(-1) * unit, (hidden.detach() @ weights + direct).squeeze(-1) * unit
@@ -114,8 +114,8 @@ class ActorCritic:
 
         It is independent of the other agents, bit for bit: products have the same shapes however large the stack is.
         """
-        w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.parts)
-        weights, bias, linear = (part.detach()[agent, fold] for part in self.actor_parts)
+        w1, b1, w2, b2, *_ = (part.detach()[agent, fold] for part in self.critic.matrices)
+        weights, bias, linear = (part.detach()[agent, fold] for part in self.actor_matrices)
         constants, maps = torch.cat((b1, bias), dim=-1), torch.cat((w1, linear), dim=-1)
         scores = x.new_empty(len(x))
         for rows, out in zip(x.split(_ROWS_AT_ONCE), scores.split(_ROWS_AT_ONCE), strict=True):
@@ -267,7 +267,7 @@ class Networks:
         """Begin with (A, folds, inputs + 1) weights of a constant and the inputs, in units."""
         for kind in _KINDS[:2]:
             networks = self._actor_critic(kind)
-            for bias, linear in (networks.critic.parts[-2:], networks.actor_parts[-2:]):
+            for bias, linear in (networks.critic.matrices[-2:], networks.actor_matrices[-2:]):
                 bias.copy_(weights[:, :, :1, None])
                 linear.copy_(weights[:, :, 1:, None])
         self.mask()
@@ -287,5 +287,5 @@ class Networks:
 
     def _mask(self, networks: ActorCritic) -> None:
         is_hidden = ~self.input_mask[:, None, :, None]
-        for part in (networks.critic.parts[0], networks.critic.parts[-1], networks.actor_parts[-1]):
+        for part in (networks.critic.matrices[0], networks.critic.matrices[-1], networks.actor_matrices[-1]):
             part.masked_fill_(is_hidden, 0.0)

@@ -68,8 +68,8 @@ def noise_in_the_actors_gradient(trainer: ERLTrainer, drawn: torch.Generator) ->
         gradient = optimizer.parameter.grad
         assert gradient is not None
         noise = torch.randn(gradient.shape, generator=drawn) * (gradient != 0)  # none at masked inputs
-        norm, own = (one.flatten(1).norm(dim=1)[:, None, None] for one in (gradient, noise))
-        gradient.copy_(norm * noise / own.clamp(min=1e-12))
+        norm, length = (one.flatten(1).norm(dim=1)[:, None, None] for one in (gradient, noise))
+        gradient.copy_(norm * noise / length.clamp(min=1e-12))
         step()
 
     optimizer.step = stray  # type: ignore[method-assign]
@@ -85,8 +85,8 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
         gradient = optimizer.parameter.grad
         assert gradient is not None
         gradient.zero_()
-        for own in (networks.online, networks.targets):  # the critic's have taken their step
-            own.actor.copy_(torch.cat([part.flatten(-2) for part in own.critic.parts[-3:]], dim=-1))
+        for each in (networks.online, networks.targets):  # the critic's have taken their step
+            each.actor.copy_(torch.cat([part.flatten(-2) for part in each.critic.matrices[-3:]], dim=-1))
 
     optimizer.step = copy  # type: ignore[method-assign]
     optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]

@@ -93,7 +93,7 @@ def learned(config: Config, market: Market, env: TradingEnvironment) -> tuple[Pe
     if config.learning.warm_start:
         start = days.closed_form(config.learning.gamma)[:, :, -1].mean(0)
         start[0] -= START_PRICE / unit
-        for part, weights in zip(actor.parts[-2:], start.split((1, x.shape[-1])), strict=True):
+        for part, weights in zip(actor.matrices[-2:], start.split((1, x.shape[-1])), strict=True):
             part.copy_(weights[None, :, None])
     target, moments = Perceptrons(actor.flat.clone(), sizes), torch.zeros(2, *actor.flat.shape)
     optimizer = AdamW(actor.flat, (moments[0], moments[1]), torch.zeros(1, 3), config.learning.learning_rate)

@@ -116,18 +116,18 @@ class Finding:
 def confirm(fields: Mapping[str, Field], comparisons: Sequence[Comparison]) -> list[Finding]:
     """Make the confirmatory comparisons; their p-values are corrected for their number (Holm 1979)."""
     rows = []
-    for own in comparisons:
-        field = fields[own.universe]
-        test = field.difference(own.policy, own.against)
-        p_value, against = min(1.0, 2 * min(test.p_value, replace(test, mean=-test.mean).p_value)), own.against
-        if own.against in (PICKERS, BEST_RIVAL):
-            judgement = field.judge(field.accounts[own.policy])
-            if own.against == BEST_RIVAL and judgement.best_baseline is not None:
+    for pair in comparisons:
+        field = fields[pair.universe]
+        test = field.difference(pair.policy, pair.against)
+        p_value, against = min(1.0, 2 * min(test.p_value, replace(test, mean=-test.mean).p_value)), pair.against
+        if pair.against in (PICKERS, BEST_RIVAL):
+            judgement = field.judge(field.accounts[pair.policy])
+            if pair.against == BEST_RIVAL and judgement.best_baseline is not None:
                 against = judgement.best_baseline.name
             # As in the verdict, selection has to be significant among random selections as well as in time.
-            if own.against == PICKERS and test.mean > 0:
+            if pair.against == PICKERS and test.mean > 0:
                 p_value = max(p_value, min(1.0, judgement.rank_p_value))
-        rows.append((own, against, test, p_value))
+        rows.append((pair, against, test, p_value))
     corrected = holm([p_value for *_, p_value in rows])
     return [Finding(*row, p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
@@ -148,8 +148,8 @@ def figures(field: Field, policy: str) -> dict[str, Figure]:
     known = np.ma.masked_invalid(account.rank_ic).mean(axis=0).filled(np.nan)
     ranked = summed_up(known, field.holding_days)
     if ranked is not None:
-        seeds = [summed_up(own, field.holding_days) for own in account.rank_ic]
-        by_name["rank_ic"] = _spread(ranked.mean, [own.mean for own in seeds if own is not None])
+        seeds = [summed_up(each, field.holding_days) for each in account.rank_ic]
+        by_name["rank_ic"] = _spread(ranked.mean, [each.mean for each in seeds if each is not None])
     measured = measures_of(track)
     return by_name | {name: _mean(measured[name]) for name in ("sharpe", "max_drawdown", "exposure", "turnover")}
 

@@ -58,11 +58,11 @@ def with_new_events(
     is_new = (events["day"] > last) & (events["day"] <= first)
     prices = rows[VALUES].to_numpy(copy=True)
     for event in events[is_new].itertuples():
-        own = ((rows["ticker"] == event.ticker) & (rows["day"] < event.day)).to_numpy()
+        earlier = ((rows["ticker"] == event.ticker) & (rows["day"] < event.day)).to_numpy()
         split = event.split if event.split > 0 else 1.0
-        close = prices[own, VALUES.index("close")][-1] / split
+        close = prices[earlier, VALUES.index("close")][-1] / split
         factor = (1.0 - (event.dividend if 0 < event.dividend < close else 0.0) / close) / split
-        prices[own] *= np.append(np.full(len(PRICES), factor), 1 / factor)
+        prices[earlier] *= np.append(np.full(len(PRICES), factor), 1 / factor)
     return rows.assign(**dict(zip(VALUES, prices.T, strict=True))), events["is_due"] & ~is_new
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from benchmarks.real_prices.ledger import LEDGER
 from benchmarks.real_prices.measures import Field, confirm, detectable
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
+from benchmarks.real_prices.plan import PLAN as COMMITTED
+from data.splits import make_folds
 from data.synthetic.draw import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from training.evaluation.baselines import EQUAL
@@ -235,3 +238,15 @@ def outcomes(edge: float) -> list[str]:
 def test_what_is_clear_is_found_either_way() -> None:
     assert outcomes(1.0) == ["better"] * 4 and outcomes(-1.0) == ["worse"] * 4
     assert outcomes(0.0) == ["open"] * 4
+
+
+def test_the_committed_plan_tests_2320_days_that_follow_one_another() -> None:
+    """And all others can be followed, too."""
+    assert all(read_plan(path).folds == read_plan().folds for path in COMMITTED.parent.glob("*.toml"))
+    plan = read_plan()
+    folds = make_folds(3781, plan.folds, plan.config.split, plan.config.env)
+    spans = [fold.holdout for fold in folds]
+    assert spans[0].first == 1460 and spans[-1].last == 3780
+    assert all(one.last == other.first for one, other in pairwise(spans))
+    assert all(fold.train.last + plan.config.env.max_holding_days < fold.validation.first for fold in folds)
+    assert plan.comparisons[0] == Comparison("108", "champion", PICKERS)

@@ -1,5 +1,6 @@
 """Studies of learning: results are kept and not made twice, unseen paths are unseen, null markets hold nothing."""
 
+import pickle
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from scipy import stats
 
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, differentiable
-from benchmarks.learning.ablations import BASE, LINES, WARM, Difference
+from benchmarks.learning.ablations import BASE, LINES, WARM, Difference, Line
 from benchmarks.learning.differentiable import SoftAccount
 from benchmarks.learning.markets import WINDOWS, Budget, fit
 from benchmarks.learning.study import Experiment, holm, run_study, study_config
@@ -228,3 +229,10 @@ def test_holm_rejects_step_by_step(p_values: Sequence[float], level: float) -> N
             break
         rejected.add(int(place))
     assert {place for place, p in enumerate(holm(p_values)) if p <= level} == rejected
+
+
+def test_every_line_of_the_ablations_changes_the_profile() -> None:
+    assert LINES[:2] == (Line(WARM), Line(BASE)) and len({line.name for line in LINES}) == len(LINES)
+    changes = {(study_config(line.flags), line.alter) for line in LINES[1:]}
+    assert len(changes) == len(LINES) - 1
+    assert [pickle.loads(pickle.dumps(line)).name for line in LINES] == [line.name for line in LINES]  # for workers

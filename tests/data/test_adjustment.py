@@ -221,7 +221,7 @@ def test_an_event_in_words(kind: str, size: float, date: str, words: str) -> Non
 def test_whole_shares_stay_whole(shares: int, split: tuple[int, int]) -> None:
     """Of sizes that are rounded, as in a file, or measured."""
     for digits in (10, 6):
-        parts = Event("A", "2020-08-31", "split", float(f"{split[0] / split[1]:.{digits}g}"), "2020-08-31").parts
+        parts = Event("A", "2020-08-31", "split", float(f"{split[0] / split[1]:.{digits}g}"), "2020-08-31").fraction
         assert parts.as_integer_ratio() == split and shares * split[1] * parts.numerator % parts.denominator == 0
 
 

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.evaluation.page_case import case
-from training.evaluation.charts import equity_chart, fitness_chart, traded_stocks
+from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
 from utils import pictures
-from utils.charts import Chart
+from utils.charts import Chart, memory_chart
 from utils.tables import table
 
 pytestmark = pytest.mark.usefixtures("real_charts")
@@ -60,6 +60,20 @@ def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> No
         assert axes.bbox.y1 <= legend.y0 + 1 and legend.y1 <= title.y0
 
 
+def test_trades_are_marked_where_they_were_made() -> None:
+    one = case(windows=1, tickers=("ABC",))
+    ((chart,), trades) = traded_stocks(one), one.trades
+    gains = trades["profit"] > trades["costs"]
+    for label, rows, when in (
+        ("bought", trades, "entry"),
+        ("sold at a gain", trades[gains], "exit"),
+        ("sold at a loss", trades[~gains], "exit"),
+    ):
+        dates, prices = chart.points[label]
+        assert dates.astype(str).tolist() == rows[f"{when}_date"].tolist()
+        assert prices.tolist() == rows[f"{when}_price"].tolist()
+
+
 def test_fitness_shows_each_generation() -> None:
     """The first generation has no validation result."""
     fitness = [{"mean": 0.1 * generation, "max": generation, "min": -generation} for generation in (1, 2, 3)]
@@ -73,6 +87,35 @@ def test_fitness_shows_each_generation() -> None:
     assert chart.x.tolist() == [1, 2, 3]
     np.testing.assert_allclose([*chart.lines.values()], [[0.1, 0.2, 0.3], [math.nan, 4, 6]])
     np.testing.assert_array_equal([*chart.bands.values()], [[[-1, -2, -3], [1, 2, 3]]])
+
+
+def test_learning_shows_losses_profits_and_hurdles() -> None:
+    """In the first generation nothing is trained."""
+    losses = {"critic_loss": 9.4, "actor_loss": -0.003}
+    records: list[dict[str, Any]] = [
+        {
+            "generation": one,
+            "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.1 * one, "hurdle": 0.5}
+            | (losses if one > 1 else {}),
+        }
+        for one in (1, 2, 3)
+    ]
+    *charts, earned, rewards, hurdles = learning_charts(records)
+    for chart, loss in zip(charts, losses.values(), strict=True):
+        np.testing.assert_array_equal([*chart.lines.values()], [[math.nan, loss, loss]])
+    np.testing.assert_allclose([*earned.lines.values()], [[-0.75] * 3])
+    np.testing.assert_allclose([*rewards.lines.values(), *hurdles.lines.values()], [[0.1, 0.2, 0.3], [0.5] * 3])
+
+
+def test_memory_shows_a_gpu_only_where_there_is_one() -> None:
+    host = [("start", 0.0, 100.0, 80.0, 0.0), ("train", 600.0, 500.0, 90.0, 0.0), ("train", 1200.0, 300.0, 85.0, 0.0)]
+    chart = memory_chart(host)
+    assert chart.x.tolist() == [0, 10, 20] and "Peak 500 MiB, train" in chart.note
+    assert {name: sizes.tolist() for name, sizes in chart.lines.items()} == {
+        "resident": [100, 500, 300],
+        "unique": [80, 90, 85],
+    }
+    assert memory_chart([(*point[:4], 2000.0) for point in host]).lines["GPU"].tolist() == [2000] * 3
 
 
 def test_tables_line_up() -> None:

@@ -29,7 +29,7 @@ class Plain(nn.Module):
 
     def __init__(self, perceptrons: Perceptrons, place: tuple[int, ...]) -> None:
         super().__init__()
-        parts = [part.detach()[place] for part in perceptrons.parts]
+        parts = [part.detach()[place] for part in perceptrons.matrices]
         layers: list[nn.Module] = []
         for weight, bias in zip(parts[:6:2], parts[1:6:2], strict=True):
             layer = nn.Linear(*weight.shape)
@@ -79,7 +79,7 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
             torch.testing.assert_close(found[tuple(place)], expected, rtol=1e-5, atol=1e-5)
             expected.square().sum().backward()
             gradients = [part.grad for part in module.parameters()]
-            for part, gradient in zip(slopes.parts, gradients, strict=True):
+            for part, gradient in zip(slopes.matrices, gradients, strict=True):
                 assert gradient is not None
                 shaped = gradient.T if gradient.dim() == 2 else gradient[None]
                 torch.testing.assert_close(part[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
@@ -194,7 +194,7 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
             for owner in ("critic", "actor"):
                 getattr(alone, f"{owner}_optimizer").step()
                 soft_update(alone.tensors[f"{owner}_target"], alone.tensors[owner], torch.full((1,), 0.3))
-    weights = networks.online.critic.parts[0].detach()
+    weights = networks.online.critic.matrices[0].detach()
     assert not bool((weights * ~networks.input_mask[:, None, :, None]).any())
     assert bool((weights * networks.input_mask[:, None, :, None]).any())
 

@@ -267,7 +267,7 @@ def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     """They are those of the other kind before its first update; genes evolve, networks do not."""
     closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
     weights = closed.days.closed_form(TINY_LEARNING.gamma)
-    first = closed.population.networks.online.actor_parts
+    first = closed.population.networks.online.actor_matrices
     for row, place in enumerate(closed.population.target_indices.clamp(max=weights.shape[2] - 1).tolist()):
         seen = closed.population.networks.input_mask[row]
         expected = weights[:, 1:, place] * seen
@@ -339,7 +339,7 @@ def test_learned_agents_earn_what_was_planted() -> None:
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer = tiny_trainer()
     (_,) = trainer.run(1)
-    held = [weakref.ref(trainer.days.samples.x.own), weakref.ref(trainer.days.transitions.reward)]
+    held = [weakref.ref(trainer.days.samples.x.separate), weakref.ref(trainer.days.transitions.reward)]
     trainer.end_training()
     gc.collect()
     assert [own() for own in held] == [None, None]

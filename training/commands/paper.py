@@ -191,10 +191,10 @@ def _show(journal: Journal) -> None:
     purchases = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
     bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in purchases)
     share, who = load_decider(journal.path.parent, journal.opening).share, word_of(journal.opening)
-    whole, own = last.body["whole"], last.body["equity"]
-    parts = f"; of the {who}'s account {own:,.2f}" if share < 1 or whole != own else ""
-    parts += f", of its basket {last.body['basket']:,.2f}" if share < 1 else ""
-    logger.info("%s: equity %s%s; the %s's cash %s", date, f"{whole:,.2f}", parts, who, f"{last.body['cash']:,.2f}")
+    whole, decided = last.body["whole"], last.body["equity"]
+    split = f"; of the {who}'s account {decided:,.2f}" if share < 1 or whole != decided else ""
+    split += f", of its basket {last.body['basket']:,.2f}" if share < 1 else ""
+    logger.info("%s: equity %s%s; the %s's cash %s", date, f"{whole:,.2f}", split, who, f"{last.body['cash']:,.2f}")
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
     logger.info("positions: %s; purchases at the next open: %s", holdings or "none", bought or "none")
     if of_basket or last.body["basket_positions"]:

@@ -2,10 +2,9 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -128,15 +127,21 @@ def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
 
     Left out is a policy that is not in all results, such as a baseline that could not be fitted in one.
     """
+    common = [name for name in results[0].curves if all(name in part.curves for part in results)]
     before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
     numbered = zip(before, results, strict=False)
-    trades = [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades]
-    others = [name for name in vars(results[0]) if name != "trades"]
-    return PlayedPolicies(trades=trades, **{name: _joined([getattr(one, name) for one in results]) for name in others})
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Join arrays, curves, or mappings of them by the keys that all have."""
-    if isinstance(parts[0], Mapping):
-        return {key: _joined([part[key] for part in parts]) for key in parts[0] if all(key in part for part in parts)}
-    return EquityCurves.joined(parts) if isinstance(parts[0], EquityCurves) else np.concatenate(parts)
+    at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
+    return PlayedPolicies(
+        {name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
+        [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
+        np.concatenate([part.days for part in results]),
+        {
+            bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
+            for bps, levels in at_cost.items()
+        },
+        EquityCurves.joined(part.shifted for part in results),
+        np.concatenate([part.held_profit for part in results]),
+        np.concatenate([part.known_share for part in results]),
+        {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
+        np.concatenate([part.results for part in results]),
+    )

@@ -200,7 +200,7 @@ def fit_risk(days: TrainingDays, risk_aversion: float) -> Tensor:
     samples, rows = days.samples, days.samples.x
     scale = days.inputs.volatility_scale
     numbers = torch.cat([order_size.numbers_of_days(rows, some, scale) for some in rows.blocks()]).double()
-    results = torch.from_numpy(samples.results[-1:, rows.days]).to(rows.own.device)
+    results = torch.from_numpy(samples.results[-1:, rows.days]).to(rows.separate.device)
     result = rows.compact(results, rows.days).double()[0]
     day = torch.arange(rows.days.start, rows.days.stop).repeat_interleave(rows.counts.cpu())
     weights = result.new_zeros(len(samples.folds) + 1, order_size.NUMBERS)

@@ -45,12 +45,12 @@ class StockTransitions:
     def of(cls, samples: Samples, inputs: TradeInputs, bars: Bars, rules: EnvironmentConfig) -> Self:
         """Look them up in the prices of the training days."""
         x = samples.x
-        place = (x.days.start + torch.arange(len(x.first) - 1, device=x.own.device)).repeat_interleave(x.counts)
+        place = (x.days.start + torch.arange(len(x.first) - 1, device=x.separate.device)).repeat_interleave(x.counts)
         stock = x.stock.long()
         if rules.exits == "daily":
             arrays = _daily(x, bars, rules, place, stock)
         else:
-            results = torch.from_numpy(samples.results[:, x.days]).to(x.own.device)
+            results = torch.from_numpy(samples.results[:, x.days]).to(x.separate.device)
             percent = results[:, place - x.days.start, stock].T / rules.largest_order + 100 * rules.cost_rate
             done = torch.ones_like(place, dtype=torch.bool)
             arrays = percent.nan_to_num(0.0), torch.arange(len(place), device=place.device), done

@@ -64,9 +64,9 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     rows = list[dict[str, Any]]()
     for name, mean in means.items():
         rows.append({"policy": name, "reduction %": mean})
-        if own := leads.get(name):
-            rows[-1] |= {"network's lead": own["mean"], "from": own["interval"][0], "to": own["interval"][1]}
-            rows[-1] |= {"p (t)": f"{own['p_value_t']:.4f}", "p (Wilcoxon)": f"{own['p_value_wilcoxon']:.4f}"}
+        if gained := leads.get(name):
+            rows[-1] |= {"network's lead": gained["mean"], "from": gained["interval"][0], "to": gained["interval"][1]}
+            rows[-1] |= {"p (t)": f"{gained['p_value_t']:.4f}", "p (Wilcoxon)": f"{gained['p_value_wilcoxon']:.4f}"}
     logger.info("%s, %d sets of fires\n%s", agent.run.path, arguments.scenario_seeds, table(rows, list(rows[-1])))
     for note in notes:
         logger.info("note: %s", note)

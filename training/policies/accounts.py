@@ -58,9 +58,9 @@ class _Predictor:
         if not isinstance(self.model.observation_space, gym.spaces.Dict):
             seen = gym.spaces.flatten(self.env.observation_space, seen)
         action, _ = self.model.predict(seen, deterministic=True)
-        own, wanted = self.model.action_space, self.env.action_space
+        space, wanted = self.model.action_space, self.env.action_space
         assert isinstance(wanted, gym.spaces.Box)
-        low, high = (np.reshape(edge, wanted.shape) for edge in (own.low, own.high))
+        low, high = (np.reshape(edge, wanted.shape) for edge in (space.low, space.high))
         part = (np.reshape(action, wanted.shape) - low) / (high - low)
         return np.asarray(wanted.low + part * (wanted.high - wanted.low), dtype=np.float32)
 

@@ -174,7 +174,10 @@ def _played(
     market: TradedMarket, stage: Stage, accounts: Mapping[str, OwnAccount], random_selections: int
 ) -> Iterator[tuple[str, PlayedPolicies]]:
     """Yield each policy with all that is played beside it: the others, the run's champion, baselines."""
-    baselines, beside = play_baselines(stage.setup, stage.rules), {one: own.curves for one, own in accounts.items()}
+    baselines, beside = (
+        play_baselines(stage.setup, stage.rules),
+        {one: it.curves for one, it in accounts.items()},
+    )
     if market.run is not None:
         champion, held = account_of_agent(stage.setup, market.run.champion), baselines[None].curves[BASKET]
         beside[CHAMPION] = followed(champion.curves, held, champion.share, market.config.env.exposure)

@@ -38,9 +38,9 @@ def planted_shares(policies: Mapping[str, Any], config: Config, kinds: Iterable[
     judging = dataclasses.replace(config.evaluation, rivals="none", benchmark=None)
     for kind in progress([*(kinds or PLANTED_KINDS)], "judge", "kind"):
         changed = {"data": None, "features": None, "investable": None, "synthetic.kind": kind}
-        own = with_settings(config, {**changed, **PLANTED_KINDS[kind].trading_rules})
-        market, planted = load_market(own)
-        env = Portfolio.on(market, own.env)
+        settings = with_settings(config, {**changed, **PLANTED_KINDS[kind].trading_rules})
+        market, planted = load_market(settings)
+        env = Portfolio.on(market, settings.env)
         stage = stage_of(market, planted, env, market.splits.validation, judging)
         of_rule = _profit(play_rules(stage.setup, {RULE: stage.rules[RULE]})[RULE])
         for name, policy in policies.items():

@@ -105,10 +105,10 @@ def aligned(name: str, wide: pd.DataFrame, market: Market) -> NDArray[np.float32
     """
     tickers = [market.tickers[column] for column in market.investable_columns]
     days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
-    own = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0)
-    if own.index.intersection(days).empty or own.columns.intersection(tickers).empty:
+    table = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0)
+    if table.index.intersection(days).empty or table.columns.intersection(tickers).empty:
         raise DataError(
             f"expected rows of {name!r} for days and tickers of the data ({days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}, "
             f"{tickers[0]} to {tickers[-1]}), got none; use the names and dates of --data"
         )
-    return np.asarray(own.reindex(index=days, columns=tickers), dtype=np.float32)
+    return np.asarray(table.reindex(index=days, columns=tickers), dtype=np.float32)

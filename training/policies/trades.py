@@ -81,8 +81,8 @@ def account_of_trades(name: str, trades: Trades, setup: EvaluationSetup) -> OwnA
         coefficient = torch.where(today > 0, size, (env.held() & (today == 0)).double())
         env.step(torch.stack((coefficient, torch.full_like(size, MAX_TARGET_PERCENT)), dim=-1))
 
-    own, size, count = account_by(setup, act), amounts[amounts > 0] / env.rules.stake, (asked > 0).sum(axis=1)
-    filled, sold = len(own.trades), sum(trade["reason"] == "sold" for trade in own.trades)
+    account, size, count = account_by(setup, act), amounts[amounts > 0] / env.rules.stake, (asked > 0).sum(axis=1)
+    filled, sold = len(account.trades), sum(trade["reason"] == "sold" for trade in account.trades)
     misfits = ((size < MIN_COEFFICIENT - _ROUNDING) | (size > MAX_COEFFICIENT + _ROUNDING)).sum()
     logger.info(
         f"{name}: {filled:,} of {count.sum():,} purchases from {first} to {last} were filled, {sold:,} of "
@@ -94,4 +94,4 @@ def account_of_trades(name: str, trades: Trades, setup: EvaluationSetup) -> OwnA
             f"a position ends after {env.rules.longest_holding} sessions (env.max-holding-days), {misfits:,} sizes "
             f"were clipped to 1 to 10 stakes of {env.rules.stake:,.0f} (env.stake-percent)"
         )
-    return own
+    return account

@@ -199,7 +199,7 @@ def _in_todays_units(holding: Holding, market: Market, day: int, events: Sequenc
     if not events and (ratio := market.readjusted.get(holding.ticker)):
         one = Event(holding.ticker, "", "dividend" if 0.9 < ratio < 1 else "split", 1 / ratio, "")
         # Other ratios are of several events together, and do not tell shares from cash.
-        events = [one] if one.kind == "dividend" or max(one.parts.as_integer_ratio()) < 10_000 else []
+        events = [one] if one.kind == "dividend" or max(one.fraction.as_integer_ratio()) < 10_000 else []
     ratios = _ratios(holding, market, events)
     later = [math.prod(ratios[known:]) for known in range(len(ratios) + 1)]
 
@@ -236,7 +236,7 @@ def _after(holding: Holding, events: Sequence[tuple[Event, float]], today: str) 
     shares, kept, cash, paid = holding.shares, 1.0, 0.0, ""
     for event, ratio in events:
         if event.kind == "split":  # whole shares stay whole
-            shares = shares * event.parts.numerator / event.parts.denominator
+            shares = shares * event.fraction.numerator / event.fraction.denominator
         elif event.date > today:
             shares /= ratio
         else:
