@@ -21,6 +21,7 @@ from environment.portfolio import Portfolio
 from models.ddpg import LOSSES
 from models.evidence import Evidence
 from models.evolution import GENES, elite_count
+from models.policy import Decision, decide
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, tiny_trainer
 from training.erl_trainer import PHASES, ERLTrainer
@@ -235,7 +236,9 @@ def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, mon
 
 
 @pytest.mark.parametrize("exploration_noise", [0.0, 0.3])
-def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, exploration_noise: float) -> None:
+def test_noise_is_in_deviations_of_what_a_session_brings(
+    market: Market, exploration_noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = tiny_trainer(
         market,
         learning=replace(TINY_LEARNING, exploration_noise=exploration_noise),
@@ -246,6 +249,17 @@ def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, explora
     assert trainer.population.networks.scale.tolist() == pytest.approx([unit] * 4)
     reward = trainer.days.transitions.reward
     assert unit == pytest.approx(float(reward.std()), rel=1e-5) and 0.5 < unit < 20
+    added = list[Tensor]()
+
+    def listening(*asked: Any) -> Decision:
+        added.append(torch.as_tensor(asked[-1]).flatten())
+        return decide(*asked)
+
+    monkeypatch.setattr("training.rollout.decide", listening)
+    trainer.evaluate_population()
+    percent = torch.cat(added)
+    mean_square = float(percent.square().sum()) / max(1, int((percent != 0).sum()))
+    assert math.sqrt(mean_square) == pytest.approx(exploration_noise * unit, rel=0.05)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0])
