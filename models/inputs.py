@@ -162,12 +162,8 @@ class TradeInputs:
 
     def forecasts(self, market: Market, days: slice) -> Blocks:
         """Return the inputs after the bank up to `INPUTS`, block by block."""
-        bank, told = bank_of(market, days), self._forecaster(market, days)
-
-        def forecasts_of(block: slice) -> Float32Array:
-            return self._standardised(told(block, self._with_constant(bank(block))), slice(BANK - 1, None))
-
-        return blocks(market, forecasts_of)
+        bank, told, rest = bank_of(market, days), self._forecaster(market, days), slice(BANK - 1, None)
+        return blocks(market, lambda block: self._standardised(told(block, self._with_constant(bank(block))), rest))
 
     def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
         days = up_to_the_last(np.bitwise_or.reduce(learned))

@@ -53,7 +53,8 @@ class CudaGraph(Generic[Inputs, Outputs]):
             torch.cuda.current_stream(device).wait_stream(stream)
             return outputs
         if self._captured is None:
-            copies = type(inputs)(*(None if part is None else part.clone() for part in inputs))  # type: ignore[arg-type]
+            kept = (None if part is None else part.clone() for part in inputs)
+            copies = type(inputs)(*kept)  # type: ignore[arg-type]
             try:
                 graph = torch.cuda.CUDAGraph()
                 # Work of other threads, such as the writer of checkpoints, is not captured.
