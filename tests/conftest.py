@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,9 @@ from unittest import mock
 # Processes side by side have a core each, and so have the programs that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell that starts tests in the background leaves Ctrl-C ignored, also in the programs that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # On a rented machine, too, runs of tests stay away from its volume.
 os.environ.pop("BOX_VOLUME", None)
 
