@@ -163,8 +163,8 @@ def _run(words: Sequence[str], device: str) -> None:
 
 def _files(runs: Path, patterns: Sequence[str]) -> Iterator[Path]:
     for pattern in patterns:
-        actual = sorted(runs.glob(pattern))
-        yield from actual[-1:] if "checkpoints" in pattern else actual
+        paths = sorted(runs.glob(pattern))
+        yield from paths[-1:] if "checkpoints" in pattern else paths
 
 
 def _read(path: Path) -> Any:

@@ -110,8 +110,9 @@ def roll_out(
     agents, windows, device = len(hurdles), len(starts), account.device
     agent = torch.arange(agents, device=device).repeat_interleave(windows)
     judged = windows if noise is None else windows - noise.shape[1]
-    explored = None if noise is None else torch.zeros(agents, windows, trading_days, device=device)
-    if noise is not None and explored is not None:
+    explored: Tensor | None = None
+    if noise is not None:
+        explored = torch.zeros(agents, windows, trading_days, device=device)
         explored[:, judged:] = noise
     inputs = PlayInputs(forecasts.score, forecasts.penalty, agent, hurdles[agent], targets[agent], explored)
     days = partial(_play_days, env, records, label, safe_point)

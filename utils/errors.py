@@ -27,6 +27,7 @@ class ProgramError(Exception):
     exit_code = 1
     is_resumable = False  # a run that it ended can be continued
     remains: Remains | None = None
+    """Set by the run that it ended."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

@@ -114,9 +114,9 @@ def _comes_back(run: Path, numbers: int) -> bool:
     with CloudSync(store, run) as sync:
         sync.submit(path)
         sync.drain(60.0)
-    on_disk = restore_latest(store, run.name, run / "restored")
-    return on_disk is not None and {item.name: item.read_bytes() for item in path.iterdir()} == {
-        item.name: item.read_bytes() for item in on_disk.iterdir()
+    again = restore_latest(store, run.name, run / "restored")
+    return again is not None and {item.name: item.read_bytes() for item in path.iterdir()} == {
+        item.name: item.read_bytes() for item in again.iterdir()
     }
 
 

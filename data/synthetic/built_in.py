@@ -25,7 +25,7 @@ class PlantedScores:
 def built_in_market(
     synthetic: SyntheticConfig, split: DataConfig, env: EnvironmentConfig, *, seed: int = MARKET_SEED
 ) -> tuple[Market, PlantedScores]:
-    """Draw a path of the built-in market, by each seed another one, and prepare it as a data file would be."""
+    """Draw a path of the built-in market, another one for each seed, and prepare it as a data file would be."""
     drawn = synthetic_market(synthetic, seed)
     tickers = drawn.tickers[: drawn.stocks]
     loader = StockDataLoader.from_frame(bars_frame(drawn), config=split, investable_tickers=tickers)

@@ -236,3 +236,24 @@ def test_every_line_of_the_ablations_changes_the_profile() -> None:
     changes = {(study_config(line.flags), line.alter) for line in LINES[1:]}
     assert len(changes) == len(LINES) - 1
     assert [pickle.loads(pickle.dumps(line)).name for line in LINES] == [line.name for line in LINES]  # for workers
+
+
+def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
+    noisy, plain = altered("noise in the policy gradient"), altered(BASE)
+    for trainer in (noisy, plain):
+        networks = trainer.population.networks
+        networks.online.actor.grad = torch.ones_like(networks.online.actor)
+        networks.online.actor.grad[..., ::2] = 0.0  # as that of an input that an agent does not see
+        networks.actor_optimizer.step()
+    one, other = (trainer.population.networks for trainer in (noisy, plain))
+    torch.testing.assert_close(one.actor_optimizer.norm, other.actor_optimizer.norm)
+    assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
+
+
+def test_differences_are_taken_seed_by_seed() -> None:
+    def records(by_seed: dict[int, float | None]) -> list[dict[str, Any]]:
+        return [{"seed": seed, "policies": {CHAMPION: {"of_rule": share}}} for seed, share in by_seed.items()]
+
+    base = records({0: 0.1, 1: 0.5, 2: 0.9, 4: None})
+    found = ablations.difference("momentum", "better", records({2: 1.1, 0: 0.3, 3: 9.0, 1: 0.7, 4: 1.0}), base)
+    assert found.by_seed == pytest.approx([0.2, 0.2, 0.2]) and str(found) == "+0.20 +- 0.00"

@@ -328,3 +328,17 @@ def test_a_resumed_run_takes_free_settings_and_moved_files_only() -> None:
         with pytest.raises(ConfigError, match=f"expected {name} = .*with which the run began"):
             settings_to_resume(saved, other, frozenset({name}))
         assert settings_to_resume(saved, other, frozenset()) == saved
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_each_argument_is_and_its_default_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(setting.help.endswith(".") or "default:" in setting.help for setting in known_settings(name))
+    entries = re.split(r"(?m)^  (?=-)", shown_help(capsys, *name.split()))
+    assert all(entry.count("default:") <= 1 for entry in entries)
+
+
+def test_settings_beside_one_that_is_named_keep_their_defaults() -> None:
+    settings = parse("fuel-breaks", "train", "--env.scenarios.winds", "4").arguments.settings
+    default = type(settings)()
+    assert settings == with_settings(default, {"env.scenarios.winds": 4}) != default
+    assert settings.env.scenarios.reward_ignitions_per_wind == default.env.scenarios.reward_ignitions_per_wind == 20

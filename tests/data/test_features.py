@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.bank import HALF_LIVES, VOLATILITY, log_returns, multi_scale_bank
+from data.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
 from data.features import nine as f
 from data.features.nine import NormalizationStats, indicators, normalization_stats, observed_features, stationary_inputs
 
@@ -214,3 +214,13 @@ def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bar
     found = compute_features(**random_bars(3, bars))
     assert found.shape == (bars, 9)
     np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)
+
+
+def test_boxes_are_sums_of_returns() -> None:
+    close = closes()
+    returns, widths = log_returns(close), (1, 4, 16)
+    boxes = box_sums(close, widths)
+    for place, width in enumerate(widths):
+        for day in (0, 3, 16, 59):
+            expected = returns[max(0, day - width + 1) : day + 1].sum(axis=0)
+            np.testing.assert_allclose(boxes[day, :, place], expected, atol=1e-6)

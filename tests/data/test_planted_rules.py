@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from data.synthetic.built_in import built_in_market
 from data.synthetic.draw import synthetic_market
 from data.synthetic.kinds.drifts import StateSpace, momentum_space, transient_space
+from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
 from data.synthetic.law import Draws
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from environment.portfolio import Portfolio
@@ -140,3 +141,28 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: str) -> None:
     assert 7 < float(rule.mean()) < 40
     assert float(oracle.mean()) > (0.99 * float(rule.mean()) if kind in TOLD_BY_DRIFT else 8)
     assert scores.rule.shape == scores.oracle.shape == (2400, 40)
+
+
+def regime_chance(mean_returns: Array, variance: float) -> Array:
+    """Chance of the rising regime on the day after, by Bayes' rule on the two densities, day by day."""
+    change, chances = REGIMES.switch_chance, []
+    rising = 0.5
+    for value in mean_returns:
+        up = rising * math.exp(-((value - REGIMES.drift) ** 2) / (2 * variance))
+        down = (1 - rising) * math.exp(-((value + REGIMES.drift) ** 2) / (2 * variance))
+        rising = up / (up + down)
+        rising = rising * (1 - change) + (1 - rising) * change
+        chances.append(rising)
+    return np.array(chances)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_the_regime_rule_is_bayes_rule(seed: int, stocks: int) -> None:
+    config = SyntheticConfig(kind="regime", days=60, stocks=stocks)
+    bars = synthetic_market(config, seed).bars
+    mean = np.diff(np.log(bars["close"]), axis=0).mean(axis=1) + PLANTED_KINDS["regime"].log_growth(config)[0]
+    variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + (1 - REGIME_COMMON_SHARE) / stocks)
+    scores = rule_scores(config, bars, 1)
+    assert scores[1:, 0] == pytest.approx(REGIMES.drift * (2 * regime_chance(mean, variance) - 1), rel=1e-6, abs=1e-12)
+    assert (scores == scores[:, :1]).all()

@@ -100,7 +100,7 @@ def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
 
 @cache
 def sheet(noise_columns: int = 0) -> FeatureSheet:
-    """Of the market whose column tells the drift, beside so many columns of noise."""
+    """Return the sheet of the market whose column tells the drift, with columns of noise besides."""
     rng, as_is = np.random.default_rng(3), market("column")
     shape = as_is.data_array.shape[:2]
     noise = {f"noise {place}": rng.standard_normal(shape).astype(np.float32) for place in range(noise_columns)}

@@ -34,6 +34,7 @@ from data.synthetic.law import (
 from utils.config.trader import SyntheticConfig
 
 DRIFT_STD = 0.0035
+"""Of the daily drift."""
 LOG_PHI = log_persistence(2.0)
 """Logarithm of the share of a drift that is left a day later: so little that past closes hardly tell it."""
 MACRO_SWITCH_CHANCE = 1 / 60

@@ -13,6 +13,7 @@ from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
 COMMON_SHARE = 0.1
+"""Share of the noise variance that is the same for all columns."""
 CORRELATION = 0.2
 """Of the specific noises of a couple."""
 _SPREAD = (0.98, 10.0, 1.0 - (1.0 - COMMON_SHARE) * (1.0 - CORRELATION) / 2.0)

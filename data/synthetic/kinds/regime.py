@@ -67,6 +67,7 @@ class Regimes:
 
 REGIMES = Regimes(drift=0.005, sessions=30.0)
 REGIME_COMMON_SHARE = 0.05
+"""Share of the noise variance that is the same for all columns."""
 
 
 def _drift(config: SyntheticConfig, specific: Float64Array, generator: np.random.Generator) -> Float64Array:
