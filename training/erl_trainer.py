@@ -346,6 +346,6 @@ def build_trainer(
     """Build the trainer that the settings describe; a profiler also watches its memory."""
     logger.info("Initializing persistent evaluation environment...", extra=FILE_ONLY)
     env = TradingEnvironment.on(market, config.env, device)
-    log = GenerationLog(config.generations, device, profiler, config.census_every)
+    log = GenerationLog(config.generations, device, profiler, counts=config.memory_report != "off")
     parts = config.learning, config.evolution, config.evaluation
     return ERLTrainer(market, env, *parts, seed=config.seed, log=log, safe_point=safe_point)

@@ -27,15 +27,11 @@ class GenerationLog:
     """Measures the phases of each generation; if there is a profiler, it notes their memory, which is cleaned up."""
 
     def __init__(
-        self, generations: int, device: torch.device, profiler: MemoryProfiler | None = None, census_every: int = 0
+        self, generations: int, device: torch.device, profiler: MemoryProfiler | None = None, *, counts: bool = False
     ) -> None:
-        """Begin the log of a run of this number of generations.
-
-        Args:
-            census_every: generations between counts of all objects by the profiler; 0: never.
-        """
+        """Begin the log of a run of this number of generations; if told to, it counts all objects while memory grows."""
         self.generations, self.generation, self.device = generations, 0, device
-        self.profiler, self.census_every = profiler, census_every
+        self.profiler, self.counts = profiler, counts
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
         """By phase, of the last generations; `other` is what no phase measures, such as records and pictures."""
         self._counted_until: float | None = None
@@ -67,11 +63,9 @@ class GenerationLog:
             ended = time.perf_counter()
             logger.debug("clean-up after %s gave back %.1f MB", name, clean_up(2 if name == "train" else 1))
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + time.perf_counter() - ended
-            self.profiler.log_memory(name, census=name == "evolve" and self._is_census_due(self.profiler))
-
-    def _is_census_due(self, profiler: MemoryProfiler) -> bool:
-        """Tell whether to count all objects, which takes about a second; growth needs several censuses to be named."""
-        return self.census_every > 0 and (self.generation % self.census_every == 0 or profiler.is_growing())
+            # A census takes about a second, and growth needs several to be named.
+            is_suspect = self.counts and name == "evolve" and self.profiler.is_growing()
+            self.profiler.log_memory(name, census=is_suspect)
 
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
         """Return what the elites earn, what capital is worth to them, and the diversity of the population."""

@@ -27,7 +27,7 @@ VOLATILE = ("seconds", "memory")
 QUICK_RUN = """
 device = "cpu"
 threads = 1
-census_every = 0
+memory_report = "off"
 """
 SMALL_RUN = f"""{QUICK_RUN}[split]
 context_window_days = 16

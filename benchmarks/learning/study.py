@@ -129,7 +129,7 @@ def each_seed(
     config: Config, seeds: Sequence[int], task: Callable[[Config], Record], /, **labels: Any
 ) -> list[Experiment]:
     """Make a job a seed; its key holds the labels, the seed and the hash of the settings."""
-    configs = [replace(config, seed=seed, census_every=0) for seed in seeds]
+    configs = [replace(config, seed=seed, memory_report="off") for seed in seeds]
     return [
         Experiment({**labels, "seed": of_seed.seed, "settings": settings_hash(of_seed)[:16]}, partial(task, of_seed))
         for of_seed in configs

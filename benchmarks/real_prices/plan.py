@@ -109,7 +109,7 @@ def _plan(values: dict[str, Any], digest: str) -> Plan:
         "folds": FoldPlan(**values.pop("folds")),
         "universes": tuple(universes),
         "comparisons": tuple(Comparison(**entry) for entry in values.pop("comparisons")),
-        "config": from_dict(settings | {"census_every": 0}, Config),
+        "config": from_dict(settings | {"memory_report": "off"}, Config),
     }
     counted = {name: value for name, value in values.items() if name not in _DESCRIPTIVE}
     lists: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in counted.items()}

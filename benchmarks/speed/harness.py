@@ -64,7 +64,7 @@ def random_market(config: Config, days: int, columns: int, investable: int) -> M
 
 def full_scale() -> Config:
     """Return the `full` profile's settings, without counts of live objects, which are no part of the work."""
-    return replace(profile_config("full"), census_every=0)
+    return replace(profile_config("full"), memory_report="off")
 
 
 def synchronize(device: torch.device) -> None:

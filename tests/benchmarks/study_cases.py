@@ -13,7 +13,7 @@ TINY = [
     *("--env.trading-days", "12", "--env.settlement-days", "4", "--env.max-holding-days", "4"),
     *("--population-size", "4", "--learning.replay-capacity", "512"),
     *("--evaluation.fitness-windows", "2", "--evaluation.exploration-windows", "1"),
-    *("--evaluation.validation-windows", "2", "--evaluation.random-pickers", "20", "--census-every", "0"),
+    *("--evaluation.validation-windows", "2", "--evaluation.random-pickers", "20", "--memory-report", "off"),
 ]
 SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3"]
 Studied = Callable[..., tuple[list[str], list[dict[str, Any]]]]

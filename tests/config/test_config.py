@@ -299,12 +299,16 @@ def test_the_last_of_a_repeated_flag_counts_and_resume_takes_a_name_or_none() ->
 
 def test_these_settings_may_differ_in_a_resumed_run_and_no_others() -> None:
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints"}
-    free |= {"threads", "verbose", "census_every", "log_to", "memory_limit_mb", "memory_report"}
+    free |= {"threads", "verbose", "log_to", "memory_limit_mb", "memory_report"}
     free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
     assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.field.metadata} == free
     base = Config()
     assert settings_hash(dataclasses.replace(base, threads=2, verbose=True)) == settings_hash(base)
     assert settings_hash(dataclasses.replace(base, seed=1)) != settings_hash(base)
+
+
+def test_settings_that_no_longer_exist_are_passed_over_in_runs_of_before() -> None:
+    assert from_dict({"census_every": 5, "seed": 3}, Config) == Config(seed=3)
 
 
 def test_the_hash_of_settings_stays_for_checkpoints_hold_it() -> None:

@@ -102,13 +102,12 @@ def run_training(
         if not session.restore(trainer) and (inherited := inheritance(session.run.path)) is not None:
             logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
             bequeath(inherited, trainer)
-        is_file = config.census_every > 0 and not sys.stdout.isatty()
         if config.memory_report == "trace":
             tracemalloc.start()
         get_profiler().is_reporting = config.memory_report in ("on", "trace") or (
-            config.memory_report == "auto" and is_file
+            config.memory_report == "auto" and not sys.stdout.isatty()
         )
-        get_profiler().log_memory("baseline", show_objects=config.census_every > 0, counts=True)
+        get_profiler().log_memory("baseline", show_objects=config.memory_report != "off", counts=True)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
 
@@ -186,7 +185,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     evaluation = judge_training(trainer, config, run.path, scores)
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
-    get_profiler().log_memory("end", show_objects=config.census_every > 0, counts=True)
+    get_profiler().log_memory("end", show_objects=config.memory_report != "off", counts=True)
     logger.debug("%s", get_profiler().history())
     write_evaluation(evaluation, run.path)
     summary = _summary(trainer, evaluation)

@@ -23,6 +23,8 @@ from utils.errors import ConfigError
 Built = TypeVar("Built")
 OF_ITS_FOLDER = ("run", "resume", "runs_dir", "began_in")
 """Names in a run's settings that say where it is, which another run does not take over."""
+RETIRED = frozenset({"census_every"})
+"""Settings of earlier versions that changed no result; runs that began with them go on."""
 LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -144,6 +146,8 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
     flat = flatten(values)
     known, nested = settings_of(kind), dict[str, Any]()
     for name, value in flat.items():
+        if name in RETIRED:
+            continue
         if name not in known:
             raise ConfigError(f"expected a known setting, got {name!r}{hint(name, known, '; see --help')}")
         *concerns, last = known[name].path

@@ -267,11 +267,9 @@ class Config(RunSettings):
     profile: Annotated[Profile, kinds.Mark.FREE, kinds.Mark.MAIN, Field(description=_PROFILE_HELP)] = "quick"
     generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE, kinds.Mark.MAIN] = 25
     """Generation after which the run ends."""
-    census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
-    """Generations between counts of all live objects, which identify leaks; 0: no counts."""
     memory_report: Annotated[Literal["auto", "on", "off", "trace"], kinds.Mark.FREE] = "auto"
-    """Counts of objects and tables of memory after every generation; `auto`: where the output is a file, unless
-    --census-every is 0; `trace`: also the lines of code that allocate (tracemalloc), several times slower."""
+    """Counts of objects and tables of memory after every generation; `auto`: where the output is a file; `off`: sizes
+    alone; `trace`: also the lines of code that allocate (tracemalloc), several times slower."""
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)

@@ -8,6 +8,7 @@ import gc
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -65,19 +66,39 @@ class Heap:
         return {**counts, "retained_graphs": graphs, **sizes, "lists": kinds[list], "dicts": kinds[dict]}
 
     def largest(self, min_mb: float = 10.0) -> list[dict[str, Any]]:
-        """Describe the largest objects of at least `min_mb` MiB, largest first; each holder takes about 0.1 s.
+        """Describe the largest objects of at least `min_mb` MiB, largest first.
 
         The size is that of the memory, not of one view of it, and of a container without its items.
         """
-        storages = find_storages([*self.arrays, *self.tensors])
         sized = [item for item in self.objects if type(item) in _SIZED]
-        storages += zip(map(sys.getsizeof, sized), sized, sized, strict=True)
-        storages = sorted((one for one in storages if one[0] >= min_mb * MB), key=lambda one: -one[0])[:MAX_LISTED]
-        known = set(map(id, self.objects))  # anything else, such as these lists, is our own
+        alone = ((size, item, item) for size, item in zip(map(sys.getsizeof, sized), sized, strict=True))
+        storages = chain(find_storages([*self.arrays, *self.tensors]), alone)
+        large = sorted((one for one in storages if one[0] >= min_mb * MB), key=lambda one: -one[0])[:MAX_LISTED]
+        held_by = self._held_by([item for _, _, item in large])
         return [
-            {"mb": size / MB, "object": _describe(owner), "held by": _held_by(item, known)}
-            for size, owner, item in storages
+            {"mb": size / MB, "object": _describe(owner), "held by": holders}
+            for (size, owner, _), holders in zip(large, held_by, strict=True)
         ]
+
+    def _held_by(self, items: list[Any]) -> list[str]:
+        """Return what holds each object, what holds that, and so on to the first that is no container.
+
+        The heap is searched once for all holders of a level.
+        """
+        known = set(map(id, self.objects if items else ()))  # anything else, such as these lists, is our own
+        links: list[list[str]] = [[] for _ in items]
+        followed = dict(enumerate(items))
+        for _ in range(MAX_HOLDERS):
+            holders = _holders([*followed.values()], known)
+            followed = {
+                place: min(holders[id(item)], key=lambda one: type(one) in _CONTAINERS)
+                for place, item in followed.items()
+                if id(item) in holders
+            }
+            for place, item in followed.items():
+                links[place].append(repr(item) if type(item) in (ModuleType, FunctionType) else type_name(type(item)))
+            followed = {place: item for place, item in followed.items() if type(item) in _CONTAINERS}
+        return [" in ".join(link).replace("builtins.", "") or UNKNOWN_HOLDER for link in links]
 
 
 def count_kinds() -> dict[str, int]:
@@ -143,12 +164,12 @@ def _describe(item: Any) -> str:
     return f"{name} of {len(item):,}"
 
 
-def _held_by(item: Any, known: set[int]) -> str:
-    """Return what holds an object, what holds that, and so on to the first that is no container."""
-    links: list[str] = []
-    while len(links) < MAX_HOLDERS and (holders := [one for one in gc.get_referrers(item) if id(one) in known]):
-        item = min(holders, key=lambda one: type(one) in _CONTAINERS)
-        links.append(repr(item) if type(item) in (ModuleType, FunctionType) else type_name(type(item)))
-        if type(item) not in _CONTAINERS:
-            break
-    return " in ".join(links).replace("builtins.", "") or UNKNOWN_HOLDER
+def _holders(items: list[Any], known: set[int]) -> dict[int, list[Any]]:
+    """Return, by the identity of an item, the known objects that refer to it."""
+    holders: dict[int, list[Any]] = {}
+    wanted = set(map(id, items))
+    for holder in gc.get_referrers(*items) if items else ():
+        if id(holder) in known:
+            for held in wanted.intersection(map(id, gc.get_referents(holder))):
+                holders.setdefault(held, []).append(holder)
+    return holders
