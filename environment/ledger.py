@@ -96,16 +96,6 @@ class Bars:
         return self.tradable.shape[1]
 
 
-@dataclass(frozen=True)
-class Positions:
-    """Open positions by slot; `stock` equals the number of stocks where a slot is empty."""
-
-    stock: Tensor
-    """(lanes, slots) int64."""
-    features: Tensor
-    """(lanes, slots, POSITION_FEATURES) float32, 0 in empty slots."""
-
-
 @dataclass
 class Ledger:
     """Every order of the running episodes, (rows, lanes) each; prices and amounts are float64."""
@@ -128,12 +118,12 @@ class Ledger:
 
     @classmethod
     def over(cls, money: Tensor) -> Ledger:
-        """Allocate a ledger on top of a (rows, MONEY, lanes) float64 block, which is written in one piece."""
+        """Allocate a ledger on top of a (MONEY, rows, lanes) float64 block, which is written in one piece."""
         types = dict.fromkeys(("stock", "days_without_bar", "exit_step"), torch.int64)
         types |= {"is_open": torch.bool, "reason": torch.uint8}
-        rows, _, lanes = money.shape
+        _, rows, lanes = money.shape
         columns = {n: torch.zeros(rows, lanes, dtype=dtype, device=money.device) for n, dtype in types.items()}
-        return cls(**columns, **dict(zip(MONEY, money.unbind(1), strict=True)))
+        return cls(**columns, **dict(zip(MONEY, money.unbind(), strict=True)))
 
     def clear(self) -> None:
         """Forget all rows, in place."""

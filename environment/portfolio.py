@@ -1,8 +1,8 @@
 """The account, batched over lanes: orders, fills, exits (sale target, sold, stop, delisting), costs, equity and reward.
 
-All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t, and
-since no position outlives `longest_holding + max_days_without_bar - 1` sessions, the open positions are always among
-its last rows. A step is therefore a few operations on one contiguous slice, whatever the number of stocks.
+All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t. A
+step is a few operations on the open positions, whatever the number of stocks. Since none outlives `longest_holding +
+max_days_without_bar - 1` sessions, they are always among the last rows.
 """
 
 from dataclasses import fields, replace
@@ -11,7 +11,6 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from data.market import Market
 from environment.ledger import (
@@ -20,17 +19,15 @@ from environment.ledger import (
     Bars,
     EpisodeSummary,
     Ledger,
-    Positions,
     entry_credited,
     first_reasons,
     realised_losses,
-    summed,
 )
+from environment.open_positions import OpenPositions
 from environment.trading_rules import (
     Orders,
     choose_orders,
     cut_to_cash,
-    held_stocks,
     is_delisted,
     position_features,
     salvage,
@@ -77,12 +74,10 @@ class Portfolio:
         self.slots = lifetime * self.orders_per_day
         self.ranked = self.slots + self.orders_per_day
         """Candidates to rank so that enough remain after held stocks are excluded."""
-        # A slot's place in the window is its age, so sessions held are a constant column.
-        age = torch.arange(lifetime, 0, -1, device=self.device).repeat_interleave(self.orders_per_day)
-        self.sessions_held = age if rules.fill == "next_open" else age + 1
-        """(slots,) of a position that is open at a close."""
-        self._is_due = self.sessions_held[:, None] >= rules.longest_holding
-        self._after_entry_day = self.sessions_held[:, None] > 1
+        self.has_fixed_shapes = self.device.type != "cpu"
+        """Of a day's work, as graphs need them; read when lanes are allocated."""
+        self._entry_age = 1 if rules.fill == "next_open" else 2
+        """Sessions that a position is held by the close after the one that ordered it."""
         self._reason_of_bits = first_reasons(self.device)
         # Plain numbers would be copied to the device each time.
         self._none = torch.full((), bars.stocks, device=self.device)
@@ -126,6 +121,7 @@ class Portfolio:
     def clear_history(self) -> None:
         """Clear the trades of the episodes; cash and equity stay."""
         self._ledger.clear()
+        self._open.clear(self.step_index)
         self._realised_loss.zero_()
         self.had_position.zero_()
 
@@ -133,8 +129,10 @@ class Portfolio:
         money = partial(torch.zeros, dtype=torch.float64, device=self.device)
         self.lanes = lanes
         self.day = torch.zeros(lanes, dtype=torch.int64, device=self.device)
-        self._money = money(self.slots + (steps - 1) * self.orders_per_day, len(MONEY), lanes)
+        self._money = money(len(MONEY), self.slots + (steps - 1) * self.orders_per_day, lanes)
         self._ledger = Ledger.over(self._money)
+        orders = self.slots, self.orders_per_day
+        self._open = OpenPositions(self._ledger, self._money, *orders, is_fixed=self.has_fixed_shapes)
         self.cash, self.equity, self.peak = money(lanes), money(lanes), money(lanes)
         self.is_locked = torch.zeros(lanes, dtype=torch.bool, device=self.device)
         self._realised_loss = money(steps, lanes)
@@ -156,33 +154,35 @@ class Portfolio:
         """Tell whether the episodes have ended."""
         return self.step_index >= self.steps
 
-    def _open_rows(self) -> slice:
-        """Return the ledger rows that may still be open after the last finished step."""
-        first = max(self.step_index - 1, 0) * self.orders_per_day
-        return slice(first, first + self.slots)
+    def open_stocks(self) -> tuple[Tensor, Tensor]:
+        """Return lane and stock of the open positions at the last close, (N,) each, see `OpenPositions`."""
+        return self._open.lane, self._open["stock"]
 
-    def slot_stock(self) -> Tensor:
-        """Return the stocks of the open positions at the last close, (lanes, slots); their number in empty slots."""
-        rows = self._open_rows()
-        return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self._none).T
+    def _spread(self, values: Tensor) -> Tensor:
+        """Spread (N, ...) values of open positions over (lanes, stocks, ...), 0 where none is held."""
+        lane, stock = self.open_stocks()
+        if self._open.is_fixed:
+            stock = torch.where(self._open.is_open, stock, self._none)
+        columns, rest = self.bars.stocks + 1, values.shape[1:]
+        spread = values.new_zeros(self.lanes * columns, *rest).index_copy_(0, lane * columns + stock, values)
+        return spread.view(self.lanes, columns, *rest)[:, :-1]
 
     def held(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have an open position."""
-        return held_stocks(self.slot_stock(), self.bars.stocks)
+        return self._spread(torch.ones_like(self._open.lane, dtype=torch.bool))
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
         candidates = self.bars.tradable.index_select(0, self.day) & ~self.held()
         return candidates & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else candidates
 
-    def positions(self) -> Positions:
-        """Return the open positions at the last close, by slot."""
-        rows, ledger = self._open_rows(), self._ledger
-        is_open = ledger.is_open[rows]
+    def positions(self) -> Tensor:
+        """Describe the open positions at the last close: (lanes, stocks, POSITION_FEATURES) float32, else 0."""
         columns = ("entry_price", "last_price", "target_price", "value", "days_without_bar")
-        described = {name: getattr(ledger, name)[rows] for name in columns}
-        features = position_features(self.rules, sessions_held=self.sessions_held[:, None], **described)
-        return Positions(self.slot_stock(), torch.where(is_open[..., None], features, 0.0).transpose(0, 1))
+        described = {name: self._open[name] for name in columns}
+        steps_ago = (self._open.first_cell(self.step_index) - 1 - self._open.cell) // (self.orders_per_day * self.lanes)
+        features = position_features(self.rules, sessions_held=steps_ago + self._entry_age, **described)
+        return self._spread(features)
 
     def account(self) -> Tensor:
         """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES, or one more with a lock) float32."""
@@ -208,15 +208,12 @@ class Portfolio:
         orders = Orders(stock.T, best.T.double(), percent.gather(1, stock).T.double())
         if self.rules.exits == "target":
             return orders
-        in_slot = self.slot_stock().clamp(max=self.bars.stocks - 1)
-        sold, moved = coefficient.gather(1, in_slot) < MIN_COEFFICIENT, percent.gather(1, in_slot).double()
-        return replace(orders, sold=sold.T, moved_target=moved.T)
+        held = self.open_stocks()
+        return replace(orders, sold=coefficient[held] < MIN_COEFFICIENT, moved_target=percent[held].double())
 
     def planned_sales(self, sale_step: Tensor) -> Tensor:
-        """Tell which open positions, (slots, lanes), a plan sells today, by its (steps, orders, lanes) sale steps."""
-        rows = self._open_rows()
-        before = sale_step.new_full((self.slots - self.orders_per_day, self.lanes), -1)
-        return torch.cat((before, sale_step.flatten(0, 1)))[rows] == self.step_index
+        """Tell which open positions, (N,), a plan sells today, by its (steps, orders, lanes) sale steps."""
+        return self._open.among(sale_step) == self.step_index
 
     def step(self, action: Tensor) -> Tensor:
         """Decide at the close of today, live through tomorrow, end at tomorrow's close.
@@ -238,16 +235,17 @@ class Portfolio:
         purchases = orders if self.is_trading else None
         if orders is not None and orders.moved_target is not None:
             self._move_targets(orders.moved_target)
-        sold = None if orders is None or orders.sold is None else orders.sold & self._ledger.is_open[self._open_rows()]
+        sold = None if orders is None or orders.sold is None else orders.sold & self._open.is_open
         realised: Tensor | float = 0.0
         if self.rules.fill == "same_close":
             if purchases is not None:
-                self._fill(purchases, self._quotes(purchases.stock)[..., 2])
+                self._fill(purchases, self._quotes(self._bars_of(purchases.stock))[2])
             if sold is not None:
                 realised, sold = self._sell_at_close(sold), None
         self.day += 1
         if purchases is not None and self.rules.fill == "next_open":
-            self._fill(purchases, self._quotes(purchases.stock)[..., 0])
+            self._fill(purchases, self._quotes(self._bars_of(purchases.stock))[0])
+        sold = self._open.advance(self.step_index, sold)
         self._close_positions(sold, is_last=self.step_index == self.steps - 1 and not self.goes_on)
         if self.rules.loss_multiplier > 1:
             self._realised_loss[self.step_index] += realised
@@ -258,42 +256,40 @@ class Portfolio:
             self.is_locked |= self.equity <= self.peak * (1 - self.rules.drawdown_lock / 100)
 
     def _move_targets(self, percent: Tensor) -> None:
-        """Move the sale targets of open positions to (slots, lanes) percent."""
-        rows, ledger = self._open_rows(), self._ledger
-        is_open = ledger.is_open[rows]
-        for moved, target in (
-            (percent, ledger.target_percent[rows]),
-            (target_price(ledger.entry_price[rows], percent), ledger.target_price[rows]),
-        ):
-            target.copy_(torch.where(is_open, moved, target))
+        """Move the sale targets of open positions to (N,) percent."""
+        self._open["target_percent"] = percent
+        self._open["target_price"] = target_price(self._open["entry_price"], percent)
 
     def _sell_at_close(self, sold: Tensor) -> Tensor:
-        """Sell (slots, lanes) open positions at today's close; return the (lanes,) losses that are realised."""
-        rows, ledger = self._open_rows(), self._ledger
-        price = self._quotes(ledger.stock[rows])[..., 2]
-        leaves = ledger.is_open[rows] & sold & (price > 0)
-        worth = torch.where(leaves, ledger.shares[rows] * price, self._zero)
-        ledger.exit_step[rows].masked_fill_(leaves, self.step_index)
-        ledger.reason[rows].masked_fill_(leaves, RULE_BITS["sold"])
-        ledger.is_open[rows] ^= leaves
-        self.cash += summed(worth) * self.rules.sale_factor
-        return summed(realised_losses(ledger.value[rows], worth, leaves, self.rules))
+        """Sell (N,) open positions at today's close; return the (lanes,) losses that are realised."""
+        positions, price = self._open, self._quotes(self._bars_held())[2]
+        leaves = positions.is_open & sold & (price > 0)
+        worth = torch.where(leaves, positions["shares"] * price, self._zero)
+        losses = positions.by_lane(realised_losses(positions["value"], worth, leaves, self.rules))
+        self.cash += positions.by_lane(worth) * self.rules.sale_factor
+        positions.close(leaves, self.step_index, torch.full_like(leaves, RULE_BITS["sold"], dtype=torch.uint8))
+        return losses
 
-    def _quotes(self, stock: Tensor) -> Tensor:
-        """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
-        return self._today(self.bars.quotes, stock).double()
+    def _bars_of(self, stock: Tensor) -> Tensor:
+        """Return the rows of today's bars of (orders, lanes) stocks."""
+        return self.day * self.bars.stocks + stock
 
-    def _today(self, values: Tensor, stock: Tensor) -> Tensor:
-        """Look up today's rows of (days * stocks, ...) values for (..., lanes) stocks: (..., lanes, ...)."""
-        rows = (self.day * self.bars.stocks + stock).reshape(-1)
-        return values.index_select(0, rows).view(*stock.shape, *values.shape[1:])
+    def _bars_held(self) -> Tensor:
+        """Return the rows of today's bars of the (N,) open positions."""
+        lane, stock = self.open_stocks()
+        return self.day.index_select(0, lane) * self.bars.stocks + stock
+
+    def _quotes(self, row: Tensor) -> tuple[Tensor, ...]:
+        """Look up open, high and close, float64, in rows of the bars."""
+        quotes = self.bars.quotes.index_select(0, row.flatten()).T
+        return quotes.to(torch.float64, memory_format=torch.contiguous_format).view(3, *row.shape).unbind()
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; orders without a price, or of locked accounts, lapse."""
         stake = self.capital * self.rules.stake_percent / 100
         wanted = orders.coefficient * stake
         if self.rules.volume_cap > 0 and self.bars.volume is not None:
-            turnover = self._today(self.bars.volume, orders.stock) * price
+            turnover = self.bars.volume[self._bars_of(orders.stock)] * price
             wanted = torch.minimum(wanted, self.rules.volume_cap / 100 * turnover)
         with_costs, least = self.rules.purchase_factor, _DUST * self.capital
         is_possible = price > 0
@@ -307,7 +303,7 @@ class Portfolio:
         new, target = slice(first, first + self.orders_per_day), orders.target_percent
         bought = {"target_percent": target, "value": value, "shares": value / price}
         prices = {"entry_price": price, "target_price": target_price(price, target), "last_price": price}
-        torch.stack([(bought | prices)[name] for name in MONEY], dim=1, out=self._money[new])
+        self._money[:, new] = torch.stack([(bought | prices)[name] for name in MONEY])
         self._ledger.stock[new] = orders.stock
         self._ledger.is_open[new] = is_filled
 
@@ -316,17 +312,20 @@ class Portfolio:
 
         Nobody knows in which order a day touched stop and target: the stop counts.
         """
-        first = self.step_index * self.orders_per_day
-        rows, ledger = slice(first, first + self.slots), self._ledger
-        is_open, target, last = ledger.is_open[rows], ledger.target_price[rows], ledger.last_price[rows]
-        torch.any(is_open, dim=0, out=self.had_position[self.step_index])
-        open_, high, close = self._quotes(ledger.stock[rows]).unbind(-1)
+        positions, step = self._open, self.step_index
+        is_open, target, last = positions.is_open, positions["target_price"], positions["last_price"]
+        self.had_position[step] = positions.lanes_with()
+        bars = self._bars_held()
+        open_, high, close = self._quotes(bars)
         # Comparisons with NaN are false: a stock without a bar passes none of these.
         has_bar = close > 0
-        target_at_open = (open_ >= target) & self._after_entry_day
+        after_entry_day = positions.cell < positions.first_cell(step + self._entry_age - 1)
+        target_at_open = (open_ >= target) & after_entry_day
         at_target = high >= target
-        at_close = has_bar & self._is_due
-        missing = ledger.days_without_bar[rows].add_(1).masked_fill_(has_bar, 0)
+        due = positions.first_cell(step + 1 + self._entry_age - self.rules.longest_holding)
+        at_close = has_bar & (positions.cell < due)
+        missing = (positions["days_without_bar"] + 1).masked_fill_(has_bar, 0)
+        positions["days_without_bar"] = missing
         is_lost = is_delisted(missing, self.rules)
         price = torch.where(has_bar, close, last)
         if self.rules.delisting_loss > 0:
@@ -335,32 +334,27 @@ class Portfolio:
         applies = {"target_open": target_at_open, "target": at_target, "holding": at_close, "no_bar": is_lost}
         at_open = target_at_open
         if self.bars.low is not None and self.rules.stop_percent > 0:
-            stop = stop_price(ledger.entry_price[rows], self.rules.stop_percent)
-            low = self._today(self.bars.low, ledger.stock[rows]).double()
-            applies |= {"stop": low <= stop, "stop_open": (open_ <= stop) & self._after_entry_day}
+            stop = stop_price(positions["entry_price"], self.rules.stop_percent)
+            low = self.bars.low.index_select(0, bars).double()
+            applies |= {"stop": low <= stop, "stop_open": (open_ <= stop) & after_entry_day}
             price = torch.where(applies["stop"], stop, price)
             at_open = target_at_open | applies["stop_open"]
         if sold is not None:
-            # The rows that may be open begin one day's orders later than when it was decided.
-            later = self.orders_per_day if self.step_index else 0
-            applies["sold"] = functional.pad(sold[later:], (0, 0, 0, later)) & has_bar & self._after_entry_day
+            applies["sold"] = sold & has_bar & after_entry_day
             at_open = at_open | applies["sold"]
         price = torch.where(at_open, open_, price)
         passed = torch.zeros_like(at_open, dtype=torch.uint8)
         for name, is_so in applies.items():
             passed = torch.add(passed, is_so.view(torch.uint8), alpha=RULE_BITS[name])
-        leaves = is_open.clone() if is_last else is_open & (passed > 0)
-        torch.where(is_open, price, last, out=last)
-        ledger.exit_step[rows].masked_fill_(leaves, self.step_index + 1)
-        torch.where(leaves, passed, ledger.reason[rows], out=ledger.reason[rows])
-        is_open ^= leaves
-        worth = ledger.shares[rows] * price
-        sold, kept = summed(worth * torch.stack((leaves, is_open)))
-        self.cash += sold * self.rules.sale_factor
-        torch.add(self.cash, kept, out=self.equity)
+        leaves = is_open if is_last else is_open & (passed > 0)
+        positions["last_price"] = price
+        worth = positions["shares"] * price
+        self.cash += positions.by_lane(worth * leaves) * self.rules.sale_factor
+        torch.add(self.cash, positions.by_lane(worth * (is_open ^ leaves)), out=self.equity)
         if self.rules.loss_multiplier > 1:
-            losses = realised_losses(ledger.value[rows], worth, leaves, self.rules)
-            self._realised_loss[self.step_index] = summed(losses)
+            losses = realised_losses(positions["value"], worth, leaves, self.rules)
+            self._realised_loss[step] = positions.by_lane(losses)
+        positions.close(leaves, step + 1, passed)
 
     @property
     def reward(self) -> Tensor:
@@ -383,6 +377,7 @@ class Portfolio:
 
     def ledger(self) -> Ledger:
         """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were placed."""
+        self._open.write()
         first = self.slots - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
         ledger = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})

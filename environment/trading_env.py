@@ -20,7 +20,7 @@ from environment.portfolio import Portfolio
 from environment.trading_rules import Orders
 from utils.config.trader import EnvironmentConfig
 from utils.memory.living import counted
-from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
+from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""
@@ -245,10 +245,10 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return array if self._is_batched else array[0]
 
     def _observe(self) -> tuple[Observation, dict[str, Any]]:
-        account, slots = self.account, self.account.positions()
+        account = self.account
         day = self._of_lanes(account.day)
         # Of fresh memory, as the days' features are of lanes: nothing else is written there.
-        positions = self._of_lanes(spread_positions(slots.stock, slots.features, account.bars.stocks))
+        positions = self._of_lanes(account.positions())
         observation = Observation(
             market=self._features[day] if self._is_batched else self._features[day].copy(),
             portfolio=positions[..., :_PORTFOLIO_COLUMNS],

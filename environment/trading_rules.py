@@ -24,17 +24,11 @@ class Orders:
     """Size in stakes; 0 where nothing is ordered."""
     target_percent: Tensor
     sold: Tensor | None = None
-    """(slots, lanes) bool: open positions that are sold at the next fill, if their stock has a bar then; None: none."""
+    """(N,) bool: open positions that are sold at the next fill, if their stock has a bar then; None: none."""
     moved_target: Tensor | None = None
-    """(slots, lanes) sale targets of open positions, in percent; None: as they are."""
+    """(N,) sale targets of open positions, in percent; None: as they are."""
     sale_step: Tensor | None = None
     """Of a plan to execute again, as `stock`: the step that decides on the sale; -1: it is not decided."""
-
-
-def held_stocks(slot_stock: Tensor, stocks: int) -> Tensor:
-    """Tell which of n stocks, (..., n), are held; `slot_stock` (..., slots) is n in empty slots."""
-    is_held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
-    return is_held.scatter_(-1, slot_stock, True)[..., :stocks]
 
 
 def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ class GenerationLog:
     def __init__(
         self, generations: int, device: torch.device, profiler: MemoryProfiler | None = None, *, counts: bool = False
     ) -> None:
-        """Begin the log of a run of this number of generations; if told to, it counts all objects while memory grows."""
+        """Begin the log of a run of this number of generations; with `counts`, of all objects while memory grows."""
         self.generations, self.generation, self.device = generations, 0, device
         self.profiler, self.counts = profiler, counts
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)

@@ -167,10 +167,9 @@ def orders_of(decision: Decision, account: Portfolio) -> Orders:
     orders = Orders(decision.stock.T, decision.coefficient.T.double(), target.T.double())
     if account.rules.exits == "target":
         return orders
-    slots = account.slot_stock().clamp(max=account.bars.stocks - 1)
-    sold = ~decision.keep.gather(1, slots).T
-    moved = decision.moved_target.gather(1, slots).T.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
-    return replace(orders, sold=sold, moved_target=moved.double())
+    held = account.open_stocks()
+    moved = decision.moved_target[held].clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
+    return replace(orders, sold=~decision.keep[held], moved_target=moved.double())
 
 
 def _transitions(recorded: Recorded, account: Portfolio, agents: int) -> dict[str, Tensor]:

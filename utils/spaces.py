@@ -19,13 +19,6 @@ drawdown lock also the part of the allowed drawdown that is used, 1 once the acc
 TRADING_LEFT = 2  # index of the fraction of trading days left
 
 
-def spread_positions(slot_stock: Tensor, slot_features: Tensor, stocks: int) -> Tensor:
-    """Scatter positions from (..., K) slots to (..., stocks, 6), else 0; the stock of an empty slot is `stocks`."""
-    dense = slot_features.new_zeros(*slot_stock.shape[:-1], stocks + 1, slot_features.shape[-1])
-    dense.scatter_(-2, slot_stock.unsqueeze(-1).expand_as(slot_features), slot_features)
-    return dense[..., :stocks, :]
-
-
 def rank_stocks(score: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest of (..., n) scores, best first, and their stocks; ties go to the lower stock."""
     if count == 1:

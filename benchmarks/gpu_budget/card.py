@@ -210,20 +210,20 @@ _meters: list[Meter] = []
 class OnCard(Tensor):
     """A tensor that says it lies on a CUDA device, and the CPU's tensor whose values it has."""
 
-    held: Tensor
+    wrapped: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> OnCard:
+    def __new__(cls, wrapped: Tensor) -> OnCard:
         """Take a CPU tensor onto the card, without a copy."""
         new: OnCard = Tensor._make_wrapper_subclass(
             cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
+            wrapped.shape,
+            strides=wrapped.stride(),
+            storage_offset=wrapped.storage_offset(),
+            dtype=wrapped.dtype,
             device=torch.device("cuda", 0),
         )
-        new.held = held
+        new.wrapped = wrapped
         return new
 
     @classmethod
@@ -251,7 +251,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def value(part: Any) -> Any:
         if isinstance(part, Tensor):
             tensors.append(part)
-        return part.held if isinstance(part, OnCard) else part
+        return part.wrapped if isinstance(part, OnCard) else part
 
     values, target = [_mapped(value, part) for part in args], kwargs.get("device")
     named = {name: _mapped(value, part) for name, part in kwargs.items()}
@@ -266,7 +266,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if torch.Tag.inplace_view in func.tags:
         with no_dispatch():  # the shape that the tensor shows, which is not that of what it holds
             func(*args, **kwargs)
-    known: dict[int, Tensor] = {id(tensor.held): tensor for tensor in on_card}
+    known: dict[int, Tensor] = {id(tensor.wrapped): tensor for tensor in on_card}
     # A tensor of the host that was written to stays there.
     known |= {id(tensor): tensor for tensor in tensors if not isinstance(tensor, OnCard)}
 
@@ -279,7 +279,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             meter.hold(part)
         return OnCard(part)
 
-    assert all(tensor.shape == tensor.held.shape for tensor in on_card), f"{func} changed a shape in place"
+    assert all(tensor.shape == tensor.wrapped.shape for tensor in on_card), f"{func} changed a shape in place"
     return _mapped(returned, out)
 
 

@@ -68,18 +68,18 @@ class SoftAccount:
         sold at the next open."""
         rules, cost, percent = self.rules, self.rules.cost_rate, 100 * self.rules.cost_rate
         growth, has_bar = self.growth[days], self.has_bar[days]
-        value, held, cash = torch.zeros_like(score[:, 0]), torch.zeros_like(score[:, 0]), torch.ones(len(score))
+        value, share, cash = torch.zeros_like(score[:, 0]), torch.zeros_like(score[:, 0]), torch.ones(len(score))
         for step, today in enumerate(score.unbind(1)):
             bars = has_bar[:, step]
             kept = torch.where(bars, torch.sigmoid((today + percent) / temperature), 1.0)
             bought = torch.zeros_like(value)
             if step < rules.trading_days:
                 # What is held, a share of an order of the largest size, is not bought again.
-                worth = (today - percent + torch.log1p(-held.clamp(max=1 - 1e-6))) / temperature
+                worth = (today - percent + torch.log1p(-share.clamp(max=1 - 1e-6))) / temperature
                 chance = functional.pad(torch.where(bars, worth, -torch.inf), (0, 1)).softmax(-1)[:, :-1]
                 bought = chance * (cash / (1 + cost)).clamp(max=rules.largest_order)[:, None]
             cash = cash - (1 + cost) * bought.sum(-1) + (1 - cost) * ((1 - kept) * value).sum(-1)
-            value, held = (kept * value + bought) * (1 + growth[:, step]), kept * held + bought / rules.largest_order
+            value, share = (kept * value + bought) * (1 + growth[:, step]), kept * share + bought / rules.largest_order
         return 100 * (cash + (1 - cost) * value.sum(-1) - 1)
 
 
@@ -113,14 +113,14 @@ def job(config: Config, unseen: UnseenPaths) -> Record:
     seed_everything(config.seed)
     started, rules = time.process_time(), config.env
     actor, days = learned(config, market, TradingEnvironment.on(market, rules))
-    seconds, planted, parts = time.process_time() - started, tuned(market, scores, config), list[Profits]()
+    seconds, planted, profits = time.process_time() - started, tuned(market, scores, config), list[Profits]()
     for path in unseen.each(config, market.stats):
         seen = days.inputs.for_networks(torch.from_numpy(days.inputs.of(path.market)))
         score = days.transitions.unit * torch.stack([scores_of(actor, today) for today in seen])[None]
         forecasts = Forecasts.of(score, path.env.account.bars.tradable)
         played = roll_out(path.env, forecasts, torch.zeros(1), torch.tensor([TARGET_PERCENTS[-1]]), path.starts)
-        parts.append({ACTOR: played.summary.profit_percent.numpy(), **path.play_planted(planted)})
-    return {"policies": shares(joined(parts)), "cpu_seconds": seconds}
+        profits.append({ACTOR: played.summary.profit_percent.numpy(), **path.play_planted(planted)})
+    return {"policies": shares(joined(profits)), "cpu_seconds": seconds}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -54,10 +54,10 @@ class UnseenPath:
             x: (days, n, inputs) of the agent on this path.
         """
         rules, share = self.env.rules, champion.share
-        held = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
+        basket = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
         played = play_agent_on(self.env, champion, champion.forecasts(self.market, x), self.starts)
         of_agents = played.summary.profit_percent.numpy()
-        return np.asarray(share * of_agents + (1.0 - share) * 100 * (held / rules.initial_capital - 1))
+        return np.asarray(share * of_agents + (1.0 - share) * 100 * (basket / rules.initial_capital - 1))
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
@@ -120,9 +120,9 @@ def tuning_windows(market: Market, config: Config) -> Tensor:
     return spaced_windows(market.splits.train, config.env.episode_steps, TUNING_WINDOWS)
 
 
-def joined(parts: Sequence[Profits]) -> Profits:
+def joined(profits: Sequence[Profits]) -> Profits:
     """Join the profits of the same policies on several paths."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: np.concatenate([path[name] for path in profits]) for name in profits[0]}
 
 
 def shares(profits: Profits) -> Record:
@@ -174,9 +174,10 @@ def baselines_job(config: Config, unseen: UnseenPaths) -> Record:
     planted = tuned(market, scores, config)
     tuning = time.process_time() - started
     fitted = fit_baselines(market, config)
-    parts = [
+    profits = [
         path.play_planted(planted) | {name: path.play_rule(rule(path.market)) for name, (rule, _) in fitted.items()}
         for path in unseen.each(config, market.stats)
     ]
     seconds = dict.fromkeys(planted, tuning / len(planted)) | {name: taken for name, (_, taken) in fitted.items()}
-    return {"policies": {name: share | {"cpu_seconds": seconds[name]} for name, share in shares(joined(parts)).items()}}
+    of_rule = shares(joined(profits))
+    return {"policies": {name: share | {"cpu_seconds": seconds[name]} for name, share in of_rule.items()}}

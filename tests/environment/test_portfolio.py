@@ -59,11 +59,13 @@ def assert_same(portfolio: Portfolio, lane: int, cash: list[Any], expected: Resu
 
 
 @settings(max_examples=80, deadline=None)
-@given(market_cases())
-def test_agrees_with_the_oracle(case: MarketCase) -> None:
+@given(market_cases(), st.booleans())
+def test_agrees_with_the_oracle(case: MarketCase, has_fixed_shapes: bool) -> None:
+    """Also by the work of a GPU, whose shapes are the same every day."""
     steps = case.end - case.start
     other = random_orders(np.random.default_rng(steps), steps, case.data.shape[1], busy=0.5)
     portfolio = Portfolio(bars_of(case.data, case.volume), case.rules)
+    portfolio.has_fixed_shapes = has_fixed_shapes
     lanes = np.stack([case.orders, other], axis=1)
     cash = play(portfolio, lanes, [case.start] * 2, steps, case.trading_end - case.start)
     assert_same(portfolio, 0, cash, case.expected)

@@ -44,7 +44,7 @@ class Broker:
         """
         assert not [row[2] for row in self.walk.rows() if row[0] in ("doubt", "hold")]
         account = self.walk.at(day)
-        factors, said, held = units(account.journal), account.book.session(day), account.book.held(day)
+        factors, said, held = units(account.journal), account.book.session(day), account.book.shares(day)
         now = {ticker: shares / factors.get(ticker, 1.0) for ticker, shares in held.items()}
         assert now == pytest.approx(self.account.held)
         closes = self.last(day, CLOSE)

@@ -56,6 +56,7 @@ class NoWaiting(TorchDispatchMode):
 )
 def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
     world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]
+    world.trading.account.has_fixed_shapes = True
     score, penalty = torch.randn(2, 1, world.days, world.stocks, generator=seeded(4))
     forecasts = Forecasts.of(score, world.env.bars.tradable, 0.1 + penalty.abs())
 

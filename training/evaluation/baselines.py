@@ -143,10 +143,10 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         orders = Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
         if env.rules.exits == "target":
             return orders
-        in_slot = env.slot_stock().clamp(max=env.bars.stocks - 1)
-        has_bar = env.bars.tradable[env.day[:, None], in_slot]
-        now = whole[here[0][:, None], here[1][:, None], in_slot].double()
-        return replace(orders, sold=(has_bar & (now < keep_above)).T)
+        lane, held = env.open_stocks()
+        has_bar = env.bars.tradable[env.day[lane], held]
+        now = whole[here[0][lane], here[1][lane], held].double()
+        return replace(orders, sold=has_bar & (now < keep_above[lane, 0]))
 
     return act
 

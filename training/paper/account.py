@@ -141,12 +141,12 @@ class Account:
 
     def _note_changes(self) -> None:
         """Write down dividends, splits and revised bars; raise Held for those that nobody has accepted yet."""
-        held = self.book.held(self.book.last) if self.journal.of("session") else {}
+        shares = self.book.shares(self.book.last) if self.journal.of("session") else {}
         for change in self.changes:
             body, ticker = change.body, change.body["ticker"]
-            if change.kind == "event" and ticker in held:
-                shares = held[ticker] / units(self.journal).get(ticker, 1.0)
-                body["held"] = f"; {shares:.6g} shares are {shares / body['ratio']:.6g} now"
+            if change.kind == "event" and ticker in shares:
+                before = shares[ticker] / units(self.journal).get(ticker, 1.0)
+                body["held"] = f"; {before:.6g} shares are {before / body['ratio']:.6g} now"
             self.journal.append(change.kind, change.key, body)
             if change.kind == "event":
                 logger.info("%s%s", body["text"], body.get("held", ""))
@@ -175,8 +175,8 @@ class Account:
         yesterday, today = self.market.data_array[day - 1 : day + 1][..., list(PRICES)]
         if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
             self._hold(f"{dates[day]} repeated", f"new bars on {dates[day]}, got those of the day before for {again}")
-        held = [ticker for ticker in book.held(day - 1) if ticker in self.market.tickers]
-        for ticker in dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1))]):
+        known = [ticker for ticker in book.shares(day - 1) if ticker in self.market.tickers]
+        for ticker in dict.fromkeys([*known, *(order.ticker for order in book.orders(day - 1))]):
             ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
             nights = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
             move, shown = max(ratio, 1 / ratio), np.exp(np.nanmax(np.abs(nights), initial=0.0))
@@ -266,7 +266,7 @@ class Account:
         paid = {one for one in split if abs(both[one] - positions.get(one, 0.0)) < factors.get(one, 1.0)}
         self._compare(day, positions, both | {one: positions.get(one, 0.0) for one in paid})
         basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
-        rest = {one: held - basket.get(one, 0.0) for one, held in positions.items()}
+        rest = {one: count - basket.get(one, 0.0) for one, count in positions.items()}
         rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
 
         def worth(shares: Mapping[str, float]) -> float:
@@ -343,12 +343,12 @@ class Account:
             known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False)
             for form in forms
         ]
-        values, parts = {one.ticker: one.value for one in basket}, basket_at_broker(self.name, date, of_basket)
+        values, trades = {one.ticker: one.value for one in basket}, basket_at_broker(self.name, date, of_basket)
         placed += [
             Order(form.order_id, form.ticker, form.side, values[form.ticker], 0.0, 0.0, False, is_of_basket=True)
-            for form in parts
+            for form in trades
         ]
-        requests = alpaca_requests([*forms, *parts])
+        requests = alpaca_requests([*forms, *trades])
         return [
             dataclasses.replace(order, request=request | {"symbol": alpaca_symbol(self._name(order.ticker))})
             for order, request in zip(placed, requests, strict=True)

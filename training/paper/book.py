@@ -65,7 +65,7 @@ class Book:
         """Return the equity at the close of a session of the journal."""
         return float(self.session(day)["equity"])
 
-    def held(self, day: int) -> dict[str, float]:
+    def shares(self, day: int) -> dict[str, float]:
         """Return the shares of both parts at the close of a session, as far as the venue holds them."""
         accounts = (self.session(day)[name] for name in ("positions", "basket_positions"))
         return dict(sum((Counter(part) for part in accounts), Counter[str]()))
@@ -218,6 +218,6 @@ class Book:
     def _candidates(self, day: int) -> NDArray[np.bool_]:
         """Tell which stocks could be ordered at the close of a session."""
         candidates: NDArray[np.bool_] = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
-        held = [self.stocks[ticker] for ticker in self.session(day)["positions"] if ticker in self.stocks]
-        candidates[held] = False
+        known = [self.stocks[ticker] for ticker in self.session(day)["positions"] if ticker in self.stocks]
+        candidates[known] = False
         return candidates

@@ -124,12 +124,12 @@ class OwnPolicy:
         place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
         stocks = [place[holding.column] for holding in holdings]
         today = rule.scores[day : day + 1].copy()
-        held = np.nan_to_num(today[0, stocks].astype(np.float64), nan=-np.inf)
+        scores = np.nan_to_num(today[0, stocks].astype(np.float64), nan=-np.inf)
         today[0, stocks] = np.nan  # what is held is not bought again
         sizes = None if rule.sizes is None else rule.sizes[day : day + 1]
         rule = dataclasses.replace(rule, scores=today, sizes=sizes)
         orders = score_policy(portfolio, rule, slice(0, 1))(portfolio, 0)
-        leaves = portfolio.bars.tradable[0].numpy()[stocks] & (held < rule.keep_above) & (rules.exits == "daily")
+        leaves = portfolio.bars.tradable[0].numpy()[stocks] & (scores < rule.keep_above) & (rules.exits == "daily")
         sales = [holding.ticker for holding, is_sold in zip(holdings, leaves, strict=True) if is_sold]
         return ordered(portfolio, orders, torch.full_like(orders.coefficient, torch.nan), market, day), sales
 

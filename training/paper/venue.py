@@ -145,7 +145,7 @@ class PaperVenue:
             rows += [(0, 0.0, MIN_TARGET_PERCENT)] * (portfolio.orders_per_day - len(bought))
             stock, size, target = torch.tensor(rows, dtype=torch.float64).T.unsqueeze(-1)
             leaves = torch.tensor([self._stocks.index(order.ticker) for order in sold], dtype=torch.int64)
-            placed = Orders(stock.long(), size, target, torch.isin(portfolio.slot_stock(), leaves).T)
+            placed = Orders(stock.long(), size, target, torch.isin(portfolio.open_stocks()[1], leaves))
             portfolio.step_orders(placed if given else None)
 
     def equity_on(self, day: int) -> tuple[float, float]:
