@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,7 +23,8 @@ class OpenPositions:
 
     def __init__(self, ledger: Ledger, money: Tensor, slots: int, orders_per_day: int, *, is_fixed: bool) -> None:
         """Begin without a position; `slots` orders of a lane are young enough to be open, `money` is the ledger's."""
-        self._ledger, self._all_money = ledger, money.flatten(1)
+        self._all_money = money.flatten(1)
+        self._flat: dict[str, Tensor] = {one.name: getattr(ledger, one.name).view(-1) for one in fields(Ledger)}
         self._slots, self._orders, self.lanes = slots, orders_per_day, money.shape[2]
         self.is_fixed = is_fixed
         young = slots * self.lanes if is_fixed else 0
@@ -31,21 +34,22 @@ class OpenPositions:
     def clear(self, step: int) -> None:
         """Forget all positions at the close before a step."""
         if self.is_fixed:
-            self._begin(max(step - 1, 0))
             self.lane = self._young % self.lanes
+            self._begin(max(step - 1, 0))
         else:
             self._hold(self._all_money[:, :0], self._young.expand(len(_NUMBERS), 0))
 
     def _begin(self, step: int) -> None:
         """Look at the orders that may be open after a step."""
         first = step * self._orders * self.lanes
-        self._rows, self.cell = slice(first, first + len(self._young)), self._young + first
+        self.cell = self._young + first
+        self._columns = {name: flat[first : first + len(self._young)] for name, flat in self._flat.items()}
 
     def _hold(self, money: Tensor, numbers: Tensor) -> None:
         self._money, self._numbers = money, numbers
         self.cell, self.lane = numbers[0], numbers[1]
         """(N,) place in the flattened columns of the ledger, and lane."""
-        self._columns: dict[str, Tensor] = dict(zip((*MONEY, *_NUMBERS), (*money, *numbers), strict=True))
+        self._columns = dict(zip((*MONEY, *_NUMBERS), (*money, *numbers), strict=True))
 
     def first_cell(self, step: int) -> int:
         """Return the first cell of the orders of a step."""
@@ -53,10 +57,7 @@ class OpenPositions:
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a column, (N,)."""
-        if not self.is_fixed:
-            return self._columns[name]
-        column: Tensor = getattr(self._ledger, name)
-        return column.view(-1)[self._rows]
+        return self._columns[name]
 
     def __setitem__(self, name: str, values: Tensor) -> None:
         """Set (N,) values of the open positions."""
@@ -82,10 +83,10 @@ class OpenPositions:
         return plan.flatten().index_select(0, (self.cell - self.first_cell(0)).clamp(min=0))
 
     def by_lane(self, money: Tensor) -> Tensor:
-        """Sum up (N,) amounts by lane, in an order that does not depend on other lanes."""
+        """Sum up (..., N) amounts by lane, in an order that does not depend on other lanes."""
         if self.is_fixed:
-            return summed(money.view(-1, self.lanes))
-        return money.new_zeros(self.lanes).index_add_(0, self.lane, money)
+            return summed(money.unflatten(-1, (-1, self.lanes)))
+        return money.new_zeros(*money.shape[:-1], self.lanes).index_add_(-1, self.lane, money)
 
     def advance(self, step: int, decided: Tensor | None) -> Tensor | None:
         """Go on to the day after a step, with what it bought; return what was decided on positions, (N,) bool."""
@@ -94,8 +95,10 @@ class OpenPositions:
             self._begin(step)
             return None if decided is None else functional.pad(decided[later:], (0, later))
         first = self.first_cell(step)
-        bought = self._ledger.is_open.view(-1)[first : first + self._orders * self.lanes].nonzero()[:, 0] + first
-        stock = self._ledger.stock.view(-1).index_select(0, bought)
+        bought = self._flat["is_open"][first : first + self._orders * self.lanes].nonzero()[:, 0] + first
+        if not len(bought):
+            return decided
+        stock = self._flat["stock"].index_select(0, bought)
         numbers = torch.stack((bought, bought % self.lanes, stock, torch.zeros_like(stock)))
         money = self._all_money.index_select(1, bought)
         self._hold(torch.cat((self._money, money), 1), torch.cat((self._numbers, numbers), 1))
@@ -103,19 +106,20 @@ class OpenPositions:
 
     def close(self, leaves: Tensor, step: int, reason: Tensor) -> None:
         """Close the positions of which (N,) `leaves` is true, after so many steps, for (N,) reasons."""
-        ledger = self._ledger
         if self.is_fixed:
             exit_step, reasons = self["exit_step"], self["reason"]
             exit_step.masked_fill_(leaves, step)
             torch.where(leaves, reason, reasons, out=reasons)
             self["is_open"].logical_and_(~leaves)
             return
-        left, kept = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
-        cell = self.cell.index_select(0, left)
+        left = leaves.nonzero()[:, 0]
+        if not len(left):
+            return
+        cell, kept = self.cell.index_select(0, left), (~leaves).nonzero()[:, 0]
         self._all_money.index_copy_(1, cell, self._money.index_select(1, left))
-        ledger.exit_step.view(-1).index_fill_(0, cell, step)
-        ledger.reason.view(-1).index_copy_(0, cell, reason.index_select(0, left))
-        ledger.is_open.view(-1).index_fill_(0, cell, False)
+        self._flat["exit_step"].index_fill_(0, cell, step)
+        self._flat["reason"].index_copy_(0, cell, reason.index_select(0, left))
+        self._flat["is_open"].index_fill_(0, cell, False)
         self._hold(self._money.index_select(1, kept), self._numbers.index_select(1, kept))
 
     def write(self) -> None:

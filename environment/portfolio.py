@@ -349,8 +349,9 @@ class Portfolio:
         leaves = is_open if is_last else is_open & (passed > 0)
         positions["last_price"] = price
         worth = positions["shares"] * price
-        self.cash += positions.by_lane(worth * leaves) * self.rules.sale_factor
-        torch.add(self.cash, positions.by_lane(worth * (is_open ^ leaves)), out=self.equity)
+        sales, kept = positions.by_lane(worth * torch.stack((leaves, is_open ^ leaves)))
+        self.cash += sales * self.rules.sale_factor
+        torch.add(self.cash, kept, out=self.equity)
         if self.rules.loss_multiplier > 1:
             losses = realised_losses(positions["value"], worth, leaves, self.rules)
             self._realised_loss[step] = positions.by_lane(losses)

@@ -52,6 +52,7 @@ def order_results(
         initial_capital=1.0,
     )
     portfolio = Portfolio(bars, affordable)
+    portfolio.has_fixed_shapes = True  # all orders that are young enough are open
     longest, days = portfolio.slots, last_day - first_day + 1
     rewards = torch.full((len(targets), days, bars.stocks), torch.nan, device=bars.quotes.device)
     for first in range(0, days - longest, _DAYS_AT_ONCE):
