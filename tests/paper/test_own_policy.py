@@ -116,7 +116,7 @@ def test_an_account_equals_its_backtest(
         for day in days:
             account.on(day, embedded=venue).step()
         account = account.on(days[-1])
-        assert backtest(account).first_difference(account) == ""
+        assert backtest(account).first_difference(account, 0.0) == ""
         assert sum(len(account.book.fills(day)) for day in days) > 5
 
 

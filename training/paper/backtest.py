@@ -24,12 +24,9 @@ class Backtest:
     fills: list[list[Fill]]
     basket: NDArray[np.float64]
 
-    def first_difference(self, account: Account) -> str:
-        """Return the first session on which the account differs, and in what; empty where it never does.
-
-        Where prices were adjusted again they are rounded anew: then a millionth counts as equal.
-        """
-        book, rounding = account.book, 1e-6 if account.journal.of("event") else 0.0
+    def first_difference(self, account: Account, rounding: float) -> str:
+        """Return the first session on which the account differs by more than a share, and in what; empty: never."""
+        book = account.book
         for day, expected, equity in zip(range(book.start, book.last + 1), self.fills, self.equity, strict=True):
             fills = book.fills(day)
             pairs = zip_longest(fills, expected)

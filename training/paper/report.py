@@ -23,10 +23,13 @@ _NOTES = ("stop", "go", "doubt", "hold", "missed", "unknown", "rename")
 
 def parity_sentence(account: Account, played: Backtest) -> str:
     """Say whether the account is its backtest, bit for bit, or where it first differs."""
-    if difference := played.first_difference(account):
-        return f"Account and backtest differ, first on {difference}."
-    how = "to the cent, prices having been adjusted again," if account.journal.of("event") else "bit for bit"
-    return f"Account and backtest are equal {how} on {len(played.fills)} sessions: equity, orders and fills."
+    ways = {0.0: "bit for bit", 1e-9: "but for last digits, which another version or processor rounds otherwise,"}
+    if account.journal.of("event"):
+        ways = {1e-6: "to the cent, prices having been adjusted again,"}
+    for rounding, how in ways.items():
+        if not (difference := played.first_difference(account, rounding)):
+            return f"Account and backtest are equal {how} on {len(played.fills)} sessions: equity, orders and fills."
+    return f"Account and backtest differ, first on {difference}."
 
 
 def is_current(account: Account) -> bool:
