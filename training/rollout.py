@@ -279,7 +279,10 @@ class PopulationRollouts:
         Args:
             most_transitions: upper limit for all elites together.
         """
-        rollouts = [self._roll_out(population, windows, agents) for agents in self._groups(len(population))]
+        steps = torch.arange(self.env.rules.episode_steps)
+        asked = torch.zeros(len(self.days.tradable), dtype=torch.bool)
+        asked[windows.starts[:, None].cpu() + steps] = True
+        rollouts = [self._roll_out(population, windows, agents, asked) for agents in self._groups(len(population))]
         fitness, profit, by_window = (
             torch.cat([getattr(part, name) for part in rollouts]).cpu()
             for name in ("fitness", "profit_percent", "by_window")
@@ -300,12 +303,12 @@ class PopulationRollouts:
         size = max(1, min(agents, _TABLE_BYTES // (4 * self.days.tradable.numel())))
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
 
-    def _roll_out(self, population: Population, windows: Windows, agents: Sequence[int]) -> Rollout:
+    def _roll_out(self, population: Population, windows: Windows, agents: Sequence[int], asked: Tensor) -> Rollout:
         rows = list(agents)
         unit = population.networks.scale[rows].view(-1, 1, 1)
         return roll_out(
             self.env,
-            self.days.forecasts(population.networks.targets, rows),
+            self.days.forecasts(population.networks.targets, rows, asked),
             population.hurdles[rows],
             population.target_percents[rows],
             windows.starts,

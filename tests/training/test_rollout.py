@@ -27,6 +27,7 @@ from tests.tiny import (
     tiny_trainer,
 )
 from training import rollout as rollouts
+from training.forecasts.training_days import TrainingDays
 from training.rollout import kept_windows, roll_out
 from utils.config.trader import EvolutionConfig
 from utils.spaces import TARGET_PERCENTS
@@ -189,6 +190,25 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     parts = population.hurdles[[row]], population.target_percents[[row]], windows.starts[:2]
     forecasts = trainer.days.forecasts(population.networks.targets, [row])
     assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
+
+
+def test_days_that_no_window_plays_have_no_forecast_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.inputs._CELLS", 1)  # a day a block
+    trainer = tiny_trainer(learnable_market(1))
+    windows = trainer.draw_windows()
+    played = torch.zeros(len(trainer.days.tradable), dtype=torch.bool)
+    for start in windows.starts.tolist():
+        played[start : start + trainer.eval_env.rules.episode_steps] = True
+    whole = trainer.days.forecasts(trainer.population.networks.targets, [0])
+    asked = trainer.days.forecasts(trainer.population.networks.targets, [0], played)
+    known, some = (one.score[0].isfinite().any(1) for one in (whole, asked))
+    assert torch.equal(some, known & played) and (known & ~played).any()
+    assert torch.equal(asked.score[0, some], whole.score[0, some])
+    results, _ = trainer.rollouts.evaluate(trainer.population, windows, 100)
+    of_all = TrainingDays.forecasts
+    monkeypatch.setattr(TrainingDays, "forecasts", lambda days, networks, rows, _: of_all(days, networks, rows))
+    expected, _ = trainer.rollouts.evaluate(trainer.population, windows, 100)
+    assert torch.equal(results.by_window, expected.by_window)
 
 
 def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:

@@ -88,13 +88,19 @@ class TrainingDays:
         """Number of folds."""
         return len(self.samples.folds)
 
-    def forecasts(self, networks: ActorCritic, agents: Sequence[int]) -> Forecasts:
-        """Return what some agents' actors make of the training days, each by those that did not learn from its fold."""
+    def forecasts(self, networks: ActorCritic, agents: Sequence[int], asked: Tensor | None = None) -> Forecasts:
+        """Return what some agents' actors make of the training days, each by those that did not learn from its fold.
+
+        Args:
+            asked: (days,) bool, on the CPU: blocks of days without any of these are left out; default: none.
+        """
         rows, shape = self.samples.x, (len(agents), *self.tradable.shape)
         score = torch.full(shape, -torch.inf, device=self.tradable.device)
         penalty = None if self.risk is None else torch.zeros_like(score)
         for fold, (_, left_out) in enumerate(self.samples.folds):
             for days in rows.blocks(left_out):
+                if asked is not None and not asked[days].any():
+                    continue
                 x = rows.x(days)
                 seen = self.inputs.for_networks(x)
                 for place, agent in enumerate(agents):
