@@ -1,4 +1,4 @@
-"""The open positions of a ledger: a day is lived through by these alone."""
+"""The open positions of a ledger, the only orders that a session changes."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class OpenPositions:
         """(N,) bool; false only with fixed shapes."""
         return self["is_open"] if self.is_fixed else torch.ones_like(self.cell, dtype=torch.bool)
 
-    def lanes_with(self) -> Tensor:
-        """Tell which lanes have a position, (lanes,)."""
+    def has_position(self) -> Tensor:
+        """Tell which lanes have an open position, (lanes,) bool."""
         if self.is_fixed:
             return self.is_open.view(-1, self.lanes).any(0)
         return torch.zeros(self.lanes, dtype=torch.bool).index_fill_(0, self.lane, True)
 
     def among(self, plan: Tensor) -> Tensor:
-        """Look up a plan for all orders, (steps, orders, lanes)."""
+        """Look up (steps, orders, lanes) values of all orders at the open positions: (N,)."""
         return plan.flatten().index_select(0, (self.cell - self.first_cell(0)).clamp(min=0))
 
     def by_lane(self, money: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class OpenPositions:
         return None if decided is None else functional.pad(decided, (0, len(bought)))
 
     def close(self, leaves: Tensor, step: int, reason: Tensor) -> None:
-        """Close the positions of which (N,) `leaves` is true, after so many steps, for (N,) reasons."""
+        """Close the positions where (N,) `leaves` is true, after `step` steps, by the (N,) bits of their exit rules."""
         if self.is_fixed:
             exit_step, reasons = self["exit_step"], self["reason"]
             exit_step.masked_fill_(leaves, step)

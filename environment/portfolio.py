@@ -314,7 +314,7 @@ class Portfolio:
         """
         positions, step = self._open, self.step_index
         is_open, target, last = positions.is_open, positions["target_price"], positions["last_price"]
-        self.had_position[step] = positions.lanes_with()
+        self.had_position[step] = positions.has_position()
         bars = self._bars_held()
         open_, high, close = self._quotes(bars)
         # Comparisons with NaN are false: a stock without a bar passes none of these.
