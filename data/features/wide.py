@@ -81,4 +81,5 @@ class WideBars:
     def _frame(self, values: NDArray[np.float32]) -> pd.DataFrame:
         values = values[: len(self.dates)]
         values = values if self.places is None else values[:, self.places]
-        return pd.DataFrame(values.astype(np.float64), index=pd.DatetimeIndex(self.dates), columns=list(self.tickers))
+        index, columns = pd.DatetimeIndex(self.dates), list(self.tickers)
+        return pd.DataFrame(values.astype(np.float64), index=index, columns=columns, copy=False)
