@@ -298,7 +298,7 @@ class InputRows:
         self._is_shared = np.isin(np.arange(inputs), shared)
         self.separate = torch.empty(self.first[-1], int((~self._is_shared).sum()), dtype=torch.float16)
         self.shared = torch.zeros(len(bars), int(self._is_shared.sum()))
-        place = np.where(self._is_shared, self._is_shared.cumsum(), (~self._is_shared).cumsum()) - 1
+        self._place = place = np.where(self._is_shared, self._is_shared.cumsum(), (~self._is_shared).cumsum()) - 1
         runs = (list(run) for _, run in groupby(range(inputs), key=lambda column: self._is_shared[column]))
         self._pieces = [(bool(self._is_shared[run[0]]), slice(place[run[0]], place[run[-1]] + 1)) for run in runs]
 
@@ -318,8 +318,13 @@ class InputRows:
 
     def fill_features(self, features: FeatureInputs, market: Market, first: int) -> None:
         """Write the inputs that are features, from the `first` on, one by one: all of a large market are large."""
+        bars, of_stock, shared = self.has_bar.numpy(), self.separate.numpy(), self.shared.numpy()
         for place, values in features.columns(market, self.days):
-            self.fill(self.days, iter([(slice(values.shape[1]), values[..., None])]), first + place)
+            column = self._place[first + place]
+            if self._is_shared[first + place]:
+                shared[:, column] = values[:, 0]
+            else:
+                of_stock[:, column] = values[bars].clip(-_LARGEST, _LARGEST)
 
     def to(self, device: torch.device | str) -> InputRows:
         """Return the same rows on a device."""

@@ -13,7 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.bank import Float64Array, exponential_mean, has_return, log_returns, stock_blocks
-from data.features.catalogue import Form
+from data.features.catalogue import Feature, Form
+from data.features.wide import WideBars
 from data.market import Market
 from utils.config.settings import hint
 from utils.errors import DataError
@@ -110,9 +111,9 @@ class FeatureInputs:
 
         A feature that never varies there but by rounding is left out; one that lacks values has an input that says so.
         """
-        inputs, close = list[FeatureInput](), market.close[: len(is_used)]
+        inputs, close, bars = list[FeatureInput](), market.close[: len(is_used)], _stock_bars(market, len(is_used))
         for feature in market.features:
-            read = ReadFeature(values_of(market, feature.name, slice(len(is_used))), close)
+            read = ReadFeature(_values(feature, bars), close)
             values = read.values[is_used]
             known = values[np.isfinite(values)].astype(np.float64)
             if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
@@ -145,9 +146,10 @@ class FeatureInputs:
 
     def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
         """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
-        close = market.close[: days.stop]
+        days = slice(*days.indices(len(market.dates)))
+        close, bars = market.close[: days.stop], _stock_bars(market, days.stop)
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
-            read = ReadFeature(values_of(market, name, slice(days.stop)), close)
+            read = ReadFeature(_values(_feature_of(market, name), bars), close)
             for place, feature in inputs:
                 yield place, feature.of(read, days)
 
@@ -182,6 +184,11 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
 
     Raises `DataError` if the market does not have it.
     """
+    days = slice(*days.indices(len(market.dates)))
+    return _values(_feature_of(market, name), _stock_bars(market, days.stop))[days.start :]
+
+
+def _feature_of(market: Market, name: str) -> Feature:
     feature = next((one for one in market.features if one.name == name), None)
     if feature is None:
         known = [one.name for one in market.features]
@@ -189,12 +196,21 @@ def values_of(market: Market, name: str, days: slice) -> Float32Array:
             f"expected data with {name!r}, which the agents read, got {', '.join(known) or 'no features'}"
             f"{hint(name, known)}; give data that have it"
         )
-    days = slice(*days.indices(len(market.dates)))
-    shape = days.stop - days.start, len(market.investable_columns)
-    values = np.empty(shape, dtype=np.float32)
-    for block in stock_blocks(days.stop, shape[1]):
+    return feature
+
+
+def _stock_bars(market: Market, stop: int) -> list[WideBars]:
+    """Return the bars of the stocks that may be bought up to a day, in blocks: frames of a large market are large."""
+    stocks = market.investable_columns
+    return [market.wide(stocks[block], stop) for block in stock_blocks(stop, len(stocks))]
+
+
+def _values(feature: Feature, blocks: Sequence[WideBars]) -> Float32Array:
+    values = np.empty((len(blocks[0].dates), sum(len(bars.tickers) for bars in blocks)), dtype=np.float32)
+    last = 0
+    for bars in blocks:
+        first, last = last, last + len(bars.tickers)
         with np.errstate(all="ignore"):
-            frame = feature.of(market.wide(market.investable_columns[block], days.stop))
-        values[:, block] = frame.to_numpy(np.float32)[days.start :]
+            values[:, first:last] = feature.of(bars).to_numpy(np.float32)
     values[~np.isfinite(values)] = np.nan
     return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -81,5 +82,10 @@ class WideBars:
     def _frame(self, values: NDArray[np.float32]) -> pd.DataFrame:
         values = values[: len(self.dates)]
         values = values if self.places is None else values[:, self.places]
-        index, columns = pd.DatetimeIndex(self.dates), list(self.tickers)
-        return pd.DataFrame(values.astype(np.float64), index=index, columns=columns, copy=False)
+        days, tickers = self._axes
+        return pd.DataFrame(values.astype(np.float64), index=days, columns=tickers, copy=False)
+
+    @cached_property
+    def _axes(self) -> tuple[pd.DatetimeIndex, pd.Index]:
+        """Shared by all frames, so that pandas need not align them."""
+        return pd.DatetimeIndex(self.dates), pd.Index(list(self.tickers))

@@ -23,7 +23,16 @@ from training.paper.sessions import Sessions
 from training.paper.venue import Venue
 from utils.config.trader import Config, EnvironmentConfig
 
-MARKET = small_market(3)
+_READ = ("gap", "intraday", "rsi", "overnight_quarter")
+
+
+def traded_market(seed: int, days: int = 160) -> Market:
+    """A random market of a few features: to compute all of a day takes most of a step."""
+    market = small_market(seed, days)
+    return dataclasses.replace(market, features=tuple(one for one in market.features if one.name in _READ))
+
+
+MARKET = traded_market(3)
 START = 20
 
 

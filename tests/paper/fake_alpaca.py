@@ -32,7 +32,7 @@ class FakeAlpaca:
         self.asked = 0
         self.servers.append(ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)))
         self.address = f"http://127.0.0.1:{self.servers[-1].server_port}"
-        threading.Thread(target=self.servers[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=self.servers[-1].serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def venue(self) -> AlpacaVenue:

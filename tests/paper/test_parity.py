@@ -17,8 +17,8 @@ from environment.basket import Basket
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from tests.paper.cases import MARKET, START, Walk, agent_of, keeper
-from tests.small_market import TINY_RULES, small_market
+from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, traded_market
+from tests.small_market import TINY_RULES
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.paper.account import Account
 from training.paper.backtest import backtest
@@ -82,7 +82,7 @@ class Remembering(DDPGAgent):
 
 def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """350 sessions, 19 episodes: equal to the backtest to the bit, and nothing is sold because an episode would end."""
-    market, sessions = small_market(5, 400), 350
+    market, sessions = traded_market(5, 400), 350
     days = range(START, START + sessions)
     agent = Remembering(**vars(agent_of(1, market=market).betting(0.4)))
     agent.known = forecasts_by_day(agent, market, START, len(market.dates))
