@@ -21,9 +21,8 @@ from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import judging_environment, spaced
 from training.fuel_breaks.replay import Replay, ReplaySample, Rows, centre_by_group, n_step_returns
-from utils.memory.clean_up import clean_up
+from utils.memory.clean_up import PeriodicChecks, clean_up
 from utils.runs.seeding import named_generator
-from utils.runs.stopping import PeriodicChecks
 
 _INPUT_TILES = 32
 _PROGRESS = ("generation", "episodes", "updates", "seconds", "scores")

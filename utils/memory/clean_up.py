@@ -1,13 +1,17 @@
 """Garbage and the GPU's cache, given back between two phases of work."""
 
 import gc
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 import torch
 
 from utils.memory.guard import MB, release_free_memory
+
+logger = logging.getLogger(__name__)
 
 
 def clean_up(generation: int = 2) -> float:
@@ -54,3 +58,30 @@ def gpu_memory() -> tuple[int, int]:
         return 0, 0
     devices = range(torch.cuda.device_count())
     return sum(map(torch.cuda.memory_allocated, devices)), sum(map(torch.cuda.memory_reserved, devices))
+
+
+class PeriodicChecks:
+    """Calls a safe point and cleans up memory after a number of units of each kind of work."""
+
+    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int], clean_up: Callable[[], float]) -> None:
+        """Take how often each kind of work is checked, and a function that returns the MiB that it gave back."""
+        self.safe_point, self._clean_up, self._every = safe_point, clean_up, every
+        self.counts, self._since = dict.fromkeys(every, 0), dict.fromkeys(every, 0)
+        self.freed_mb = dict.fromkeys(every, 0.0)
+
+    def add(self, work: str, units: int) -> None:
+        """Count work; if a check is due, make it and clean up."""
+        self._since[work] += units
+        if self._since[work] >= self._every[work]:
+            self._since[work] %= self._every[work]
+            self.counts[work] += 1
+            self.safe_point()
+            self.freed_mb[work] += (freed := self._clean_up())
+            logger.debug("clean-up %d after %s gave back %.1f MB", self.counts[work], work, freed)
+
+    def record(self) -> dict[str, Any]:
+        """Return the memory in use (MiB), and by work the checks made and what their clean-ups gave back."""
+        allocated, reserved = gpu_memory()
+        sizes = {"rss": psutil.Process().memory_info().rss, "gpu_allocated": allocated, "gpu_reserved": reserved}
+        in_use = {f"{name}_mb": size / MB for name, size in sizes.items()}
+        return {**in_use, "checks": dict(self.counts), "freed_mb": dict(self.freed_mb)}

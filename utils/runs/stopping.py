@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-import psutil
-
 from utils.errors import StopRequested
-from utils.memory.clean_up import gpu_memory
-from utils.memory.guard import MB, MemoryGuard
+from utils.memory.guard import MemoryGuard
 
-logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -66,30 +60,3 @@ class SafePoint:
             for output in (1, 2):
                 if not stat.S_ISREG(os.fstat(output).st_mode):
                     os.dup2(null, output)
-
-
-class PeriodicChecks:
-    """Calls a safe point and cleans up memory after a number of units of each kind of work."""
-
-    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int], clean_up: Callable[[], float]) -> None:
-        """Take how often each kind of work is checked, and a function that returns the MiB that it gave back."""
-        self.safe_point, self._clean_up, self._every = safe_point, clean_up, every
-        self.counts, self._since = dict.fromkeys(every, 0), dict.fromkeys(every, 0)
-        self.freed_mb = dict.fromkeys(every, 0.0)
-
-    def add(self, work: str, units: int) -> None:
-        """Count work; if a check is due, make it and clean up."""
-        self._since[work] += units
-        if self._since[work] >= self._every[work]:
-            self._since[work] %= self._every[work]
-            self.counts[work] += 1
-            self.safe_point()
-            self.freed_mb[work] += (freed := self._clean_up())
-            logger.debug("clean-up %d after %s gave back %.1f MB", self.counts[work], work, freed)
-
-    def record(self) -> dict[str, Any]:
-        """Return the memory in use (MiB), and by work the checks made and what their clean-ups gave back."""
-        allocated, reserved = gpu_memory()
-        sizes = {"rss": psutil.Process().memory_info().rss, "gpu_allocated": allocated, "gpu_reserved": reserved}
-        in_use = {f"{name}_mb": size / MB for name, size in sizes.items()}
-        return {**in_use, "checks": dict(self.counts), "freed_mb": dict(self.freed_mb)}
