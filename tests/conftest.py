@@ -41,16 +41,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 1 + (os.cpu_count() or 1)
 
 
-SLOWEST = (
-    *("test_readme", "test_executors", "test_sweep", "test_folds"),
-    *("test_faults", "test_cards", "test_first_hour", "test_examples"),
+SLOW = (
+    *("benchmarks/", "test_examples", "test_wheel", "jobs/test_folds", "sweep/test_sweep"),
+    *("box/test_first_hour", "runs/test_tracker", "policies/test_sb3"),
 )
-"""Files that take longest. They begin first, so that no process ends with one of them while the others are idle."""
+"""Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
+LONGEST = ("test_readme", "test_executors", "test_sweep", "test_folds", "test_faults", "test_cards")
+"""Files that begin first, so that no process ends with one of them while the others are idle."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest files first; `--no-loadscope-reorder` keeps this order."""
-    items.sort(key=lambda item: SLOWEST.index(item.path.stem) if item.path.stem in SLOWEST else len(SLOWEST))
+    """Mark the slow tests, and put the longest files first; `--no-loadscope-reorder` keeps this order."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session", autouse=True)
