@@ -47,7 +47,8 @@ assert info["day_index"] == start and data_array is loader.data_array
 
 
 def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_ten_resets_on_the_default_file_keep_memory_flat(tmp_path: Path) -> None:
