@@ -23,7 +23,7 @@ from training.paper.sessions import Sessions
 from training.paper.venue import Venue
 from utils.config.trader import Config, EnvironmentConfig
 
-_READ = ("gap", "intraday", "rsi", "overnight_quarter")
+_READ = ("gap", "place_in_range", "rsi", "intraday_quarter")
 
 
 def traded_market(seed: int, days: int = 160) -> Market:

@@ -212,7 +212,7 @@ def test_a_class_of_shares_keeps_its_name(tmp_path: Path) -> None:
     """BRK-B of the data is BRK.B at Alpaca, also when it comes back."""
     market = dataclasses.replace(MARKET, tickers=[f"BRK-{letter}" for letter in "ABCDE"])
     account = FakeAlpaca()
-    walk = Walk(tmp_path, agent_of(0, market=market), market=market, broker=account.venue)
+    walk = Walk(tmp_path, agent_of(1, market=market), market=market, broker=account.venue)
     stepped(walk, account, *range(START, START + 4))
     assert account.held and all(symbol.startswith("BRK.") for symbol in account.held)
     held = walk.of("session")[-1]["positions"]
