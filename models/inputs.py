@@ -167,10 +167,8 @@ class TradeInputs:
 
     def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
         days = up_to_the_last(np.bitwise_or.reduce(learned))
-        bank, close = bank_of(market, days), market.close[days]
-        return fit_deviations(
-            close, learned[:, days], lambda block: self._with_constant(bank(block)), blocks_of(market)
-        )
+        bank, close, stocks = bank_of(market, days), market.close[days], blocks_of(market)
+        return fit_deviations(close, learned[:, days], lambda block: self._with_constant(bank(block)), stocks)
 
     def _forecaster(self, market: Market, days: slice) -> Callable[[slice, Float32Array], Float32Array]:
         """Return what computes the forecasts of responses and deviations of stocks, before standardisation, from their
@@ -345,8 +343,7 @@ class InputRows:
 
     def x(self, days: slice) -> Tensor:
         """Return the (rows, inputs) of some days."""
-        here = self.here(days)
-        of_stock = self.separate[self.rows(days)]
+        here, of_stock = self.here(days), self.separate[self.rows(days)]
         counts = self.has_bar[here].sum(1)
         return self._joined(of_stock, self.shared[here].repeat_interleave(counts, dim=0, output_size=len(of_stock)))
 
@@ -360,8 +357,7 @@ class InputRows:
         bars = self.has_bar[self.here(days)]
         dense = torch.zeros(*bars.shape, self.inputs)
         dense[bars] = self.x(days)
-        array: Float32Array = dense.numpy()
-        return array
+        return np.asarray(dense.numpy(), dtype=np.float32)
 
     def spread(self, values: Tensor, days: slice, fill: float = 0.0) -> Tensor:
         """Return (..., rows) values of some days as (..., days, n), `fill` without a bar."""
