@@ -251,8 +251,9 @@ def test_data_and_settings_belong_to_a_policy(
     assert "expected --policy with --data FILE" in line or "expected --config with --policy" in line
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_write_loses_nothing(home: Path) -> None:
     assert open_it(home, "own", "mine.py:reversal") == 0
     begin_early(home / "runs" / "own")
-    row = kill_at_writes(home / "runs" / "own", 15)
+    row = kill_at_writes(home / "runs" / "own", 40)
     assert row.is_ok, row.measured
