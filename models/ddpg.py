@@ -4,25 +4,31 @@ The critic learns by temporal differences what a position gains until it is sold
 
     q(x) = r + gamma * (q(x') if the actor keeps the position, else -cost of the sale)
 
-`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs q - price of capital: it chooses
-a stock of the day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy
-bonus (Haarnoja et al. 2018, "Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings");
-at the optimum its score of a stock is the critic's value.
+`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs q less the price of capital, an
+agent's hurdle times the share of the capital that is invested (see `models.policy`). It chooses one of the drawn stocks
+of a day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy bonus
+(Haarnoja et al. 2018, "Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings"); at
+the optimum its score of a stock is the critic's value.
 
-Unlike in the paper the critic has no action among its inputs: it values a position, and the actor climbs the expected
-value of its choices. Prices do not react, so that the rewards of all stocks of a replayed day are looked up, see
-`training.forecasts.transitions`. The target networks act in rollouts and deployment. With daily exits a position is
-valued as one that only decisions end: sale targets, stops and the bound of the holding period are the account's.
+Two things differ from the paper. The critic has no action among its inputs: it values a position, and the actor climbs
+the expected value of its choices. And the target networks are not only bootstrapped from: they are what acts in
+rollouts and deployment, an average over many updates.
+
+Prices do not react, so that the rewards of all stocks of a replayed day are looked up, see
+`training.forecasts.transitions`. With daily exits a position is valued as one that only decisions end: sale targets,
+stops and the bound of the holding period are the account's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from models.networks import Networks, soft_update
-from models.replay_buffer import Batch
 
 LOSSES = ("critic", "actor")
 _DAY_MEAN_WEIGHT = 0.1
@@ -31,85 +37,110 @@ _TEMPERATURE = 0.3
 """Of the actor's relaxed choices, in deviations of the critic's values."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Transitions of S stocks on D replayed days outside of each fold, and of the accounts of these days.
+
+    Prices do not react to orders, so that every stock of a replayed day is a transition, held or not.
+    """
+
+    x: Tensor
+    """(folds, D, S, inputs) of the stocks, as networks see them."""
+    next_x: Tensor
+    """(folds, D, S, inputs) at the close on which a position in them is decided on next."""
+    reward: Tensor
+    """(folds, D, S, sale targets) percent that a position earns between the two decisions; one with daily exits."""
+    terminated: Tensor
+    """(folds, D, S) bool: the position has been closed by then, or what follows is not known."""
+    invested: Tensor
+    """(folds, D) share of the capital that the replayed account has invested; 0 once nothing may be bought any more."""
+    next_invested: Tensor
+    """(folds, D) a session later, also where the stock's next decision is later."""
+
+    def split(self, count: int) -> Iterator[tuple[Batch, float]]:
+        """Split it into at most `count` micro-batches, to accumulate gradients over; with each one's share of it."""
+        days = self.x.shape[1]
+        count = min(count, days)
+        for part in range(count):
+            some = slice(days * part // count, days * (part + 1) // count)
+            tensors = {name: value[:, some] for name, value in vars(self).items()}
+            yield Batch(**tensors), (some.stop - some.start) / days
+
+
 def update(
     networks: Networks,
     hurdle: Tensor,
-    target_index: Tensor,
+    sale_target_index: Tensor,
     batch: Batch,
-    accumulate: int,
+    micro_batches: int,
     *,
     cost: float,
     gamma: float,
     tau: float,
-) -> dict[str, Tensor]:
-    """Take one step of A critics, of their actors and of the targets, in `accumulate` micro-batches.
+) -> Tensor:
+    """Take one step of A critics, of their actors and of the targets, in a number of micro-batches.
 
     Args:
         hurdle: (A,) price of capital where all is invested, percent of a position.
-        target_index: (A,) of the agents' sale targets; a batch has the rewards at each, or one at all.
+        sale_target_index: (A,) of the agents' sale targets among those of the rewards.
         cost: of a purchase or a sale, percent of its value.
 
     Returns:
-        The (A,) losses by name: `critic`, mean squared temporal difference, percent squared; `actor`, negative mean
-        value of its choices with their entropy, in temperatures.
+        (2, A) losses, by `LOSSES`: mean squared temporal difference, percent squared; negative mean value of the
+        actor's choices with their entropy, in temperatures.
     """
-    totals = torch.zeros(len(LOSSES), len(hurdle), device=batch.x.device)
-    for part, share in batch.split(accumulate):
-        totals += share * add_gradients(networks, hurdle, target_index, part, share, cost=cost, gamma=gamma)
+    losses = torch.zeros(len(LOSSES), len(hurdle), device=batch.x.device)
+    for micro_batch, share in batch.split(micro_batches):
+        losses += add_gradients(networks, hurdle, sale_target_index, micro_batch, share, cost=cost, gamma=gamma)
     step(networks, tau)
-    return dict(zip(LOSSES, totals, strict=True))
+    return losses
 
 
 def add_gradients(
-    networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, share: float, *, cost: float, gamma: float
+    networks: Networks,
+    hurdle: Tensor,
+    sale_target_index: Tensor,
+    batch: Batch,
+    share: float,
+    *,
+    cost: float,
+    gamma: float,
 ) -> Tensor:
-    """Add a share of the gradients of a batch to those that wait for a step; return the (losses, A) losses."""
-    x, shape, price = batch.x.flatten(1, 2), batch.x.shape[1:3], _price(hurdle, batch.invested)
+    """Add a share of the gradients of a batch to those that wait for a step; return that share of its losses."""
+    # Targets of the temporal differences, (A, folds, D, S).
+    td_target = td_targets(networks, hurdle, sale_target_index, batch, cost, gamma)
 
-    # Compute targets: the reward, and what the target networks tell of what follows.
-    target = targets(networks, hurdle, target_index, batch, cost, gamma)
+    # What critics and actors make of the stocks; an actor reads its critic's hidden units, detached.
+    x, days_and_stocks = batch.x.flatten(1, 2), batch.x.shape[1:3]
+    value, score = (part.unflatten(2, days_and_stocks) for part in networks.online.outputs(x))
 
-    # Gradients of the critic: squared temporal differences, those of a day's mean with less weight.
-    value, score = (part.unflatten(2, shape) for part in networks.online.outputs(x))  # (A, folds, D, S) each
-    error = (value - target) / networks.scale.view(-1, 1, 1, 1)
+    # Critic: squared temporal differences in units of the outputs, those of a day's mean with less weight.
+    error = (value - td_target) / networks.scale.view(-1, 1, 1, 1)
     day_mean = error.mean(-1, keepdim=True)
-    loss = (error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
+    critic = (error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
 
-    # Gradients of the actor: its choices climb the critic's value, whose hidden units it reads and does not train.
-    actor = actor_loss(score - price, value.detach() - price, cost)
-    (share * (loss.sum() + actor.sum())).backward()
+    # Actor: its choices climb the critic's value, less the price of capital.
+    capital_price = _capital_price(hurdle, batch.invested)
+    actor = actor_loss(score - capital_price, value.detach() - capital_price, cost)
 
-    squared = networks.scale.square() * error.square().mean((1, 2, 3))
-    return torch.stack((squared, actor.mean(1))).detach()
-
-
-def step(networks: Networks, tau: float, scale: float = 1.0) -> None:
-    """Take a step along the gradients that wait, times a number, and move the targets."""
-    networks.mask_gradients()
-    online, target = networks.online, networks.targets
-    for optimizer, moved, by in (
-        (networks.critic_optimizer, target.critic.flat, online.critic.flat),
-        (networks.actor_optimizer, target.actor, online.actor),
-    ):
-        # Update critic and actor, whose gradients are there already.
-        if scale != 1.0 and optimizer.parameter.grad is not None:
-            optimizer.parameter.grad.mul_(scale)
-        optimizer.step()
-        # Move targets.
-        soft_update(moved, by, optimizer.target_rate(tau))
+    # Agents and folds have parameters of their own, so that their losses are summed.
+    (share * (critic.sum() + actor.sum())).backward()
+    squared_percent = networks.scale.square() * error.square().mean((1, 2, 3))
+    return share * torch.stack((squared_percent, actor.mean(1))).detach()
 
 
 @torch.no_grad()
-def targets(
-    networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float
+def td_targets(
+    networks: Networks, hurdle: Tensor, sale_target_index: Tensor, batch: Batch, cost: float, gamma: float
 ) -> Tensor:
     """Return the (A, folds, D, S) targets of temporal differences: the reward, and what the target networks make of
     what follows, by their own choices at the price of capital in the replayed accounts."""
-    x, shape = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
-    value, score = (part.unflatten(2, shape) for part in networks.targets.outputs(x))
+    x, days_and_stocks = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
+    value, score = (part.unflatten(2, days_and_stocks) for part in networks.target.outputs(x))
     follows = ~batch.terminated
-    is_kept = (score - _price(hurdle, batch.next_invested) >= -cost) & follows
-    reward = batch.reward.movedim(-1, 0)[target_index.clamp(max=batch.reward.shape[-1] - 1)]
+    is_kept = (score - _capital_price(hurdle, batch.next_invested) >= -cost) & follows
+    # With daily exits there is one reward for all sale targets.
+    reward = batch.reward.movedim(-1, 0)[sale_target_index.clamp(max=batch.reward.shape[-1] - 1)]
     return reward + gamma * torch.where(is_kept, value, -cost * follows)
 
 
@@ -118,20 +149,38 @@ def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
     or none, and of keeping or selling a position in each stock.
 
     Args:
-        score: (A, folds, D, S) of the actor, with gradients.
-        value: (A, folds, D, S) that the critic sees in a position, less the price of its capital.
+        score: (A, folds, D, S) of the actor, less the price of capital, with gradients.
+        value: (A, folds, D, S) that the critic sees in a position, less the price of capital.
     """
     temperature = (_TEMPERATURE * value.flatten(2).std(-1)).clamp(min=1e-3)[..., None, None]
-    none = torch.zeros_like(score[..., :1])
-    log_chance = torch.cat(((score - cost) / temperature, none), dim=-1).log_softmax(-1)
-    worth = torch.cat(((value - cost) / temperature, none), dim=-1)
-    buying = (log_chance.exp() * (worth - log_chance)).sum(-1).mean(-1)
+    nothing = torch.zeros_like(score[..., :1])
+    log_chance = torch.cat(((score - cost) / temperature, nothing), dim=-1).log_softmax(-1)
+    gain = torch.cat(((value - cost) / temperature, nothing), dim=-1)
+    buying = (log_chance.exp() * (gain - log_chance)).sum(-1).mean(-1)
     log_odds = (score + cost) / temperature
     is_kept = torch.sigmoid(log_odds)
     entropy = functional.softplus(log_odds) - log_odds * is_kept
-    return -buying - (is_kept * (value + cost) / temperature + entropy).mean((-2, -1))
+    keeping = (is_kept * (value + cost) / temperature + entropy).mean((-2, -1))
+    return -buying - keeping
 
 
-def _price(hurdle: Tensor, invested: Tensor) -> Tensor:
+def step(networks: Networks, tau: float, gradient_scale: float = 1.0) -> None:
+    """Step critics and actors along the gradients that wait, times a number, and move their targets.
+
+    Targets move by `tau`, and by more in the first 1 / tau steps, see `AdamW.target_rate`.
+    """
+    networks.mask_gradients()
+    online, target = networks.online, networks.target
+    for optimizer, online_part, target_part in (
+        (networks.critic_optimizer, online.critic.flat, target.critic.flat),
+        (networks.actor_optimizer, online.actor, target.actor),
+    ):
+        if gradient_scale != 1.0 and optimizer.parameter.grad is not None:
+            optimizer.parameter.grad.mul_(gradient_scale)
+        optimizer.step()
+        soft_update(target_part, online_part, optimizer.target_rate(tau))
+
+
+def _capital_price(hurdle: Tensor, invested: Tensor) -> Tensor:
     """Return the (A, folds, D, 1) prices of capital in replayed accounts."""
     return hurdle.view(-1, 1, 1, 1) * invested[..., None]

@@ -22,12 +22,11 @@ from torch.nn import functional
 from data.features.inputs import FeatureInputs
 from data.market import Market
 from models import ddpg, order_size
-from models.ddpg import LOSSES
+from models.ddpg import LOSSES, Batch
 from models.evidence import Evidence
-from models.inputs import INPUTS, Float32Array, InputRows, TradeInputs
+from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import AdamW, Networks, Perceptrons
 from models.policy import Decision, Forecasts, decide, invested_share
-from models.replay_buffer import Batch
 from models.responses import Responses
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig, LearningConfig
@@ -36,6 +35,7 @@ from utils.memory.living import counted
 from utils.spaces import TARGET_PERCENTS, TRADING_LEFT
 
 HISTORY = 1000
+"""Losses of an agent, and generations of a run, that are kept."""
 _ARRAYS, _WORDS = ("mean", "std", "deviations"), ("rules", "features")
 """Of the saved state: arrays of the inputs, and parts that are JSON."""
 
@@ -60,8 +60,8 @@ class DDPGAgent:
     """Of its E members, one by default."""
     hurdles: Tensor
     """(E,) float32 price of capital where all is invested, percent of a position."""
-    targets: Tensor
-    """(E,) float32 sale targets, in percent."""
+    sale_targets: Tensor
+    """(E,) float32 percent."""
     rules: EnvironmentConfig
     """Trading rules of its training."""
     evidence: Evidence
@@ -85,7 +85,7 @@ class DDPGAgent:
     @property
     def actor_target(self) -> Tensor:
         """Those of its target network, which is played."""
-        return self.networks.targets.actor
+        return self.networks.target.actor
 
     @property
     def critic(self) -> Perceptrons:
@@ -95,7 +95,7 @@ class DDPGAgent:
     @property
     def critic_target(self) -> Perceptrons:
         """Target network of the critic."""
-        return self.networks.targets.critic
+        return self.networks.target.critic
 
     @property
     def actor_optimizer(self) -> AdamW:
@@ -117,7 +117,7 @@ class DDPGAgent:
         """The critic's losses in the last updates."""
         return list(self.losses["critic"])
 
-    def betting(self, share: float) -> DDPGAgent:
+    def with_share(self, share: float) -> DDPGAgent:
         """Return the agent with a share of the capital that follows it."""
         return replace(self, share=share)
 
@@ -127,9 +127,9 @@ class DDPGAgent:
         return self.hurdles.mean(0, keepdim=True)
 
     @property
-    def target_percent(self) -> Tensor:
+    def sale_target(self) -> Tensor:
         """(1,) mean sale target of its members, in percent."""
-        return self.targets.mean(0, keepdim=True)
+        return self.sale_targets.mean(0, keepdim=True)
 
     @property
     def device(self) -> torch.device:
@@ -140,8 +140,8 @@ class DDPGAgent:
         self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05
     ) -> dict[str, float]:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
-        index = torch.tensor([TARGET_PERCENTS.index(percent) for percent in self.targets.tolist()], device=self.device)
-        cost = 100 * self.rules.cost_rate
+        places = [TARGET_PERCENTS.index(percent) for percent in self.sale_targets.tolist()]
+        index, cost = torch.tensor(places, device=self.device), 100 * self.rules.cost_rate
         taken = ddpg.add_gradients(self.networks, self.hurdles, index, batch, 1.0, cost=cost, gamma=gamma)
         self.waiting += 1
         if not accumulate:
@@ -165,36 +165,35 @@ class DDPGAgent:
                 stats[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
         return {**stats, "noise_scale": self.noise_scale}
 
-    def forecasts(
-        self, market: Market, x: InputRows | Float32Array | None = None, days: slice = slice(None)
-    ) -> Forecasts:
+    def forecasts(self, market: Market, days: slice = slice(None), *, by_day: bool = False) -> Forecasts:
         """Return its forecasts for some days of a market, none for the others.
 
         Args:
-            x: inputs of these days, (days, n, inputs); computed if not given. Rows bring their own days.
+            by_day: each day by itself, as for the orders of a session, and so equal to these to the bit.
         """
-        # In the order of days: the last bits of sums depend on the layout.
-        has_bar = np.ascontiguousarray(np.isfinite(market.close))
-        tradable = torch.from_numpy(has_bar).to(self.device)
-        if isinstance(x, InputRows):
-            rows = x
-        else:
-            days = slice(*days.indices(len(has_bar))[:2])
-            rows = self.inputs.rows_of(market, days) if x is None else self.inputs.rows(market, days)
-            if x is not None:
-                rows.fill(days, iter([(slice(x.shape[1]), x)]))
-            rows = rows.to(self.device)
-        score = torch.full((1, *tradable.shape), -torch.inf, device=self.device)
+        days = slice(*days.indices(len(market.dates))[:2])
+        rows = self.inputs.rows_of(market, days).to(self.device)
+        blocks = [slice(day, day + 1) for day in range(days.start, days.stop)] if by_day else rows.blocks()
+        return self._forecasts(rows, blocks, len(market.dates), is_padded=True)
+
+    def forecasts_of_rows(self, rows: InputRows, days: int) -> Forecasts:
+        """Return its forecasts for the days of these inputs, none for the others of a market of so many days."""
+        return self._forecasts(rows, rows.blocks(), days, is_padded=False)
+
+    def _forecasts(self, rows: InputRows, blocks: Sequence[slice], days: int, *, is_padded: bool) -> Forecasts:
+        """Return forecasts block by block; `is_padded` to a row for each stock, with a bar or not: the last bits of a
+        product depend on the number of rows."""
+        stocks = rows.has_bar.shape[1]
+        score = torch.full((1, days, stocks), -torch.inf, device=self.device)
         penalty = None if self.risk is None else torch.zeros_like(score)
-        for some in rows.blocks():
-            seen = rows.x(some)
-            # Padded to a fixed number of rows, on which the last bits of a product depend.
-            spare = 0 if rows is x else tradable[some].numel() - len(seen)
-            seen_by = self.inputs.for_networks(functional.pad(seen, (0, 0, 0, spare)))
-            score[:, some] = rows.spread(self.mean_scores(seen_by)[None, : len(seen)], some, -torch.inf)
+        for some in blocks:
+            x = rows.x(some)
+            spare = (some.stop - some.start) * stocks - len(x) if is_padded else 0
+            seen = self.inputs.for_networks(functional.pad(x, (0, 0, 0, spare)))
+            score[:, some] = rows.spread(self.mean_scores(seen)[None, : len(x)], some, -torch.inf)
             if penalty is not None and self.risk is not None:
-                known = order_size.numbers_of_days(rows, some, self.inputs.volatility_scale)
-                penalty[0, some] = rows.spread(order_size.penalties(known, self.risk.float()), some)
+                numbers = order_size.numbers_of_days(rows, some, self.inputs.volatility_scale)
+                penalty[0, some] = rows.spread(order_size.penalties(numbers, self.risk.float()), some)
         return Forecasts(score, penalty)
 
     def mean_scores(self, seen: Tensor) -> Tensor:
@@ -204,7 +203,7 @@ class DDPGAgent:
         total = torch.zeros(len(seen), device=seen.device)
         for member in range(members):
             for fold in range(folds):
-                total += self.networks.targets.played_scores(member, fold, seen) / (members * folds)
+                total += self.networks.target.played_scores(member, fold, seen) / (members * folds)
         return total
 
     def contributions(self, market: Market, asked: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
@@ -218,8 +217,8 @@ class DDPGAgent:
             today = slice(day, day + 1)
             row = rows.stock[rows.rows(today)].tolist().index(stock_of[column])
             without = self.inputs.for_networks(rows.x(today)[[row]]).repeat(1 + len(named), 1)
-            for row, places in enumerate(named.values(), start=1):
-                without[row, places] = 0.0
+            for left_out, places in enumerate(named.values(), start=1):
+                without[left_out, places] = 0.0
             score = self.mean_scores(without)
             moved = dict(zip(named, (score[0] - score[1:]).tolist(), strict=True))
             reasons.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
@@ -230,6 +229,8 @@ class DDPGAgent:
     ) -> NDArray[np.float32]:
         """Decide on an observation of `TradingEnvironment`.
 
+        Of it positions and account are read; what the agent makes of the market is in the forecasts.
+
         Args:
             forecasts: of the environment's market, by `forecasts`, once for all its days.
             day: index of the observed day (`info["day_index"]`).
@@ -238,19 +239,18 @@ class DDPGAgent:
             (investable, 2): coefficient in [0, 10], sale target in [10, 50] percent.
         """
         positions = torch.from_numpy(np.concatenate((observation["portfolio"], observation["exits"]), axis=-1))
-        decision = self.place(positions, torch.from_numpy(observation["account"]), forecasts, day)
+        decision = self.decide_one(positions, torch.from_numpy(observation["account"]), forecasts, day)
         is_held = positions[None, :, 0].to(self.device) > 0
         return decision.action(is_held)[0].cpu().numpy()
 
-    def place(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Decision:
+    def decide_one(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Decision:
         """Return the decision in one account by (n, 6) positions by stock, 0 where none is held, and a (3,) account, as
-        in rollouts."""
-        account, positions = account.to(self.device)[None], positions.to(self.device)[None]
-        today, is_held = forecasts.at(slice(None), day), positions[..., 0] > 0
+        in rollouts; the environment refuses purchases of a locked account."""
+        account, is_held = account.to(self.device)[None], positions[None, :, 0].to(self.device) > 0
+        today, cash = forecasts.at(slice(None), day), account[:, 0]
         has_bar = today.score > -torch.inf
-        cash = account[:, 0]
         price = self.hurdle * invested_share(cash, account[:, TRADING_LEFT])
-        return decide(today, price, cash, has_bar & ~is_held, self.target_percent, self.rules)
+        return decide(today, price, cash, has_bar & ~is_held, self.sale_target, self.rules)
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
@@ -259,7 +259,7 @@ class DDPGAgent:
         numbers = {**vars(self.evidence), "share": self.share, "learning_rate": self.networks.learning_rate}
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
-            "members": {"hurdles": self.hurdles, "targets": self.targets},
+            "members": {"hurdles": self.hurdles, "targets": self.sale_targets},
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
             "features": self.inputs.features.state(),

@@ -1,7 +1,8 @@
-"""Evolution of genes, as pure functions: first draw, selection, crossover and mutation.
+"""Evolution as pure functions: first draw, selection, crossover and mutation.
 
-Genes set the price of capital of an agent and its sale target. A population's are one tensor, (agents, genes). Each
-gene lies within bounds; the sale target is one of a few.
+An agent has two genes: the sessions that set its hurdle (2**sessions x the mean reward of the replayed accounts), and
+its sale target, one of a few. A population's are one tensor, (agents, genes), each within bounds. Beside them the
+weights of actors evolve, and the groups of features that networks see. `Population.inherit` puts it all together.
 """
 
 import torch
@@ -13,17 +14,19 @@ from utils.spaces import TARGET_PERCENTS
 GENES = ("sessions", "target")
 """Logarithm to base 2 of the sessions whose mean reward is the price of capital, and the number of the sale target."""
 SESSIONS, TARGET = range(len(GENES))
-_SEEN, _TOGGLED = 0.85, 0.05
-"""Shares of the feature groups: that a founder's networks see, and that are toggled in a child's."""
-_LOW = (0.0, 0.0)
-_HIGH = (5.0, len(TARGET_PERCENTS) - 1.0)
+LOW = torch.tensor((0.0, 0.0), dtype=torch.float64)
+HIGH = torch.tensor((5.0, len(TARGET_PERCENTS) - 1.0), dtype=torch.float64)
+"""Bounds of the genes."""
+_SEEN = 0.85
+"""Share of the feature groups that a founder's networks see."""
+_TOGGLED = 0.05
+"""Share of them that are toggled in a child."""
 
 
 def random_genes(agents: int, generator: torch.Generator) -> Tensor:
     """Draw genes uniformly within their bounds, (agents, genes)."""
-    low, high = bounds()
     drawn = torch.rand(agents, len(GENES), generator=generator, dtype=torch.float64)
-    return within_bounds(low + drawn * (high - low))
+    return within_bounds(LOW + drawn * (HIGH - LOW))
 
 
 def random_feature_groups(agents: int, groups: int, generator: torch.Generator) -> Tensor:
@@ -53,10 +56,9 @@ def next_generation(
         The genes, and the (P,) first parent of each row, whose networks it takes; an elite's is itself.
     """
     replaced = ranked(fitness)[elite_count(config) :]
-    parents = torch.arange(len(genes))
     first, second = (tournament(fitness, len(replaced), config.tournament_size, generator) for _ in range(2))
     children = crossover(genes[first], genes[second], generator)
-    bred = genes.clone()
+    bred, parents = genes.clone(), torch.arange(len(genes))
     bred[replaced] = mutate(children, config.mutation_share, config.mutation_strength, generator)
     parents[replaced] = first
     return bred, parents
@@ -64,10 +66,10 @@ def next_generation(
 
 def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Generator) -> Tensor:
     """Draw `winners` tournaments of `size` agents with replacement; (winners,) agents, the fittest of each."""
-    place = torch.empty_like(fitness, dtype=torch.int64)
-    place[ranked(fitness)] = torch.arange(len(fitness))
+    rank = torch.empty_like(fitness, dtype=torch.int64)
+    rank[ranked(fitness)] = torch.arange(len(fitness))
     entrants = torch.randint(len(fitness), (winners, size), generator=generator)
-    return entrants.gather(1, place[entrants].argmin(dim=1, keepdim=True)).squeeze(1)
+    return entrants.gather(1, rank[entrants].argmin(dim=1, keepdim=True)).squeeze(1)
 
 
 def crossover(first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
@@ -77,10 +79,20 @@ def crossover(first: Tensor, second: Tensor, generator: torch.Generator) -> Tens
 
 def mutate(genes: Tensor, share: float, strength: float, generator: torch.Generator) -> Tensor:
     """Move a share of the genes by Gaussian steps of this deviation, relative to the width of their bounds."""
-    low, high = bounds()
     is_moved = torch.rand(genes.shape, generator=generator) < share
-    step = strength * (high - low) * torch.randn(genes.shape, generator=generator, dtype=torch.float64)
+    step = strength * (HIGH - LOW) * torch.randn(genes.shape, generator=generator, dtype=torch.float64)
     return within_bounds(torch.where(is_moved, genes + step, genes))
+
+
+def mutate_actors(
+    online: Tensor, target: Tensor, is_child: Tensor, strength: float, generator: torch.Generator
+) -> None:
+    """Add noise to the (P, folds, numbers) actors of (P,) children, and the same to their targets, in place: its
+    deviation is `strength` times the root mean square of an actor's numbers."""
+    deviation = strength * is_child.to(online.device) * online.flatten(1).square().mean(1).sqrt()
+    noise = torch.randn(online.shape, generator=generator).to(online.device) * deviation[:, None, None]
+    online.add_(noise)
+    target.add_(noise)
 
 
 def mutate_feature_groups(feature_groups: Tensor, is_child: Tensor, generator: torch.Generator) -> Tensor:
@@ -90,13 +102,7 @@ def mutate_feature_groups(feature_groups: Tensor, is_child: Tensor, generator: t
 
 def within_bounds(genes: Tensor) -> Tensor:
     """Reflect genes at their bounds, so that they do not accumulate there; round the target."""
-    low, high = bounds()
-    genes = low + (genes - low).abs()
-    genes = torch.maximum(high - (high - genes).abs(), low)
+    genes = LOW + (genes - LOW).abs()
+    genes = torch.maximum(HIGH - (HIGH - genes).abs(), LOW)
     genes[:, TARGET] = genes[:, TARGET].round()
     return genes
-
-
-def bounds() -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest value of each gene, (genes,) each."""
-    return torch.tensor(_LOW, dtype=torch.float64), torch.tensor(_HIGH, dtype=torch.float64)

@@ -105,8 +105,8 @@ class ActorCritic:
         rows, inputs)."""
         weights, bias, linear = self.actor_matrices
         hidden, values, direct = self.critic.layers(x, beside=torch.cat((bias, linear), dim=-2))
-        unit = self.scale[:, None, None]
-        return values.squeeze(-1) * unit, (hidden.detach() @ weights + direct).squeeze(-1) * unit
+        scale = self.scale[:, None, None]
+        return values.squeeze(-1) * scale, (hidden.detach() @ weights + direct).squeeze(-1) * scale
 
     @torch.no_grad()
     def played_scores(self, agent: int, fold: int, x: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class Networks:
         """(A, inputs) bool: the inputs that each agent looks at; (A,), see `ActorCritic`."""
         inputs = self.input_mask.shape[1]
         self.sizes = inputs, learned["actor"].shape[2] - 1 - inputs, 1
-        self.online, self.targets = self._actor_critic(""), self._actor_critic("_target")
+        self.online, self.target = self._actor_critic(""), self._actor_critic("_target")
         self.critic_optimizer, self.actor_optimizer = self._optimizer("critic"), self._optimizer("actor")
 
     def _actor_critic(self, kind: str) -> ActorCritic:
@@ -220,12 +220,12 @@ class Networks:
         folds: int,
         learning_rate: float,
         generator: torch.Generator,
-        unit: float = 1.0,
+        scale: float = 1.0,
     ) -> Networks:
         """Draw the networks of agents with these (A, inputs) input masks; all outputs are zero, targets equal.
 
         Args:
-            unit: percent in a unit of the outputs.
+            scale: percent in a unit of the outputs.
         """
         agents, inputs = input_mask.shape
         critic = Perceptrons.initialize((agents, folds), (inputs, hidden, 1), generator)
@@ -236,7 +236,7 @@ class Networks:
             for kind in _KINDS
         }
         tensors |= {f"{owner}_counts": torch.zeros(agents, 3) for owner in ("critic", "actor")}
-        given = {"input_mask": input_mask.clone(), "scale": torch.full((agents,), unit)}
+        given = {"input_mask": input_mask.clone(), "scale": torch.full((agents,), scale)}
         networks = cls(tensors | given, learning_rate)
         networks.mask()
         return networks

@@ -14,7 +14,6 @@ Norman 1990, "Portfolio selection with transaction costs").
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -41,20 +40,6 @@ class Forecasts:
     def of(cls, score: Tensor, tradable: Tensor, penalty: Tensor | None = None) -> Forecasts:
         """Build from (A, days, n) scores; stocks without a bar, (days, n), get none."""
         return cls(torch.where(tradable & score.isfinite(), score, -torch.inf), penalty)
-
-    @classmethod
-    def on_days(cls, blocks: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
-        """Join forecasts of some of all `days`; there are none on the others."""
-        joined: dict[str, Tensor] = {}
-        for some, part in blocks:
-            for name, value in vars(part).items():
-                if value is None:
-                    continue
-                if name not in joined:
-                    nothing = -torch.inf if name == "score" else 0.0
-                    joined[name] = value.new_full((len(value), days, value.shape[2]), nothing)
-                joined[name][:, some] = value
-        return cls(**joined)
 
     def at(self, agent: Tensor | slice, day: Tensor | int) -> Forecasts:
         """Return those of agents on a day each, (L, n)."""

@@ -15,6 +15,7 @@ from models.evolution import (
     SESSIONS,
     TARGET,
     elite_count,
+    mutate_actors,
     mutate_feature_groups,
     random_feature_groups,
     random_genes,
@@ -45,13 +46,13 @@ class Population:
         generators: Mapping[str, torch.Generator],
         *,
         folds: int,
-        unit: float,
+        scale: float,
         risk: Tensor | None = None,
     ) -> None:
         """Draw genes and networks.
 
         Args:
-            unit: percent in a unit of what networks tell.
+            scale: percent in a unit of what networks tell.
             risk: (numbers,) weights of what the risk of orders costs, see `models.order_size`.
         """
         size = evolution.population_size
@@ -62,7 +63,7 @@ class Population:
         self.feature_groups = random_feature_groups(size, len(inputs.groups), generators["networks"])
         """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
         shape = self.input_mask, learning.hidden, folds, learning.learning_rate
-        drawn = Networks.initialize(*shape, generators["networks"], unit)
+        drawn = Networks.initialize(*shape, generators["networks"], scale)
         self.networks = drawn.map(lambda part: part.to(device))
         self.reward_rate = torch.zeros((), device=device)
         """() float32 mean reward of the replayed accounts, percent of the initial capital a day."""
@@ -86,7 +87,7 @@ class Population:
 
     def __getitem__(self, row: int) -> DDPGAgent:
         agent = self._views[row]
-        agent.hurdles, agent.targets = self.hurdles[[row]], self.target_percents[[row]]
+        agent.hurdles, agent.sale_targets = self.hurdles[[row]], self.sale_targets[[row]]
         return agent
 
     def committee(self, rows: Sequence[int]) -> DDPGAgent:
@@ -100,7 +101,7 @@ class Population:
             self.inputs,
             networks,
             self.hurdles[members],
-            self.target_percents[members],
+            self.sale_targets[members],
             self.rules,
             UNKNOWN,
             risk=None if self.risk is None else self.risk.to(self.device),
@@ -124,14 +125,14 @@ class Population:
         return self.feature_groups[:, self.inputs.group_of_input]
 
     @property
-    def target_indices(self) -> Tensor:
+    def sale_target_indices(self) -> Tensor:
         """(P,) indices of the agents' sale targets among `TARGET_PERCENTS`."""
         return self.genes[:, TARGET].long().to(self.device)
 
     @property
-    def target_percents(self) -> Tensor:
+    def sale_targets(self) -> Tensor:
         """(P,) float32 sale targets, in percent."""
-        return torch.tensor(TARGET_PERCENTS, device=self.device)[self.target_indices]
+        return torch.tensor(TARGET_PERCENTS, device=self.device)[self.sale_target_indices]
 
     @property
     def trials(self) -> int:
@@ -139,13 +140,13 @@ class Population:
         return max(self.examined, len(self))
 
     @property
-    def best_agent(self) -> DDPGAgent:
+    def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation."""
         return self[self.elites[0]].clone()
 
     def start_from(self, weights: Tensor) -> None:
         """Begin with the closed form: (folds, inputs + 1, targets), see `TrainingDays.closed_form`."""
-        indices = self.target_indices.clamp(max=weights.shape[2] - 1)
+        indices = self.sale_target_indices.clamp(max=weights.shape[2] - 1)
         self.networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
 
     def closed_form(self, weights: Tensor, rows: Sequence[int]) -> DDPGAgent:
@@ -153,12 +154,12 @@ class Population:
         networks = self.networks.rows(torch.tensor(list(rows), device=self.device))
         tensors = networks.tensors.items()
         blank = {name: value if name in NOT_LEARNED else torch.zeros_like(value) for name, value in tensors}
-        indices = self.target_indices[list(rows)].clamp(max=weights.shape[2] - 1)
+        indices = self.sale_target_indices[list(rows)].clamp(max=weights.shape[2] - 1)
         networks = Networks(blank, networks.learning_rate)
         networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
         return self._agent(networks, rows)
 
-    def evaluated(self, fitness: Tensor) -> None:
+    def select_elites(self, fitness: Tensor) -> None:
         """Take the (P,) fitness of an evaluation; choose the elites."""
         is_first = not self.examined
         self.examined += len(self) if is_first else len(self) - len(self.elites)
@@ -193,11 +194,8 @@ class Population:
         rows = parents.to(self.device)
         self.networks.assign({name: part[rows] for name, part in self.networks.tensors.items()})
         self.networks.input_mask.copy_(self.input_mask)
-        actor, target = self.networks.tensors["actor"], self.networks.tensors["actor_target"]
-        scale = self.evolution.mutation_strength * is_child.to(self.device) * actor.flatten(1).square().mean(1).sqrt()
-        noise = torch.randn(actor.shape, generator=generators["networks"]).to(self.device) * scale[:, None, None]
-        for part in (actor, target):
-            part.add_(noise)
+        online, target = self.networks.tensors["actor"], self.networks.tensors["actor_target"]
+        mutate_actors(online, target, is_child, self.evolution.mutation_strength, generators["networks"])
         self.networks.mask()
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation, TradingEnvironment
+from models.ddpg import Batch
 from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
 from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import Networks
-from models.replay_buffer import Batch
 from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
 from training.erl_trainer import ERLTrainer

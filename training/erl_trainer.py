@@ -1,4 +1,10 @@
-"""The generation loop of ERL (Khadka and Tumer 2018): evaluate, evolve, train, validate."""
+"""The loop of evolutionary reinforcement learning (Khadka and Tumer 2018): evaluate, evolve, train, validate.
+
+In the paper one agent learns by gradient beside a population that only evolves, and is copied into it now and then.
+Here all agents of the population learn by gradient from the shared replay buffer, so that there is nobody to copy;
+evolution selects them, mutates their actors, and breeds the two numbers that gradients do not reach, see
+`models.evolution`.
+"""
 
 import logging
 import math
@@ -15,13 +21,12 @@ from data.splits import random_windows, spaced_windows
 from environment.basket import Basket
 from environment.trading_env import Days, TradingEnvironment
 from models.ddpg import LOSSES
-from models.ddpg_agent import DDPGAgent
+from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evolution import next_generation
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.forecasts.training_days import TrainingDays
-from training.forecasts.transitions import STOCKS
-from training.generation_log import HISTORY, GenerationLog
+from training.generation_log import GenerationLog
 from training.rollout import PopulationResults, PopulationRollouts, Windows, play_agent_on
 from training.updates import UpdateInputs, Updates
 from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
@@ -32,7 +37,8 @@ from utils.runs.seeding import named_generator, random_state, set_random_state
 
 logger = logging.getLogger(__name__)
 STREAMS = ("windows", "evolution", "networks", "sight", "noise", "batches")
-"""Random streams by purpose, all drawn on the CPU."""
+"""Random streams by purpose, all drawn on the CPU: `networks` of first weights, founders' feature groups and noise on
+actors, `sight` of children's feature groups, `noise` of exploration."""
 PHASES = ("evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; the caller of the trainer writes the checkpoint."""
 
@@ -62,29 +68,33 @@ class ERLTrainer:
         self.val_env = env.twin()
         self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
-        self.days = days = TrainingDays.of(market, env.account, learning.risk_aversion)
+        self.training_days = training_days = TrainingDays.of(market, env.account, learning.risk_aversion)
         self.rollouts = PopulationRollouts(
-            days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
+            training_days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
         )
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
-        device, risk = env.account.device, None if days.risk is None else days.risk[-1]
+        device = env.account.device
         self.population = Population(
             evolution,
             learning,
-            days.inputs,
+            training_days.inputs,
             env.rules,
             device,
             self.generators,
-            folds=days.folds,
-            unit=days.transitions.unit,
-            risk=risk,
+            folds=training_days.folds,
+            scale=training_days.transitions.reward_scale,
+            risk=None if training_days.risk is None else training_days.risk[-1],  # fitted to all folds
         )
-        self._start = days.closed_form(learning.gamma) if learning.warm_start else None
-        if self._start is not None:
-            self.population.start_from(self._start)
+        self._start_weights = training_days.closed_form(learning.gamma) if learning.warm_start else None
+        if self._start_weights is not None:
+            self.population.start_from(self._start_weights)
         self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
-        self.updating = Updates(
-            days.transitions, self.replay, learning.gradient_accumulation, gamma=learning.gamma, tau=learning.tau
+        self.updates = Updates(
+            training_days.transitions,
+            self.replay,
+            learning.gradient_accumulation,
+            gamma=learning.gamma,
+            tau=learning.tau,
         )
         self.played: PopulationResults
         """Results of the last evaluation."""
@@ -92,7 +102,7 @@ class ERLTrainer:
         """Largest fitness of each of the last evaluations."""
         self.best_fitness = math.nan
         """Largest of all evaluations, each of which has windows of its own; NaN before the first one."""
-        self._best = self.population.best_agent.state_dict()
+        self._best_ever = self.population.fittest_agent.state_dict()
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run until this number of generations is complete; yield each record once the state may be saved."""
@@ -103,16 +113,16 @@ class ERLTrainer:
         """Run one generation and return its record for the metrics."""
         self.log.begin(self.log.generation + 1)
         with self.log.phase("evaluate"):
-            fitness, _ = self.evaluate_population()
-        learning = self.log.learning(self.played, self.population, self.learning.exploration_noise)
+            self.evaluate_population()
+        measures = self.log.learning(self.played, self.population, self.learning.exploration_noise)
         with self.log.phase("evolve"):
-            self.evolve_population(fitness)
+            self.evolve_population(self.played.fitness)
         with self.log.phase("train"):
-            learning |= self.train_population()
+            measures |= self.train_population()
         with self.log.phase("validate"):
             validation = self.validate_best_agent()
-        learning |= {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
-        return self.log.record(self.played, learning, validation, self.replay)
+        measures |= {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
+        return self.log.record(self.played, measures, validation, self.replay)
 
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
         """Play all agents out of fold on windows of training days; fill the replay buffer.
@@ -121,12 +131,12 @@ class ERLTrainer:
         """
         self.played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), self.replay.capacity)
         self.replay.add(transitions)
-        self.population.reward_rate.copy_(self.replay.reward_rate())
-        self.population.evaluated(self.played.fitness)
+        self.population.reward_rate.copy_(self.replay.reward_rate())  # which sets the agents' hurdles
+        self.population.select_elites(self.played.fitness)
         fitness = float(self.population.fitness[self.population.elites[0]])
         self.fitness_history.append(fitness)
         if math.isnan(self.best_fitness) or fitness > self.best_fitness:
-            self.best_fitness, self._best = fitness, self.population.best_agent.state_dict()
+            self.best_fitness, self._best_ever = fitness, self.population.fittest_agent.state_dict()
         return self.played.fitness, self.played.trading
 
     def draw_windows(self) -> Windows:
@@ -140,7 +150,7 @@ class ERLTrainer:
         return Windows(starts, self.learning.exploration_noise * noise)
 
     def evolve_population(self, fitness: Tensor) -> None:
-        """Replace all agents but the elites by mutated children of the fittest."""
+        """Replace all agents but the elites, which keep their rows, by mutated children of the fittest."""
         population = self.population
         bred = next_generation(population.genes, fitness, population.evolution, self.generators["evolution"])
         population.inherit(*bred, self.generators)
@@ -148,37 +158,43 @@ class ERLTrainer:
     def train_population(self) -> dict[str, float]:
         """Take the gradient steps of a generation, once the buffer is ready, and build the champion from the elites.
 
-        Random numbers are drawn beforehand.
-
         Returns:
             Losses for the record; nothing without gradient steps.
         """
         self.safe_point()
-        learned = self._train_networks() if self.learning.has_gradients else {}
-        self.champion = self.build_champion()
-        return learned
-
-    def _train_networks(self) -> dict[str, float]:
-        population, learning, draws = self.population, self.learning, self.generators["batches"]
-        transitions, allowed = self.days.transitions, self.days.transitions.allowed
-        if not self.replay.is_ready or not all(len(self.replay.on_days(days)) for days in allowed):
+        allowed = self.training_days.transitions.allowed
+        losses = dict[str, float]()
+        if self.learning.has_gradients and self.replay.is_ready and self.replay.has_days(allowed):
+            losses = self._take_gradient_steps(allowed)
+        elif self.learning.has_gradients:
             logger.info("%s", self.replay, extra=FILE_ONLY)
-            return {}
-        stocks = min(STOCKS, self.days.tradable.shape[1])
-        days = max(1, round(learning.batch_size * learning.gradient_accumulation / stocks))
-        replayed = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
-        rows, losses = transitions.draw(self.replay.at(replayed).day, draws), list[Tensor]()
-        hurdle, indices = population.hurdles, population.target_indices
+        self.champion = self.build_champion()
+        return losses
+
+    def _take_gradient_steps(self, allowed: Tensor) -> dict[str, float]:
+        """Take the steps on (folds, days) allowed days; what they learn from is drawn beforehand."""
+        population, learning, draws = self.population, self.learning, self.generators["batches"]
+        transitions = self.training_days.transitions
+        # All micro-batches of an update at once: `ddpg.update` splits them.
+        stocks = learning.batch_size * learning.gradient_accumulation
+        days = max(1, round(stocks / transitions.stocks_per_day))
+        replay_rows = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
+        stock_rows = transitions.draw(self.replay.at(replay_rows).day, draws)
+        hurdle, sale_target_index = population.hurdles, population.sale_target_indices
+        losses = list[Tensor]()
         for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
-            taken = self.updating.take(population, UpdateInputs(rows[now], replayed[now], hurdle, indices))
-            losses.append(torch.stack([taken[name] for name in LOSSES]))
+            inputs = UpdateInputs(stock_rows[now], replay_rows[now], hurdle, sale_target_index)
+            losses.append(self.updates.run(population, inputs).clone())
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
 
     @cached_property
     def champion(self) -> DDPGAgent:
-        """The elites of the last generation in one agent, which is deployed; before the first one made when needed."""
+        """The elites of the last generation in one agent, which is deployed.
+
+        `train_population` sets it; before that it is made when asked for.
+        """
         return self.build_champion()
 
     def build_champion(self) -> DDPGAgent:
@@ -188,10 +204,10 @@ class ERLTrainer:
         """
         population = self.population
         champion = population.committee(population.elites)
-        forecasts = self.days.forecasts(population.networks.targets, population.elites)
-        champion.evidence = evidence = self.days.evidence(forecasts, population.trials, len(population))
+        forecasts = self.training_days.forecasts(population.networks.target, population.elites)
+        champion.evidence = evidence = self.training_days.evidence(forecasts, population.trials, len(population))
         shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}
-        return champion.betting(shares[self.evaluation.evidence])
+        return champion.with_share(shares[self.evaluation.evidence])
 
     @property
     def generation(self) -> int:
@@ -211,21 +227,22 @@ class ERLTrainer:
     @property
     def best_agent(self) -> DDPGAgent:
         """A copy of the agent that had `best_fitness`, as it was then."""
-        return DDPGAgent.from_state(self._best, self.device).clone()
+        return DDPGAgent.from_state(self._best_ever, self.device).clone()
 
     @property
     def closed_form(self) -> DDPGAgent | None:
         """The champion without what its networks learned; None for a run that started from random numbers."""
-        if self._start is None:
+        if self._start_weights is None:
             return None
-        return self.population.closed_form(self._start, self.population.elites).betting(self.champion.share)
+        start = self.population.closed_form(self._start_weights, self.population.elites)
+        return start.with_share(self.champion.share)
 
     @property
     def fittest_agent(self) -> DDPGAgent:
         """A clone of the fittest agent of the last evaluation, with the champion's evidence and share."""
-        best = self.population.best_agent
+        best = self.population.fittest_agent
         best.evidence = self.champion.evidence
-        return best.betting(self.champion.share)
+        return best.with_share(self.champion.share)
 
     def run_episode(
         self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, training: bool = True
@@ -239,11 +256,14 @@ class ERLTrainer:
             The sum of the rewards, less the penalty for an episode without a trade; and the summary of the episode.
         """
         trading_end_idx = end_idx - env.rules.settlement_days
+        # Windows that cannot be played are refused here.
         env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=trading_end_idx, observe=False)
         starts, lengths = torch.as_tensor(start_idx), (env.account.steps, env.account.trading_steps)
-        played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.days.later
-        is_later = later.days.start <= played.start and played.stop <= later.days.stop
-        forecasts = agent.forecasts(self.market, later) if is_later else agent.forecasts(self.market, days=played)
+        played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.training_days.later
+        if later.days.start <= played.start and played.stop <= later.days.stop:
+            forecasts = agent.forecasts_of_rows(later, len(self.market.dates))
+        else:
+            forecasts = agent.forecasts(self.market, played)
         how: dict[str, Any] = {"label": "Validating agent", "lengths": lengths}
         if training:
             train = self.market.splits.train
@@ -251,8 +271,9 @@ class ERLTrainer:
                 days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
                 raise ValueError(f"expected training days {days}; choose others, or training=False")
             noise = torch.randn(1, starts.numel(), lengths[1], generator=self.generators["noise"])
-            unit = self.learning.exploration_noise * agent.networks.scale[:1, None, None]
-            how = {"label": "Training agent", "lengths": lengths, "noise": noise.to(unit) * unit, "records": True}
+            deviation = self.learning.exploration_noise * agent.networks.scale[:1, None, None]
+            noise = noise.to(deviation) * deviation
+            how = {"label": "Training agent", "lengths": lengths, "noise": noise, "records": True}
         rollout = play_agent_on(env, agent, forecasts, starts.reshape(-1), **how)
         if training:
             self.replay.add({name: part.flatten(0, 2) for name, part in rollout.transitions.items()})
@@ -277,14 +298,14 @@ class ERLTrainer:
             _, summary = self.run_episode(agent, self.val_env, starts, ends, training=False)
             return torch.from_numpy(summary["profit_percent"])
 
-        played = profits(self.champion)
-        agents = float(played.mean())
+        of_agents = profits(self.champion)
+        agents = float(of_agents.mean())
         equity = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
         basket, share = 100 * (float(equity) / rules.initial_capital - 1), self.champion.share
         champion = rules.exposure * (share * agents + (1 - share) * basket)
         result = {"champion": champion, "agents": agents, "basket": basket}
-        if self.population.updates and (start := self.closed_form) is not None:
-            added = played - profits(start)
+        if self.population.updates and (closed_form := self.closed_form) is not None:
+            added = of_agents - profits(closed_form)
             result["closed_form"] = agents - float(added.mean())
             if len(added) > 1:  # windows that overlap are dependent: only as many count as fit side by side
                 apart = min(len(added), max(1, span.days // rules.episode_steps))
@@ -292,8 +313,8 @@ class ERLTrainer:
         return result
 
     def end_training(self) -> None:
-        """Free what only further generations need, such as inputs of the training days."""
-        del self.days, self.rollouts, self.updating
+        """Free what evaluating, training and validating need, such as the inputs of the training days."""
+        del self.training_days, self.rollouts, self.updates
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
@@ -305,7 +326,7 @@ class ERLTrainer:
             "champion": self.champion.state_dict(),
             "best_agent": self.fittest_agent.state_dict(),
             **({} if (start := self.closed_form) is None else {"closed_form": start.state_dict()}),
-            "best_ever": self._best,
+            "best_ever": self._best_ever,
             "replay": self.replay.state_dict(),
             "progress": {
                 "generation": self.log.generation,
@@ -326,7 +347,7 @@ class ERLTrainer:
         self.log.generation = progress["generation"]
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         self.fitness_history = deque(progress["fitness_history"], maxlen=HISTORY)
-        self.best_fitness, self._best = progress["best_fitness"], state["best_ever"]
+        self.best_fitness, self._best_ever = progress["best_fitness"], state["best_ever"]
         self.population.load_state_dict(state["population"])
         self.champion = DDPGAgent.from_state(state["champion"], device)
         self.replay.load_state_dict(state["replay"])

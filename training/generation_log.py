@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.ddpg_agent import HISTORY
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.rollout import PopulationResults
@@ -17,8 +18,6 @@ from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 from utils.runs.console import FILE_ONLY
-
-HISTORY = 1000
 
 logger = logging.getLogger(__name__)
 

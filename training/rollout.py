@@ -47,7 +47,7 @@ class Rollout:
     profit_percent: Tensor
     """(A,) mean profit, without penalties."""
     transitions: dict[str, Tensor]
-    """(steps, A, W, ...) each, see `models.replay_buffer.Transitions`; empty unless recorded."""
+    """(steps, A, W, ...) each, see `models.replay_buffer.AccountTransitions`; empty unless recorded."""
     by_window: Tensor
     """(A, W) profit in percent, without the exploration windows."""
 
@@ -173,7 +173,7 @@ def orders_of(decision: Decision, account: Portfolio) -> Orders:
 
 
 def _transitions(recorded: Recorded, account: Portfolio, agents: int) -> dict[str, Tensor]:
-    """Join consecutive closes: see `models.replay_buffer.Transitions`."""
+    """Join consecutive closes: see `models.replay_buffer.AccountTransitions`."""
     steps, lanes = account.steps, account.lanes
     cash = torch.cat((recorded.cash, (account.cash / account.rules.initial_capital).float()[None]))
     left = (account.trading_steps - torch.arange(steps + 1, device=cash.device)).float()[:, None].expand(-1, lanes)
@@ -266,7 +266,7 @@ class PopulationRollouts:
         risk_aversion: float = 0.0,
     ) -> None:
         """Play in this environment; `safe_point` is called before every day, and may raise to stop."""
-        self.days, self.env, self.safe_point, self.risk_aversion = days, env, safe_point, risk_aversion
+        self.training_days, self.env, self.safe_point, self.risk_aversion = days, env, safe_point, risk_aversion
         self.graph = CudaGraph[PlayInputs, Recorded | None]("rollouts")
 
     def evaluate(
@@ -280,7 +280,7 @@ class PopulationRollouts:
             most_transitions: upper limit for all elites together.
         """
         steps = torch.arange(self.env.rules.episode_steps)
-        asked = torch.zeros(len(self.days.tradable), dtype=torch.bool)
+        asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
         asked[windows.starts[:, None].cpu() + steps] = True
         rollouts = [self._roll_out(population, windows, agents, asked) for agents in self._groups(len(population))]
         fitness, profit, by_window = (
@@ -300,7 +300,7 @@ class PopulationRollouts:
 
     def _groups(self, agents: int) -> list[range]:
         """Divide the agents so that the forecasts of a group fit into memory."""
-        size = max(1, min(agents, _TABLE_BYTES // (4 * self.days.tradable.numel())))
+        size = max(1, min(agents, _TABLE_BYTES // (4 * self.training_days.tradable.numel())))
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
 
     def _roll_out(self, population: Population, windows: Windows, agents: Sequence[int], asked: Tensor) -> Rollout:
@@ -308,9 +308,9 @@ class PopulationRollouts:
         unit = population.networks.scale[rows].view(-1, 1, 1)
         return roll_out(
             self.env,
-            self.days.forecasts(population.networks.targets, rows, asked),
+            self.training_days.forecasts(population.networks.target, rows, asked),
             population.hurdles[rows],
-            population.target_percents[rows],
+            population.sale_targets[rows],
             windows.starts,
             noise=windows.noise[rows].to(unit) * unit,
             records=True,
@@ -336,4 +336,4 @@ def play_agent_on(
     **how: Any,
 ) -> Rollout:
     """Play one agent on windows, all orders its own; `how` as in `roll_out`."""
-    return roll_out(env, forecasts, agent.hurdle, agent.target_percent, starts, **{"label": "assess", **how})
+    return roll_out(env, forecasts, agent.hurdle, agent.sale_target, starts, **{"label": "assess", **how})

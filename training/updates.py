@@ -1,6 +1,5 @@
 """Updates of a population's networks, each a launch of one CUDA graph: an update reads no host memory."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ class UpdateInputs(NamedTuple):
     """(folds, D) rows of the replay buffer, of the same days."""
     hurdle: Tensor
     """(P,) prices of capital where all is invested."""
-    target_index: Tensor
+    sale_target_index: Tensor
     """(P,) of the sale targets."""
 
 
@@ -30,24 +29,27 @@ class Updates:
     """Updates of all agents from the stocks of replayed days."""
 
     def __init__(
-        self, stocks: StockTransitions, replay: ReplayBuffer, accumulate: int, *, gamma: float, tau: float
+        self, stocks: StockTransitions, replay: ReplayBuffer, micro_batches: int, *, gamma: float, tau: float
     ) -> None:
-        """Learn from batches in `accumulate` micro-batches."""
-        self.stocks, self.replay, self.accumulate, self.gamma, self.tau = stocks, replay, accumulate, gamma, tau
-        self.graph = CudaGraph[UpdateInputs, Mapping[str, Tensor]]("updates")
+        """Learn from batches in a number of micro-batches."""
+        self.stocks, self.replay, self.micro_batches, self.gamma, self.tau = stocks, replay, micro_batches, gamma, tau
+        self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
 
-    def take(self, population: Population, inputs: UpdateInputs) -> Mapping[str, Tensor]:
-        """Take an update of all agents; return the (P,) losses by name, which the next one overwrites."""
+    def run(self, population: Population, inputs: UpdateInputs) -> Tensor:
+        """Run `models.ddpg.update` for all agents, as a CUDA graph on a card; return its (2, P) losses.
+
+        The next update of a graph overwrites them.
+        """
         return self.graph.run(partial(self._update, population), inputs, population.networks)
 
-    def _update(self, population: Population, inputs: UpdateInputs) -> Mapping[str, Tensor]:
+    def _update(self, population: Population, inputs: UpdateInputs) -> Tensor:
         batch = self.stocks.batch(inputs.rows, self.replay.at(inputs.replayed))
         return ddpg.update(
             population.networks,
             inputs.hurdle,
-            inputs.target_index,
+            inputs.sale_target_index,
             batch,
-            self.accumulate,
+            self.micro_batches,
             cost=self.stocks.cost,
             gamma=self.gamma,
             tau=self.tau,

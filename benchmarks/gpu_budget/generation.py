@@ -190,17 +190,17 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 @contextlib.contextmanager
 def _updates_apart(meter: Meter) -> Iterator[None]:
     """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike."""
-    finished, losses = dict[str, Phase](), dict[str, Tensor]()
-    take = Updates.take
+    finished, losses = dict[str, Phase](), list[Tensor]()
+    run = Updates.run
 
-    def counted(updates: Updates, *known: Any) -> Mapping[str, Tensor]:
+    def counted(updates: Updates, *known: Any) -> Tensor:
         if UPDATES in meter.phases:
             meter.phases[UPDATES] = joined([meter.phases[UPDATES], finished[UPDATES]])
-            return losses
+            return losses[0]
         with meter.within(UPDATES):
-            losses.update(take(updates, *known))
+            losses.append(run(updates, *known))
         finished[UPDATES] = joined([meter.phases[UPDATES]])
-        return losses
+        return losses[0]
 
-    with mock.patch.object(Updates, "take", counted):
+    with mock.patch.object(Updates, "run", counted):
         yield

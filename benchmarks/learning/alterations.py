@@ -13,41 +13,41 @@ import torch
 from torch import Tensor
 
 from models import ddpg
+from models.ddpg import Batch
 from models.networks import Networks
-from models.replay_buffer import Batch
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
 
 Targets = Callable[..., Tensor]
-_TARGETS: Targets = ddpg.targets
+_TARGETS: Targets = ddpg.td_targets
 
 
 def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     """Let the trainer's updates take other targets of temporal differences."""
-    update = trainer.updating._update
+    update = trainer.updates._update
 
     def altered(*given: Any) -> Any:
-        with mock.patch.object(ddpg, "targets", targets):
+        with mock.patch.object(ddpg, "td_targets", targets):
             return update(*given)
 
-    trainer.updating._update = altered  # type: ignore[method-assign, assignment]
+    trainer.updates._update = altered  # type: ignore[method-assign, assignment]
 
 
 def _first_step(
-    networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float
+    networks: Networks, hurdle: Tensor, sale_target_index: Tensor, batch: Batch, cost: float, gamma: float
 ) -> Tensor:
     """Return the targets as if nothing followed a session."""
     ended = replace(batch, terminated=torch.ones_like(batch.terminated))
-    return _TARGETS(networks, hurdle, target_index, ended, cost, gamma)
+    return _TARGETS(networks, hurdle, sale_target_index, ended, cost, gamma)
 
 
 def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Follow each reward by a random value, of a session's result, not by the target networks'."""
 
     def noisy(
-        networks: Networks, hurdle: Tensor, target_index: Tensor, batch: Batch, cost: float, gamma: float
+        networks: Networks, hurdle: Tensor, sale_target_index: Tensor, batch: Batch, cost: float, gamma: float
     ) -> Tensor:
-        first = _first_step(networks, hurdle, target_index, batch, cost, gamma)
+        first = _first_step(networks, hurdle, sale_target_index, batch, cost, gamma)
         noise = torch.randn(first.shape, generator=drawn) * networks.scale.view(-1, 1, 1, 1)
         return first + noise.clamp(min=-cost) * ~batch.terminated
 
@@ -85,7 +85,7 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
         gradient = optimizer.parameter.grad
         assert gradient is not None
         gradient.zero_()
-        for each in (networks.online, networks.targets):  # the critic's have taken their step
+        for each in (networks.online, networks.target):  # the critic's have taken their step
             each.actor.copy_(torch.cat([part.flatten(-2) for part in each.critic.matrices[-3:]], dim=-1))
 
     optimizer.step = copy  # type: ignore[method-assign]

@@ -86,7 +86,7 @@ class SoftAccount:
 def learned(config: Config, market: Market, env: TradingEnvironment) -> tuple[Perceptrons, TrainingDays]:
     """Train the actor on random windows of the training days; return its target network, and the days."""
     days, drawn = TrainingDays.of(market, env.account), named_generator(config.seed, "windows")
-    train, steps, unit = days.samples.train, env.rules.episode_steps, days.transitions.unit
+    train, steps, unit = days.samples.train, env.rules.episode_steps, days.transitions.reward_scale
     x = days.inputs.for_networks(torch.from_numpy(days.inputs.of(market, slice(train.last + 1))))
     sizes = x.shape[-1], config.learning.hidden, 1
     account, actor = SoftAccount.of(env, train.last + 1), Perceptrons.initialize((1,), sizes, drawn)
@@ -116,7 +116,7 @@ def job(config: Config, unseen: UnseenPaths) -> Record:
     seconds, planted, profits = time.process_time() - started, tuned(market, scores, config), list[Profits]()
     for path in unseen.each(config, market.stats):
         seen = days.inputs.for_networks(torch.from_numpy(days.inputs.of(path.market)))
-        score = days.transitions.unit * torch.stack([scores_of(actor, today) for today in seen])[None]
+        score = days.transitions.reward_scale * torch.stack([scores_of(actor, today) for today in seen])[None]
         forecasts = Forecasts.of(score, path.env.account.bars.tradable)
         played = roll_out(path.env, forecasts, torch.zeros(1), torch.tensor([TARGET_PERCENTS[-1]]), path.starts)
         profits.append({ACTOR: played.summary.profit_percent.numpy(), **path.play_planted(planted)})

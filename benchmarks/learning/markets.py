@@ -113,11 +113,11 @@ def market_job(config: Config, budget: Budget, unseen: UnseenPaths, alter: Alter
     """Train one seed and measure its champion; return plain numbers for the file of results."""
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
-    champion, inputs = trained.trainer.champion, trained.trainer.days.inputs
+    champion = trained.trainer.champion
     planted = tuned(market, scores, config)
     profits = joined(
         [
-            {CHAMPION: path.play_champion(champion, inputs.of(path.market)), **path.play_planted(planted)}
+            {CHAMPION: path.play_champion(champion), **path.play_planted(planted)}
             for path in unseen.each(config, market.stats)
         ]
     )

@@ -19,7 +19,6 @@ from environment.basket import Basket
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from models.inputs import Float32Array
 from training.evaluation import baselines
 from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted, tune_rule
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised, fit_trees
@@ -47,15 +46,11 @@ class UnseenPath:
     env: TradingEnvironment
     starts: Tensor
 
-    def play_champion(self, champion: DDPGAgent, x: Float32Array) -> NDArray[np.float64]:
-        """Return the (windows,) profits of the capital in percent: the agent's share by its orders, the rest held.
-
-        Args:
-            x: (days, n, inputs) of the agent on this path.
-        """
+    def play_champion(self, champion: DDPGAgent) -> NDArray[np.float64]:
+        """Return the (windows,) profits of the capital in percent: the agent's share by its orders, the rest held."""
         rules, share = self.env.rules, champion.share
         basket = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
-        played = play_agent_on(self.env, champion, champion.forecasts(self.market, x), self.starts)
+        played = play_agent_on(self.env, champion, champion.forecasts(self.market), self.starts)
         of_agents = played.summary.profit_percent.numpy()
         return np.asarray(share * of_agents + (1.0 - share) * 100 * (basket / rules.initial_capital - 1))
 

@@ -48,7 +48,7 @@ FORMS: Mapping[str, Callable[[ERLTrainer], DDPGAgent]] = {
     CHAMPION: lambda trainer: trainer.champion,
     ENSEMBLE: lambda trainer: _untested(trainer, trainer.population.elites),
     SINGLE_BEST: lambda trainer: _untested(trainer, trainer.population.elites[:1]),
-    ALL_ORDERS: lambda trainer: trainer.champion.betting(1.0),
-    ON_EVIDENCE: lambda trainer: trainer.champion.betting(float(trainer.champion.evidence.is_significant)),
+    ALL_ORDERS: lambda trainer: trainer.champion.with_share(1.0),
+    ON_EVIDENCE: lambda trainer: trainer.champion.with_share(float(trainer.champion.evidence.is_significant)),
 }
 """Ways to make one agent of a trained population, by name; the untested ones trade whatever their evidence."""

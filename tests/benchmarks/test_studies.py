@@ -138,10 +138,10 @@ def learned(name: str) -> dict[str, torch.Tensor]:
 
 def test_an_altered_run_leaves_the_next_one_as_it_was() -> None:
     """A trainer of the profile that is trained afterwards; what each alteration changes is tested with the learner."""
-    targets, before, found = ddpg.targets, learned(BASE), learned("noise in the targets")
+    targets, before, found = ddpg.td_targets, learned(BASE), learned("noise in the targets")
     assert all(part.isfinite().all() for part in found.values())
     assert not all(torch.equal(part, before[key]) for key, part in found.items())
-    assert ddpg.targets is targets
+    assert ddpg.td_targets is targets
     assert all(torch.equal(part, before[name]) for name, part in learned(BASE).items())
 
 
@@ -190,8 +190,10 @@ def test_an_actor_without_a_critic_climbs_the_profit_of_its_account(
         actor, days = differentiable.learned(config, market, env)
         x = days.inputs.for_networks(torch.from_numpy(days.inputs.of(market)))
         seen = torch.arange(days.samples.train.first, days.samples.train.last - 17)[:, None] + torch.arange(16)
-        score = days.transitions.unit * differentiable.scores_of(actor, x[seen])
-        profits.append(float(SoftAccount.of(env, len(x)).profit(score, seen, 0.1 * days.transitions.unit).mean()))
+        score = days.transitions.reward_scale * differentiable.scores_of(actor, x[seen])
+        profits.append(
+            float(SoftAccount.of(env, len(x)).profit(score, seen, 0.1 * days.transitions.reward_scale).mean())
+        )
     assert profits[1] > profits[0] + 0.2
     words = ("differentiable", *SMALL_STUDY, "--kinds", "momentum", "--seeds", "1")
     shown, kept = studied(*words)

@@ -176,7 +176,7 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
     rules = tiny_rules(exposure=exposure)
     world = random_world(3, days=60, rules=rules)
     setup = replace(setup_of(world), basket=Basket.of(world.market, "S1", 0))
-    champion = eager_agent(setup).betting(share)
+    champion = eager_agent(setup).with_share(share)
     played = play_all(setup, champion, {}, random_selections=6, generator=seeded())
     capital, parts = rules.initial_capital, np.full(played.curves[CHAMPION].equity.shape, 0.0)
     costs = np.zeros(WINDOWS)

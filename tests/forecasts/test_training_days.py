@@ -41,7 +41,7 @@ def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: Trainin
     reward = days.transitions.reward.clone()
     reward[rows.rows(held)] *= -5.0
     other = replace(days, transitions=replace(days.transitions, reward=reward))
-    unit = days.transitions.unit / other.transitions.unit
+    unit = days.transitions.reward_scale / other.transitions.reward_scale
     found, expected = other.closed_form(1.0), days.closed_form(1.0)
     torch.testing.assert_close(found[FOLD, ..., 0], unit * expected[FOLD, ..., 0], rtol=1e-3, atol=1e-5)
     for fold in range(days.folds):
@@ -75,7 +75,7 @@ def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     weights = torch.zeros(1, days.folds, 1 + inputs)
     weights[:, FOLD, 0] = 1.0
     networks.start_from(weights)
-    forecasts = days.forecasts(networks.targets, [0])
+    forecasts = days.forecasts(networks.target, [0])
     held, known = days.samples.folds[FOLD][1], forecasts.score[0].isfinite()
     assert torch.equal(known[days.samples.x.days], days.tradable[days.samples.x.days])
     assert bool((forecasts.score[0, held][known[held]] == 1.0).all())

@@ -14,24 +14,24 @@ HURDLE, TARGET = torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
 
 def networks_of(seed: int = 0, agents: int = AGENTS) -> Networks:
     mask = torch.ones(agents, INPUTS - 1, dtype=torch.bool)
-    return shake(Networks.initialize(mask, 5, FOLDS, 0.01, seeded(seed), unit=2.0), 0.3, seeded(seed + 1))
+    return shake(Networks.initialize(mask, 5, FOLDS, 0.01, seeded(seed), scale=2.0), 0.3, seeded(seed + 1))
 
 
-def updated(networks: Networks, accumulate: int = 1) -> dict[str, torch.Tensor]:
+def updated(networks: Networks, micro_batches: int = 1) -> torch.Tensor:
     batch = random_batch(FOLDS, targets=2, seed=5)
-    return ddpg.update(networks, HURDLE, TARGET, batch, accumulate, cost=COST, gamma=0.9, tau=0.5)
+    return ddpg.update(networks, HURDLE, TARGET, batch, micro_batches, cost=COST, gamma=0.9, tau=0.5)
 
 
 def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account() -> None:
     """Stock by stock in plain numbers: what the actor keeps goes on, what it sells costs, what is closed has ended."""
     networks, batch = networks_of(), random_batch(FOLDS, targets=2, seed=5)
-    targets = ddpg.targets(networks, HURDLE, TARGET, batch, COST, gamma=0.9)
+    targets = ddpg.td_targets(networks, HURDLE, TARGET, batch, COST, gamma=0.9)
     kept = 0
     for agent in range(AGENTS):
         for fold, day, stock in torch.ones(targets.shape[1:]).nonzero().tolist():
             place = fold, day, stock
             x = batch.next_x[place][None].expand(FOLDS, 1, -1)
-            own, score = (float(part[agent, fold, 0]) for part in networks.targets.outputs(x))
+            own, score = (float(part[agent, fold, 0]) for part in networks.target.outputs(x))
             price = float(HURDLE[agent]) * float(batch.next_invested[fold, day])
             expected = float(batch.reward[place][TARGET[agent]])
             if not batch.terminated[place]:
@@ -70,7 +70,7 @@ def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
 
 def test_agents_learn_alone_what_they_learn_together() -> None:
     together = networks_of()
-    updated(together, accumulate=2)
+    updated(together, micro_batches=2)
     for agent in range(AGENTS):
         alone = networks_of().rows(slice(agent, agent + 1))
         batch = random_batch(FOLDS, targets=2, seed=5)
@@ -82,8 +82,9 @@ def test_agents_learn_alone_what_they_learn_together() -> None:
 def test_micro_batches_add_up_to_the_batch() -> None:
     """In losses and in the critic's gradient; the actor's temperatures are measured by the values of a part."""
     whole, parts = networks_of(), networks_of()
-    one, two = updated(whole), updated(parts, accumulate=4)
-    torch.testing.assert_close(one["critic"], two["critic"], rtol=1e-4, atol=1e-4)
+    critic, _ = updated(whole)
+    critic_of_parts, actor_of_parts = updated(parts, micro_batches=4)
+    torch.testing.assert_close(critic, critic_of_parts, rtol=1e-4, atol=1e-4)
     first = parts.tensors["critic_first"], whole.tensors["critic_first"]
     torch.testing.assert_close(*first, rtol=1e-4, atol=1e-5)
-    assert float(first[1].abs().max()) > 1e-3 and bool(two["actor"].isfinite().all())
+    assert float(first[1].abs().max()) > 1e-3 and bool(actor_of_parts.isfinite().all())

@@ -36,7 +36,7 @@ def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market) -> None:
     agent, has_bar = tiny_agent(market, members=2), np.isfinite(market.close)
     found, x = agent.forecasts(market).score[0], torch.from_numpy(agent.inputs.of(market))
     seen = agent.inputs.for_networks(x).flatten(0, 1)
-    expected = agent.networks.targets.outputs(seen.expand(2, -1, -1))[1].detach().mean((0, 1)).view(found.shape)
+    expected = agent.networks.target.outputs(seen.expand(2, -1, -1))[1].detach().mean((0, 1)).view(found.shape)
     np.testing.assert_allclose(found.numpy()[has_bar], expected.numpy()[has_bar], rtol=1e-3, atol=1e-3)
     assert bool((found.isfinite() == torch.from_numpy(has_bar)).all())
 

@@ -88,12 +88,12 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
 def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """And those that an update sees, up to rounding."""
     networks, x = random_networks(agents=7), torch.randn(200, INPUTS, generator=seeded(1))
-    found = networks.targets.played_scores(5, 1, x)
-    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.played_scores(0, 1, x))
-    stacked = networks.targets.outputs(x.expand(FOLDS, -1, -1))[1][5, 1].detach()
+    found = networks.target.played_scores(5, 1, x)
+    assert torch.equal(found, networks.rows(torch.tensor([5])).target.played_scores(0, 1, x))
+    stacked = networks.target.outputs(x.expand(FOLDS, -1, -1))[1][5, 1].detach()
     torch.testing.assert_close(found, stacked, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
-    torch.testing.assert_close(networks.targets.played_scores(5, 1, x), found, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(networks.target.played_scores(5, 1, x), found, rtol=1e-5, atol=1e-5)
 
 
 def optimizer_of(parameter: Tensor, rate: float) -> AdamW:
@@ -174,7 +174,7 @@ def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: in
 def told(networks: Networks, x: Tensor) -> list[Tensor]:
     """What critics and actors, online and targets, make of (folds, rows, inputs)."""
     found = []
-    for own in (networks.online, networks.targets):
+    for own in (networks.online, networks.target):
         found += [part.detach() for part in own.outputs(x)]
     return found
 
@@ -200,7 +200,7 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
 
 
 def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
-    networks = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), HIDDEN, FOLDS, 0.01, seeded(1), unit=3.0)
+    networks = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), HIDDEN, FOLDS, 0.01, seeded(1), scale=3.0)
     weights = torch.randn(2, FOLDS, INPUTS + 1, generator=seeded(2))
     networks.start_from(weights)
     x = torch.randn(FOLDS, 8, INPUTS, generator=seeded(3))

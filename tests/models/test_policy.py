@@ -117,9 +117,9 @@ def trainer(loaded: tuple[Market, PlantedScores]) -> ERLTrainer:
 
 
 def test_storms_cost_more(trainer: ERLTrainer, loaded: tuple[Market, PlantedScores]) -> None:
-    days, sizes = trainer.days, loaded[1].sizes
+    days, sizes = trainer.training_days, loaded[1].sizes
     assert sizes is not None and days.risk is not None
-    penalty = days.forecasts(trainer.population.networks.targets, [0]).penalty
+    penalty = days.forecasts(trainer.population.networks.target, [0]).penalty
     assert penalty is not None
     within = days.samples.x.days
     cost, size = penalty[0, within].mean(1), torch.from_numpy(sizes[within, 0])
@@ -127,7 +127,7 @@ def test_storms_cost_more(trainer: ERLTrainer, loaded: tuple[Market, PlantedScor
 
 
 def test_a_fold_does_not_tell_its_own_risk(trainer: ERLTrainer) -> None:
-    days: TrainingDays = trainer.days
+    days: TrainingDays = trainer.training_days
     assert days.risk is not None
     held, kept = days.samples.folds[2][1], days.samples.results.copy()
     days.samples.results[:, held] *= 10.0
@@ -143,10 +143,10 @@ def test_an_agent_keeps_its_risk_and_sees_it_in_any_form_of_inputs(
     trainer: ERLTrainer, loaded: tuple[Market, PlantedScores], tmp_path: Path
 ) -> None:
     champion, market = trainer.champion, loaded[0]
-    later = trainer.days.later
-    by_rows, by_day = champion.forecasts(market, later), champion.forecasts(market, days=later.days)
+    later = trainer.training_days.later
+    by_rows, by_day = champion.forecasts_of_rows(later, len(market.dates)), champion.forecasts(market, later.days)
     champion.save(tmp_path / "agent.safetensors")
-    again = DDPGAgent.load(tmp_path / "agent.safetensors").forecasts(market, days=later.days)
+    again = DDPGAgent.load(tmp_path / "agent.safetensors").forecasts(market, later.days)
     for name in ("score", "penalty"):
         seen = getattr(by_rows, name)[:, later.days]
         torch.testing.assert_close(getattr(by_day, name)[:, later.days], seen, rtol=1e-3, atol=1e-4)

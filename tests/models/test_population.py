@@ -14,9 +14,10 @@ from data.market import Market
 from models.ddpg_agent import HISTORY, LOSSES
 from models.evolution import (
     GENES,
+    HIGH,
+    LOW,
     SESSIONS,
     TARGET,
-    bounds,
     elite_count,
     mutate,
     next_generation,
@@ -49,7 +50,7 @@ def population_of(size: int = 4, seed: int = 0, evolution: EvolutionConfig | Non
     """A population whose networks and moments have random numbers in all parts."""
     config = evolution or EvolutionConfig(population_size=size)
     parts = tiny_agent(market()).inputs, TINY_RULES, torch.device("cpu"), generators(seed)
-    population = Population(config, LEARNING, *parts, folds=FOLDS, unit=1.5)
+    population = Population(config, LEARNING, *parts, folds=FOLDS, scale=1.5)
     draws = seeded(seed)
     for name, part in population.networks.tensors.items():
         if name.endswith(("_first", "_second")):
@@ -98,7 +99,7 @@ def test_an_agent_is_a_view_of_its_row() -> None:
     for name, part in agent.networks.tensors.items():
         assert part.data_ptr() == population.networks.tensors[name][2:].data_ptr(), name
     assert float(agent.hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.1)
-    assert float(agent.target_percent) == TARGET_PERCENTS[int(population.genes[2, TARGET])]
+    assert float(agent.sale_target) == TARGET_PERCENTS[int(population.genes[2, TARGET])]
     population.reward_rate.fill_(0.4)
     assert float(population[2].hurdle) == pytest.approx(2.0 ** float(population.genes[2, SESSIONS]) * 0.4)
 
@@ -159,14 +160,14 @@ def test_childrens_actors_mutate_in_proportion() -> None:
 
 def test_an_evaluation_chooses_elites() -> None:
     population = population_of(5, evolution=EvolutionConfig(population_size=5, elite_fraction=0.4))
-    population.evaluated(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double())
+    population.select_elites(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double())
     assert population.elites == [2, 3] and population.examined == population.trials == 5
     assert ranked(population.fitness)[:4].tolist() == [2, 3, 0, 4] and float(population.fitness[2]) == 3.0
     assert population.fittest == {"founders": 1, "elites": 0, "children": 0}
     for best, (origin, examined) in zip((3, 4), (("elites", 8), ("children", 11)), strict=True):
         fitness = torch.zeros(5).double()
         fitness[best] = 1.0
-        population.evaluated(fitness)
+        population.select_elites(fitness)
         assert population.elites[0] == best and population.examined == examined
         assert population.fittest[origin] == 1 and set(population.fittest) == set(ORIGINS)
 
@@ -239,23 +240,22 @@ def test_ties_go_to_the_lower_row() -> None:
 
 
 def are_within_bounds(genes: Tensor) -> bool:
-    low, high = bounds()
     is_whole = bool((genes[:, TARGET] == genes[:, TARGET].round()).all())
-    return is_whole and bool(((genes >= low) & (genes <= high)).all())
+    return is_whole and bool(((genes >= LOW) & (genes <= HIGH)).all())
 
 
 @given(seeds, st.floats(0, 1), st.floats(0, 3), st.integers(1, 40))
 @settings(max_examples=60)
 def test_no_draw_leaves_the_bounds(seed: int, share: float, strength: float, agents: int) -> None:
     """A step beyond a bound comes back from it, so that genes do not gather there."""
-    generator, (low, high) = seeded(seed), bounds()
+    generator = seeded(seed)
     genes = random_genes(agents, generator)
     assert genes.shape == (agents, len(GENES)) and are_within_bounds(genes)
     assert torch.equal(within_bounds(genes.clone()), genes)
-    step = 0.4 * (high - low) * torch.rand(genes.shape, generator=generator, dtype=torch.float64)
+    step = 0.4 * (HIGH - LOW) * torch.rand(genes.shape, generator=generator, dtype=torch.float64)
     step[:, TARGET] = step[:, TARGET].round()
-    torch.testing.assert_close(within_bounds(low - step), low + step)
-    torch.testing.assert_close(within_bounds(high + step), high - step)
+    torch.testing.assert_close(within_bounds(LOW - step), LOW + step)
+    torch.testing.assert_close(within_bounds(HIGH + step), HIGH - step)
     assert are_within_bounds(mutate(genes, share, strength, generator))
 
 

@@ -59,7 +59,7 @@ def test_it_tells_what_accounts_earn_a_day_and_which_rows_lie_on_some_days() -> 
     assert float(replay.reward_rate()) == pytest.approx(max(0.0, float(added["reward"].mean())), rel=1e-5)
     allowed = torch.zeros(40, dtype=torch.bool)
     allowed[[3, 8, 35]] = True
-    assert replay.on_days(allowed).tolist() == [3, 8]
+    assert replay.rows_on_days(allowed).tolist() == [3, 8]
     assert float(ReplayBuffer(5).reward_rate()) == 0.0
 
 

@@ -81,7 +81,7 @@ def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) ->
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_agents_and_basket_share_an_account_at_a_broker(tmp_path: Path, share: float) -> None:
     """Each part buys with its capital in whole shares; faults, and steps again, neither lose nor double an order."""
-    agent = AGENT.betting(share)
+    agent = AGENT.with_share(share)
     plain, undisturbed, _ = walked(tmp_path / "one", [], agent)
     faults = [["lost before", "lost", "late", "503", "doubled"], ["lost"], ["late", "503"]]
     account, walk, silences = walked(tmp_path / "other", faults, agent)
@@ -123,7 +123,7 @@ def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
     for one in MARKET.tickers:
         market = multiplied(market, one, slice(START + 2, None), 1.2 if one == ticker else 0.4, list(PRICES))
     rules = dataclasses.replace(TINY_RULES, drawdown_lock=lock)
-    walk = Walk(tmp_path, AGENT.betting(0.0), rules, market, account.venue)
+    walk = Walk(tmp_path, AGENT.with_share(0.0), rules, market, account.venue)
     stepped(walk, account, *range(START, START + 7))
     days = {order["client_order_id"].split("-basket-")[1][:10] for order in account.orders}
     assert days == {str(MARKET.dates[day])[:10] for day in (START, *[START + 4] * (lock == 0))}
@@ -137,7 +137,7 @@ def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
 def test_a_stop_ends_the_baskets_orders_at_a_broker(tmp_path: Path) -> None:
     """And they are given once it is over."""
     account = FakeAlpaca()
-    walk = Walk(tmp_path, AGENT.betting(0.0), broker=account.venue)
+    walk = Walk(tmp_path, AGENT.with_share(0.0), broker=account.venue)
     (walk.folder / STOP).touch()
     walk.step(START)
     assert not account.orders
@@ -224,7 +224,7 @@ def test_a_class_of_shares_keeps_its_name(tmp_path: Path) -> None:
 def test_a_dividend_is_paid_to_who_held_at_its_ex_date(tmp_path: Path, is_late: bool) -> None:
     """On the pay date, to agents beside a basket, which would have it otherwise; once, and when it is known."""
     account = FakeAlpaca()
-    walk = stepped(Walk(tmp_path, AGENT.betting(0.5), broker=account.venue), account, *range(START, START + 3))
+    walk = stepped(Walk(tmp_path, AGENT.with_share(0.5), broker=account.venue), account, *range(START, START + 3))
     day, dates = START + 3, MARKET.dates.astype("M8[D]").astype(str)
     ticker, shares = next(iter(walk.of("session")[-1]["positions"].items()))
     cash, pay, shown = 0.02 * prices(day - 1, CLOSE)[ticker], day + 2, day + (4 if is_late else 0)

@@ -15,7 +15,7 @@ from training.paper.report import write_report
 from utils.charts import number
 
 pytest.importorskip("alpaca.trading.client", reason="requirements-alpaca.txt is not installed")
-AGENT, EVENT, DAYS = keeper().betting(0.4), START + 4, 7
+AGENT, EVENT, DAYS = keeper().with_share(0.4), START + 4, 7
 
 
 class Broker:

@@ -117,7 +117,7 @@ def test_a_replay_is_its_backtest(
     """Walked on validation days, without a look at the holdout, and told in a few lines; a basket only if there is
     one."""
     name = f"demo{share:g}"
-    monkeypatch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: load(path).betting(share))
+    monkeypatch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: load(path).with_share(share))
     assert paper(home, "open", name, "--run", "one") == paper(home, "step", name) == 0
     capsys.readouterr()
     assert paper(home, "status", name) == 0

@@ -22,7 +22,6 @@ from tests.small_market import TINY_RULES
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.paper.account import Account
 from training.paper.backtest import backtest
-from training.paper.decider import forecasts_by_day
 from training.paper.report import parity_sentence
 
 
@@ -37,7 +36,7 @@ def test_an_account_equals_its_backtest(
     rules = dataclasses.replace(TINY_RULES, exposure=0.8, **limits)
     if seed > 5:
         rules = dataclasses.replace(rules, stop_percent=3.0, drawdown_lock=5.0)
-    agent = agent_of(seed, rules).betting(share)
+    agent = agent_of(seed, rules).with_share(share)
     if data.draw(st.booleans(), "averse to risk"):
         agent.risk = torch.tensor([0.05, 0.1, 0.02, 0.02, 0.02], dtype=torch.float64)
     last = START + data.draw(st.integers(1, 2 * rules.episode_steps + 3))
@@ -73,10 +72,10 @@ class Remembering(DDPGAgent):
 
     known: Forecasts
 
-    def forecasts(self, market: Market, x: Any = None, days: slice = slice(None)) -> Forecasts:
-        """Return the known forecasts of the days of a market; what is asked by inputs is computed."""
-        if x is not None:
-            return super().forecasts(market, x, days)
+    def forecasts(self, market: Market, days: slice = slice(None), *, by_day: bool = False) -> Forecasts:
+        """Return the known forecasts of the days of a market; those of a backtest are computed."""
+        if by_day:
+            return super().forecasts(market, days, by_day=by_day)
         return Forecasts(self.known.score[:, : len(market.dates)])
 
 
@@ -84,8 +83,8 @@ def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.Monkey
     """350 sessions, 19 episodes: equal to the backtest to the bit, and nothing is sold because an episode would end."""
     market, sessions = traded_market(5, 400), 350
     days = range(START, START + sessions)
-    agent = Remembering(**vars(agent_of(1, market=market).betting(0.4)))
-    agent.known = forecasts_by_day(agent, market, START, len(market.dates))
+    agent = Remembering(**vars(agent_of(1, market=market).with_share(0.4)))
+    agent.known = DDPGAgent.forecasts(agent, market, slice(START, None), by_day=True)
     walk = Walk(tmp_path, agent, market=market)
     monkeypatch.setattr(Account, "_check", lambda *_: None)  # random prices may move as a split would move them
     with walk.journal() as journal:
@@ -169,7 +168,7 @@ def test_last_digits_that_another_version_rounds_are_no_difference(tmp_path: Pat
 
 
 def test_a_basket_that_is_not_the_accounts_is_named(tmp_path: Path) -> None:
-    walk = Walk(tmp_path, agent_of(3).betting(0.5))
+    walk = Walk(tmp_path, agent_of(3).with_share(0.5))
     walk.step(*range(START, START + 6))
     account = walk.at(START + 5)
     played = backtest(account)

@@ -189,7 +189,9 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
                 assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
     elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))
     targets = torch.tensor(TARGET_PERCENTS)[genes[elites, TARGET].long()]
-    assert torch.equal(saved.champion.targets, targets) and saved.best_agent.targets.tolist() == [float(targets[0])]
+    assert torch.equal(saved.champion.sale_targets, targets) and saved.best_agent.sale_targets.tolist() == [
+        float(targets[0])
+    ]
     assert saved.beside.keys() == {BEST_AGENT, CLOSED}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300

@@ -77,7 +77,7 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
     market = learnable_market()
     tiny_agent(market).save(tmp_path / "agent")
     agent = DDPGAgent.load(tmp_path / "agent", device="meta")
-    held = {"hurdles": agent.hurdles, "targets": agent.targets, **agent.networks.tensors}
+    held = {"hurdles": agent.hurdles, "targets": agent.sale_targets, **agent.networks.tensors}
     assert {name for name, part in held.items() if part.device.type != "meta"} == set()
     assert agent.device.type == agent.forecasts(market).score.device.type == "meta"
 
@@ -85,20 +85,20 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
 def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
     trainer = tiny_trainer(learnable_market(1))
     trainer.evaluate_population()
-    days, population, learning = trainer.days.transitions, trainer.population, trainer.learning
+    days, population, learning = trainer.training_days.transitions, trainer.population, trainer.learning
     networks = population.networks.map(torch.clone)
     for seed in range(3):
-        known = [trainer.replay.on_days(allowed) for allowed in days.allowed]
+        known = [trainer.replay.rows_on_days(allowed) for allowed in days.allowed]
         replayed = torch.stack([rows[torch.randint(len(rows), (4,), generator=seeded(seed))] for rows in known])
         at = trainer.replay.at(replayed)
         rows = days.draw(at.day, seeded(seed))
-        hurdles, places = population.hurdles, population.target_indices
+        hurdles, places = population.hurdles, population.sale_target_indices
         with NoWaiting():
-            losses = trainer.updating.take(population, UpdateInputs(rows, replayed, hurdles, places))
+            losses = trainer.updates.run(population, UpdateInputs(rows, replayed, hurdles, places))
         parts = Networks(networks.tensors, learning.learning_rate), hurdles, places, days.batch(rows, at)
         how = {"cost": days.cost, "gamma": learning.gamma, "tau": learning.tau}
         expected = ddpg.update(*parts, learning.gradient_accumulation, **how)
-        assert all(torch.equal(losses[name], loss) for name, loss in expected.items())
+        assert torch.equal(losses, expected)
     for name, part in networks.tensors.items():
         assert torch.equal(population.networks.tensors[name], part), name
 
@@ -109,7 +109,7 @@ def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
     env = TradingEnvironment.on(market, rules, "cuda")
     parts = replace(TINY_LEARNING, gradient_steps=4), like.population.evolution, like.evaluation
     trainer = ERLTrainer(market, env, *parts, seed=2, log=tiny_trainer().log)
-    for graph in (trainer.rollouts.graph, trainer.updating.graph):
+    for graph in (trainer.rollouts.graph, trainer.updates.graph):
         graph.is_eager = is_eager
     return trainer
 

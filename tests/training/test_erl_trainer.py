@@ -157,7 +157,7 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
         assert [population.founders[row] for row in elites] == [founders[row] for row in elites]
         assert set(population.founders) <= set(founders)
         assert torch.equal(champion.hurdles, population.hurdles[elites]) and champion.rules == TINY_RULES
-        assert torch.equal(champion.targets, population.target_percents[elites])
+        assert torch.equal(champion.sale_targets, population.sale_targets[elites])
         together, alone = champion.forecasts(market), [population[row].forecasts(market) for row in elites]
         mean = torch.stack([own.score for own in alone]).mean(0)
         torch.testing.assert_close(together.score, mean, rtol=1e-4, atol=1e-5)
@@ -214,7 +214,7 @@ def test_an_episode_of_training_explores_and_is_remembered(market: Market) -> No
 def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     """Apart from it by the longest trade; also what follows, and the replayed accounts are those of the same days."""
     trainer, seen = tiny_trainer(market), list[tuple[Tensor, Any]]()
-    transitions, samples = trainer.days.transitions, trainer.days.samples
+    transitions, samples = trainer.training_days.transitions, trainer.training_days.samples
     batch = type(transitions).batch
 
     def spying(self: Any, rows: Tensor, replayed: Any) -> Any:
@@ -244,10 +244,10 @@ def test_noise_is_in_deviations_of_what_a_session_brings(
         learning=replace(TINY_LEARNING, exploration_noise=exploration_noise),
         evaluation=replace(TINY_EVALUATION, exploration_windows=500),
     )
-    drawn, unit = trainer.draw_windows().noise, trainer.days.transitions.unit
+    drawn, unit = trainer.draw_windows().noise, trainer.training_days.transitions.reward_scale
     assert float(drawn.std()) == pytest.approx(exploration_noise, rel=0.05)
     assert trainer.population.networks.scale.tolist() == pytest.approx([unit] * 4)
-    reward = trainer.days.transitions.reward
+    reward = trainer.training_days.transitions.reward
     assert unit == pytest.approx(float(reward.std()), rel=1e-5) and 0.5 < unit < 20
     added = list[Tensor]()
 
@@ -280,9 +280,9 @@ def test_no_exploration_can_be_asked_for(market: Market, gamma: float) -> None:
 def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     """They are those of the other kind before its first update; genes evolve, networks do not."""
     closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
-    weights = closed.days.closed_form(TINY_LEARNING.gamma)
+    weights = closed.training_days.closed_form(TINY_LEARNING.gamma)
     first = closed.population.networks.online.actor_matrices
-    for row, place in enumerate(closed.population.target_indices.clamp(max=weights.shape[2] - 1).tolist()):
+    for row, place in enumerate(closed.population.sale_target_indices.clamp(max=weights.shape[2] - 1).tolist()):
         seen = closed.population.networks.input_mask[row]
         expected = weights[:, 1:, place] * seen
         assert torch.equal(first[2][row, ..., 0], expected)
@@ -353,7 +353,10 @@ def test_learned_agents_earn_what_was_planted() -> None:
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer = tiny_trainer()
     (_,) = trainer.run(1)
-    held = [weakref.ref(trainer.days.samples.x.separate), weakref.ref(trainer.days.transitions.reward)]
+    held = [
+        weakref.ref(trainer.training_days.samples.x.separate),
+        weakref.ref(trainer.training_days.transitions.reward),
+    ]
     trainer.end_training()
     gc.collect()
     assert [own() for own in held] == [None, None]
@@ -364,7 +367,7 @@ def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch
     trainer = tiny_trainer(learnable_market(1), evaluation=replace(TINY_EVALUATION, evidence=evidence))
     for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
         found = Evidence(selection=p_value, timing=1.0, share=weighed)
-        monkeypatch.setattr(type(trainer.days), "evidence", lambda *_, found=found: found)
+        monkeypatch.setattr(type(trainer.training_days), "evidence", lambda *_, found=found: found)
         champion = trainer.build_champion()
         assert champion.evidence == found
         assert champion.share == {"weigh": weighed, "report": 1.0, "require": required}[evidence]

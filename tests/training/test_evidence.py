@@ -133,5 +133,5 @@ def test_closed_forms_that_found_noise_are_no_evidence() -> None:
         mask = torch.ones(1, days.inputs.size - 1, dtype=torch.bool)
         networks = Networks.initialize(mask, 2, days.folds, 0.0, seeded(seed))
         networks.start_from(days.closed_form(1.0)[None, :, :, -1])
-        found.append(days.evidence(days.forecasts(networks.targets, [0]), 1).smallest)
+        found.append(days.evidence(days.forecasts(networks.target, [0]), 1).smallest)
     assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 2

@@ -6,9 +6,9 @@ import torch
 from numpy.typing import NDArray
 
 from models import ddpg
+from models.ddpg import Batch
 from models.networks import Networks
 from models.policy import Forecasts, decide
-from models.replay_buffer import Batch
 from tests.tiny import seeded
 from utils.config.trader import EnvironmentConfig
 
@@ -64,7 +64,7 @@ def transitions(days: int, stocks: int, draws: torch.Generator) -> Batch:
 def trained(hurdle: torch.Tensor, steps: int) -> Networks:
     """Agents with these prices of capital, from random numbers."""
     draws, mask = seeded(0), torch.ones(len(hurdle), 1, dtype=torch.bool)
-    networks = Networks.initialize(mask, 8, 1, 0.004, draws, unit=2**0.5)
+    networks = Networks.initialize(mask, 8, 1, 0.004, draws, scale=2**0.5)
     place = torch.zeros(len(hurdle), dtype=torch.int64)
     for _ in range(steps):
         ddpg.update(networks, hurdle, place, transitions(16, 32, draws), 1, cost=COST, gamma=1.0, tau=0.03)
@@ -79,7 +79,7 @@ def test_agents_find_the_band_of_an_optimal_trader() -> None:
     networks, drifts = trained(hurdle, 400), torch.tensor(GRID[:, None]).float()
     found, every = [], torch.ones(len(GRID))
     for agent, price in enumerate(hurdle):
-        forecasts = Forecasts(networks.targets.played_scores(agent, 0, drifts)[:, None])
+        forecasts = Forecasts(networks.target.played_scores(agent, 0, drifts)[:, None])
         decision = decide(forecasts, price * every, every, every[:, None] > 0, every, RULES)
         trades = decision.coefficient[:, 0].numpy() > 0, decision.keep[:, 0].numpy()
         found.append((earned(*trades), float(GRID[trades[0]].min()), float(GRID[trades[1]].min())))

@@ -57,7 +57,7 @@ def alone(world: World, forecasts: Forecasts, row: int, start: int) -> tuple[Ten
     """The account of one agent that acts on observations, day by day: its equity, and its transitions."""
     rules, env = world.env.rules, TradingEnvironment.on(world.market, world.env.rules)
     hurdles, targets = (part[[row]] for part in genes())
-    own = replace(agent(), hurdles=hurdles, targets=targets, rules=rules)
+    own = replace(agent(), hurdles=hurdles, sale_targets=targets, rules=rules)
     seen = Forecasts(**{name: part[[row]] for name, part in vars(forecasts).items() if part is not None})
     last, trading_end = start + rules.episode_steps, start + rules.trading_days
     observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=trading_end)
@@ -179,7 +179,7 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     windows, population = trainer.draw_windows(), trainer.population
     one, first = trainer.rollouts.evaluate(population, windows, 100)
     assert len(set(one.fitness.tolist())) > 1
-    monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.days.tradable.numel())
+    monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.training_days.tradable.numel())
     assert [*map(len, trainer.rollouts._groups(5))] == [2, 2, 1]
     other, second = trainer.rollouts.evaluate(population, windows, 100)
     for name in ("fitness", "profit_percent", "by_window"):
@@ -187,8 +187,8 @@ def test_groups_of_agents_are_played_as_all_at_once(market: Market, monkeypatch:
     assert one.trading == pytest.approx(other.trading)
     assert all(torch.equal(first[name], second[name]) for name in first)
     row = population.elites[0]
-    parts = population.hurdles[[row]], population.target_percents[[row]], windows.starts[:2]
-    forecasts = trainer.days.forecasts(population.networks.targets, [row])
+    parts = population.hurdles[[row]], population.sale_targets[[row]], windows.starts[:2]
+    forecasts = trainer.training_days.forecasts(population.networks.target, [row])
     assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
 
 
@@ -196,11 +196,11 @@ def test_days_that_no_window_plays_have_no_forecast_and_change_nothing(monkeypat
     monkeypatch.setattr("models.inputs._CELLS", 1)  # a day a block
     trainer = tiny_trainer(learnable_market(1))
     windows = trainer.draw_windows()
-    played = torch.zeros(len(trainer.days.tradable), dtype=torch.bool)
+    played = torch.zeros(len(trainer.training_days.tradable), dtype=torch.bool)
     for start in windows.starts.tolist():
         played[start : start + trainer.eval_env.rules.episode_steps] = True
-    whole = trainer.days.forecasts(trainer.population.networks.targets, [0])
-    asked = trainer.days.forecasts(trainer.population.networks.targets, [0], played)
+    whole = trainer.training_days.forecasts(trainer.population.networks.target, [0])
+    asked = trainer.training_days.forecasts(trainer.population.networks.target, [0], played)
     known, some = (one.score[0].isfinite().any(1) for one in (whole, asked))
     assert torch.equal(some, known & played) and (known & ~played).any()
     assert torch.equal(asked.score[0, some], whole.score[0, some])

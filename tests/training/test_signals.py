@@ -298,7 +298,7 @@ def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
         free = signals_of(MARKET, 1, day, cash)
         assert (made.is_locked, made.orders) == (is_locked, [] if is_locked else free.orders)
         assert free.orders and not free.is_locked
-    made = make_signals(agent(1, rules).betting(0.5), BASKET, MARKET, day, rules, 0.8 * capital, [])
+    made = make_signals(agent(1, rules).with_share(0.5), BASKET, MARKET, day, rules, 0.8 * capital, [])
     assert made.is_locked and made.orders == [] and made.basket is not None
     assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
 
@@ -309,7 +309,7 @@ def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float, exposure:
     """In equal parts, costs included; the agents' orders are those of an account of their capital."""
     rules, day = dataclasses.replace(TINY_RULES, exposure=exposure), 45
     capital = rules.initial_capital
-    made = make_signals(agent(1, rules).betting(share), BASKET, MARKET, day, rules, capital, [])
+    made = make_signals(agent(1, rules).with_share(share), BASKET, MARKET, day, rules, capital, [])
     assert made.basket is not None
     values = [order.value for order in made.basket.orders]
     tradable = np.isfinite(MARKET.close[day])
@@ -347,7 +347,7 @@ def test_the_command_shows_the_basket_as_a_block_and_writes_its_parts(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = DDPGAgent.from_state
-    monkeypatch.setattr(DDPGAgent, "from_state", classmethod(lambda _, *parts: real(*parts).betting(0.5)))
+    monkeypatch.setattr(DDPGAgent, "from_state", classmethod(lambda _, *parts: real(*parts).with_share(0.5)))
     ib = folder / "whole.csv"
     code, made = command(folder, "--ib", str(ib), "--capital", "100000")
     assert code == 0

@@ -91,5 +91,5 @@ def test_noise_in_place_of_a_part_changes_what_the_agents_earn(part: str) -> Non
         assert record["profit_percent"] < 0.0 < 0.5 < base()["profit_percent"]
     if part == "actor of its own":
         networks = trainer.population.networks
-        last = torch.cat([one.flatten(-2) for one in networks.targets.critic.matrices[-3:]], dim=-1)
-        torch.testing.assert_close(networks.targets.actor, last)
+        last = torch.cat([one.flatten(-2) for one in networks.target.critic.matrices[-3:]], dim=-1)
+        torch.testing.assert_close(networks.target.actor, last)

@@ -160,7 +160,7 @@ def known_on_day(
     """Play an episode from `start`, observed by these statistics, up to a day; return what is known then."""
     last = start + rules.episode_steps
     env = TradingEnvironment.on(dataclasses.replace(span_of(market, 0, last), stats=stats), rules)
-    forecasts, played = agent.forecasts(market, days=slice(start, last + 1)), defaultdict[str, list[Any]](list)
+    forecasts, played = agent.forecasts(market, slice(start, last + 1)), defaultdict[str, list[Any]](list)
     observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=start + rules.trading_days)
     while True:
         action = agent.act(observation, forecasts, info["day_index"])

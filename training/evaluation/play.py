@@ -277,7 +277,7 @@ class OwnAccount:
 def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent) -> OwnAccount:
     """Play an agent's account, with its scores and the share of the capital that it is worth."""
     judged = setup.judged
-    forecasts = agent.forecasts(setup.market, days=judged)
+    forecasts = agent.forecasts(setup.market, judged)
     scores = agent_scores(forecasts, judged.start, judged.stop - judged.start)
     return OwnAccount(*play_agent(setup, agent, forecasts), scores, agent.share)
 

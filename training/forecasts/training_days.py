@@ -135,7 +135,7 @@ class TrainingDays:
             is_kept = (value - START_PRICE >= -known.cost) & follows
             weights = solved @ (reward + gamma * torch.where(is_kept, value, -known.cost * follows))
             value = there @ weights
-        return weights / known.unit
+        return weights / known.reward_scale
 
     def _seen(self, rows: Tensor) -> Tensor:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from environment.ledger import Bars
 from environment.trading_rules import is_delisted, salvage
+from models.ddpg import Batch
 from models.inputs import InputRows, TradeInputs
 from models.policy import invested_share
-from models.replay_buffer import Batch, Transitions
+from models.replay_buffer import AccountTransitions
 from training.forecasts.samples import Samples
 from utils.config.trader import EnvironmentConfig
 
-STOCKS = 64
+_STOCKS = 64
 """Most stocks of a day in a batch."""
 _ROWS_AT_ONCE = 2**20
 
@@ -31,7 +32,7 @@ class StockTransitions:
     inputs: TradeInputs
     reward: Tensor
     """(rows, targets) float32 percent, net of the cost of a sale where the rules end the position; that of a sale that
-    is decided is charged in `models.ddpg.targets`."""
+    is decided is charged in `models.ddpg.td_targets`."""
     following: Tensor
     """(rows,) int32 row of the stock at the next decision."""
     terminated: Tensor
@@ -61,21 +62,25 @@ class StockTransitions:
         return cls(x, inputs, reward, following.int(), terminated, cost, allowed)
 
     @property
-    def unit(self) -> float:
+    def reward_scale(self) -> float:
         """Return the standard deviation of the rewards, percent."""
         return max(float(self.reward[:, -1].std()), 1e-3) if len(self.reward) > 1 else 1.0
+
+    @property
+    def stocks_per_day(self) -> int:
+        """Return the number of stocks that are drawn of a day."""
+        return min(_STOCKS, self.x.has_bar.shape[1])
 
     def draw(self, days: Tensor, generator: torch.Generator) -> Tensor:
         """Draw stocks of (..., D) days: (..., D, S) rows, S in a row from a random one on; where fewer than S have a
         bar, some are drawn again."""
-        stocks = min(STOCKS, self.x.has_bar.shape[1])
         start = torch.rand(days.shape, generator=generator, dtype=torch.float64).to(days.device)[..., None]
         here = days.long() - self.x.days.start
         count = self.x.counts[here][..., None]
-        place = (start * count).long() + torch.arange(stocks, device=days.device)
+        place = (start * count).long() + torch.arange(self.stocks_per_day, device=days.device)
         return self.x.first_rows[here][..., None] + place % count
 
-    def batch(self, rows: Tensor, replayed: Transitions) -> Batch:
+    def batch(self, rows: Tensor, replayed: AccountTransitions) -> Batch:
         """Return the transitions of (folds, D, S) rows, in the replayed accounts of their (folds, D) days."""
         following = self.following[rows].long()
         return Batch(

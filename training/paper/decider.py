@@ -15,7 +15,6 @@ from data.features.own import OwnFeature, public_names
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from models.policy import Forecasts
 from training.evaluation.baselines import RULE_NUMBERS, ScoreRule, score_policy
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import EvaluationSetup, account_by, play_agent
@@ -63,7 +62,7 @@ class Champion:
         Args:
             market: without the days that a setup may have beyond those of the account.
         """
-        forecasts = forecasts_by_day(self.agent, market, setup.judged.start, len(setup.market.dates))
+        forecasts = self.agent.forecasts(market, slice(setup.judged.start, None), by_day=True)
         return play_agent(setup, self.agent, forecasts)[:2]
 
 
@@ -175,18 +174,6 @@ def load_decider(folder: Path, opening: Mapping[str, Any]) -> Decider:
 def word_of(opening: Mapping[str, Any]) -> str:
     """Return what decides in an account, by its journal's first row: `champion` or `policy`."""
     return "policy" if "policy" in opening else "champion"
-
-
-def forecasts_by_day(agent: DDPGAgent, market: Market, first: int, days: int) -> Forecasts:
-    """Return forecasts from `first` to the market's last day, each day's by itself; there are none on the others.
-
-    The account forecasts one day at a time, and the last bit of a product may depend on how many rows it has.
-    """
-    by_day = []
-    for day, x in enumerate(agent.inputs.of(market, slice(first, None)), start=first):
-        today = dataclasses.replace(market, data_array=market.data_array[day : day + 1])
-        by_day.append((slice(day, day + 1), agent.forecasts(today, x[None], slice(0, 1))))
-    return Forecasts.on_days(by_day, days)
 
 
 def _digest(contents: bytes) -> str:

@@ -56,7 +56,7 @@ def bequeath(inherited: Checkpoint, trainer: ERLTrainer) -> None:
     population.reward_rate = population.reward_rate.to(trainer.device)
     population.networks.input_mask.copy_(population.input_mask)
     if trainer.learning.warm_start:
-        population.start_from(trainer.days.closed_form(trainer.learning.gamma))
+        population.start_from(trainer.training_days.closed_form(trainer.learning.gamma))
     population.networks.mask()
     trainer.champion = trainer.build_champion()
 

@@ -86,13 +86,13 @@ def decide(
         cash: with `holdings` the account at that close.
     """
     portfolio = account_at(market, day, rules, cash, holdings)
-    forecasts = agent.forecasts(market, days=slice(day, day + 1))
+    forecasts = agent.forecasts(market, slice(day, day + 1))
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
     if holdings:
         positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
-    placed = agent.place(positions, portfolio.account()[0], forecasts, day)
+    placed = agent.decide_one(positions, portfolio.account()[0], forecasts, day)
     target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
     expected, keep = forecasts.score[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()
