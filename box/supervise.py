@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +75,12 @@ def to_resume(runs: Path) -> list[str] | None:
     return None if latest is None or latest.has_ended else latest.resume
 
 
+def resumed_names(words: Sequence[str]) -> list[str]:
+    """Return what `--resume NAME` or `--resume=NAME` names among the arguments."""
+    names = [word.removeprefix("--resume=") for word in words if word.startswith("--resume=")]
+    return names + [name for flag, name in pairwise(words) if flag == "--resume" and not name.startswith("-")]
+
+
 class Supervisor:
     """The program's process, started again where that helps, and the signal that stops both."""
 
@@ -112,7 +119,7 @@ class Supervisor:
                 words = begun.resume
 
     def _play(self, words: list[str]) -> int:
-        for name in (word.removeprefix("--resume=") for word in words if word.startswith("--resume=")):
+        for name in resumed_names(words):
             # A lost machine's lock outlives it for a while; one that is renewed shows that the run goes on elsewhere.
             wait_for_lost_owner(self._runs / ("fuel-breaks" if "fuel-breaks" in words else "") / name)
         logger.info("starting main.py %s", " ".join(words))

@@ -198,7 +198,7 @@ class StockDataLoader:
         """
         days = len(self.dates)
         if last_day is None:
-            last_day = max(int(days * self.config.train_fraction) - 1, 0)
+            last_day = max(int(days * self.config.train_fraction + 1e-9) - 1, 0)
         if not 0 <= last_day < days:
             raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
         return normalization_stats(self.data_array, last_day)

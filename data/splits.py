@@ -44,8 +44,8 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
             "lower one of them, or give --split.holdout-fraction 0"
         )
     scale = 1.0 if kept_out is None else (1.0 - kept_out) / known
-    # 0.1 + 0.7 is a little less than 0.8: without the margin such sums would lose a day.
-    train_end = int(days * scale * config.train_fraction)
+    # 0.1 + 0.7 is a little less than 0.8: without the margin such fractions would lose a day.
+    train_end = int(days * scale * config.train_fraction + 1e-9)
     validation_end = int(days * scale * known + 1e-9)
     purge = env.trade_sessions
     splits = Splits(

@@ -78,6 +78,9 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         begins = [text.index("Initializing persistent"), text.index("Generation 1 / 2\n")]
         begins += [text.index(f"{phase}...\n") for phase in ("Evaluate", "Evolve", "Train", "Validate")]
         assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
+    (evaluate,) = re.findall(r"<pre><code>(python main.py evaluate .*?)</code>", page)
+    assert "--random-pickers" in evaluate and main(shlex.split(evaluate)[2:]) == 0
+    assert (folder / "evaluation-validation" / "results.json").read_text() == (folder / "results.json").read_text()
     assert "Training range: days 16 to 209;" in shown  # 70% of 300 days, after a context of 16
     assert "41 days at the end are left out, for the holdout" in shown
     # A run that was stopped before its judgement is only judged, and alike.

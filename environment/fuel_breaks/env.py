@@ -22,9 +22,24 @@ from utils.memory.living import counted
 IntegerArray = Sequence[int] | Int64Array
 
 CHANNELS = (
-    *(f"spread_rate_{name}" for name in ("n", "ne", "e", "se", "s", "sw", "w", "nw")),
-    *("slope", "aspect_sine", "aspect_cosine", "elevation", "canopy_cover", "unburnable"),
-    *("cleared", "burn_probability", "downstream_value", "budget_left"),
+    "spread_rate_n",
+    "spread_rate_ne",
+    "spread_rate_e",
+    "spread_rate_se",
+    "spread_rate_s",
+    "spread_rate_sw",
+    "spread_rate_w",
+    "spread_rate_nw",
+    "slope",
+    "aspect_sine",
+    "aspect_cosine",
+    "elevation",
+    "canopy_cover",
+    "unburnable",
+    "cleared",
+    "burn_probability",
+    "downstream_value",
+    "budget_left",
 )
 """Channels of an observation (channels, rows, columns), all from -1 to 1.
 
@@ -67,9 +82,8 @@ class VectorFuelBreakEnvironment:
     ) -> None:
         """Take the purpose of the fires behind rewards, and how many episodes' fires are kept for further ones."""
         self.tiles, self.config = tuple(tiles), config
-        self.planning, self.rewarding = (
-            lru_cache(kept)(partial(fires_of, tiles, config, purpose)) for purpose in ("planning", rewarded_by)
-        )
+        self.planning = lru_cache(kept)(partial(fires_of, tiles, config, "planning"))
+        self.rewarding = lru_cache(kept)(partial(fires_of, tiles, config, rewarded_by))
         self._static = np.stack([static_channels(tile.landscape, config) for tile in tiles])
         self.cells = tiles[0].landscape.burnable.size
         self.states: list[BurnState] = []  # planning fires by lane
@@ -101,9 +115,11 @@ class VectorFuelBreakEnvironment:
         """Begin an episode per lane; arguments are (lanes,)."""
         self.lane_tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
         lanes = list(zip(self.lane_tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
-        fires = [{lane: BurnState(hazard(*lane)) for lane in set(lanes)} for hazard in (self.planning, self.rewarding)]
-        exposure_of(list(fires[0].values()))  # traces them before they are copied
-        self.states, self._rewarded = ([state[lane].copy() for lane in lanes] for state in fires)
+        planning = {lane: BurnState(self.planning(*lane)) for lane in set(lanes)}
+        rewarding = {lane: BurnState(self.rewarding(*lane)) for lane in set(lanes)}
+        exposure_of(list(planning.values()))  # traces the fires of a tile once, before its lanes copy them
+        self.states = [planning[lane].copy() for lane in lanes]
+        self._rewarded = [rewarding[lane].copy() for lane in lanes]
         self.exposure = exposure_of(self.states)
 
     def action_masks(self) -> BoolArray:

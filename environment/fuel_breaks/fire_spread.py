@@ -106,9 +106,14 @@ class Hazard:
         return arrival
 
     @cached_property
+    def unbroken_arrival(self) -> Float64Array:
+        """(F, cells) arrivals without breaks."""
+        return self.burn(np.zeros(self.cells, dtype=np.bool_))
+
+    @cached_property
     def start_burned_cells(self) -> int:
         """Cells burned without breaks, summed over fires."""
-        return BurnState(self).burned_cells
+        return int(np.isfinite(self.unbroken_arrival).sum())
 
 
 class BurnState:
@@ -116,8 +121,13 @@ class BurnState:
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard
-        self.cleared = np.zeros(hazard.cells, dtype=np.bool_) if cleared is None else cleared.copy()
-        self.arrival = hazard.burn(self.cleared)  # (F, cells) minutes
+        if cleared is None:
+            self.cleared = np.zeros(hazard.cells, dtype=np.bool_)
+            self.arrival = hazard.unbroken_arrival.copy()
+        else:
+            self.cleared = cleared.copy()
+            self.arrival = hazard.burn(self.cleared)
+        """(F, cells) minutes."""
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
@@ -199,5 +209,5 @@ def draw_scenarios(
 def fires_of(tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose, tile: int, scenario_seed: int) -> Hazard:
     """Return the fires of a scenario seed on a tile, drawn for a purpose."""
     landscape = tiles[tile].landscape
-    drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
-    return Hazard(landscape, *drawn, config)
+    winds, ignition_cells = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+    return Hazard(landscape, winds, ignition_cells, config)

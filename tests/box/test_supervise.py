@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from box.supervise import MAX_FAILURES, Found, Supervisor, last_to_progress
+from box.supervise import MAX_FAILURES, Found, Supervisor, last_to_progress, resumed_names
 from tests.box.emulated import Box
 
 W = ("--resume=w",)
@@ -63,6 +63,11 @@ def test_a_run_that_never_began_begins_again(tmp_path: Path, monkeypatch: pytest
     assert supervisor.supervise(["--resume", "one", "--generations", "9"]) == 0
     begun, resumed = ["--run one", "--run one", "--resume=one"], ["--resume one --generations 9"] * 2
     assert (tmp_path / "words").read_text().splitlines() == begun + resumed
+
+
+def test_runs_that_are_resumed_are_known_in_both_notations() -> None:
+    assert resumed_names(["fuel-breaks", "train", "--resume", "one", "--seed", "3"]) == ["one"]
+    assert resumed_names(["--resume=two"]) == ["two"] and resumed_names(["--resume", "--seed", "3", "--resume"]) == []
 
 
 def test_a_signal_reaches_the_program_and_ends_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

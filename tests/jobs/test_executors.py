@@ -101,6 +101,13 @@ def test_a_job_whose_process_is_killed_is_run_again(
     assert caplog.text.count("was lost, 1 of at most 1 times") == 1
 
 
+@apart
+def test_an_error_without_words_is_named(open_one: Open) -> None:
+    with open_one() as executor:
+        (end,) = executor.run([Job("mute", work.Mute)])
+    assert end.error is not None and end.error.endswith("got: EOFError")
+
+
 @contextlib.contextmanager
 def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None]:
     """Send this process a signal as soon as `count` jobs have begun."""

@@ -78,6 +78,16 @@ def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) ->
         assert last["equity"] == pytest.approx(last["cash"] + held)
 
 
+def test_a_stop_is_a_fill_of_the_sale_that_it_is_a_leg_of() -> None:
+    account = FakeAlpaca()
+    order = {"client_order_id": "ours", "symbol": "T0", "side": "sell", "type": "limit", "qty": "3"}
+    account.post(order)
+    stopped = {"filled_qty": "3", "filled_avg_price": "9.5", "filled_at": "2024-01-03T15:00:00Z"}
+    account.orders[-1]["legs"] = [{**order, "client_order_id": "theirs", "type": "stop", **stopped}]
+    (fill,) = account.venue.fills_since(np.datetime64("2024-01-02"))
+    assert (fill.id, fill.side, fill.shares, fill.price, fill.reason) == ("ours", "sell", 3.0, 9.5, "stop")
+
+
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_agents_and_basket_share_an_account_at_a_broker(tmp_path: Path, share: float) -> None:
     """Each part buys with its capital in whole shares; faults, and steps again, neither lose nor double an order."""

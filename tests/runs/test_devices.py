@@ -59,9 +59,12 @@ def test_a_card_computes_in_fixed_order_and_a_cpu_is_left_alone(
         choose_device("cuda:0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     choose_device("cpu")
     assert not torch.are_deterministic_algorithms_enabled() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    with pytest.raises(ConfigError, match="expected one of 2 CUDA devices, from cuda:0 on, got 'cuda:2'"):
+        choose_device("cuda:2")
     choose_device("cuda:1")
     assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
+from training.run.study_folder import StudyKind
 from utils.config.settings import LATEST
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -181,6 +182,16 @@ def test_a_run_that_has_ended_is_resumed_last(tmp_path: Path) -> None:
     assert (newest_run(tmp_path).name, resumed(tmp_path)) == ("ended", "extended")
     at(10**9 + 6, tmp_path / "ended" / "metrics.jsonl")  # it goes on
     assert resumed(tmp_path) == "ended"
+
+
+def test_a_study_that_has_ended_does_not_hide_one_that_was_stopped(tmp_path: Path) -> None:
+    study = StudyKind("sweep", "plan.json", "trial-*", "sweep.json")
+    for age, (name, files) in enumerate((("stopped", ["plan.json"]), ("ended", ["plan.json", "sweep.json"]))):
+        (tmp_path / name).mkdir()
+        for later, file in enumerate(files):
+            (tmp_path / name / file).touch()
+            at(10**9 + 10 * age + later, tmp_path / name / file)
+    assert study.find(Config(resume=LATEST, runs_dir=tmp_path), None).name == "stopped"
 
 
 def test_latest_run_is_the_one_written_last(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.export import entered, log_evaluation, write_evaluation
-from training.evaluation.judge import Evaluation, Split
+from training.evaluation.judge import Evaluation
 from training.evaluation.play import PlayedPolicies, play_all
 from training.evaluation.stage import stage_of
 from training.features.importance import decided, importance
@@ -33,6 +34,8 @@ from utils.runs.seeding import named_generator
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
+JUDGING = ("random_pickers", "rivals", "rival_refit", "benchmark")
+"""Settings of the evaluation that the command has as flags of its own."""
 
 
 def run_evaluation(arguments: EvaluateArguments) -> None:
@@ -52,7 +55,7 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
         return
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
     env = Portfolio.on(run.market, run.config.env, device)
-    evaluation = evaluate(run, arguments.split, env, _judging(run.config, arguments), arguments)
+    evaluation = evaluate(run, env, arguments)
     if evaluation.split == "holdout":
         evaluation = entered(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
@@ -61,7 +64,7 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
 
 def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
     """Judge policies that are not a run's champion, beside that of the named run if there is one."""
-    policies = read_policies(arguments)
+    policies, settings = read_policies(arguments), dict[str, Any]()
     if arguments.run is None:
         settings = read_settings(arguments.config) if arguments.config else {}
         listed = {"investable": str(arguments.investable)} if arguments.investable else {}
@@ -74,7 +77,7 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
         policies,
         split=arguments.split,
         variants=arguments.variants,
-        judging=_judging(market.config, arguments),
+        judging=_judging(market.config, arguments, settings),
         is_continuous=arguments.continuous,
         spend_look=arguments.spend_look,
         runs_dir=arguments.runs_dir,
@@ -108,23 +111,23 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
     return policies
 
 
-def _judging(config: Config, arguments: EvaluateArguments) -> EvaluationConfig:
-    names = ("random_pickers", "rivals", "rival_refit", "benchmark")
-    return dataclasses.replace(config.evaluation, **{name: getattr(arguments, name) for name in names})
+def _judging(config: Config, arguments: EvaluateArguments, stated: Collection[str] = ()) -> EvaluationConfig:
+    """Return how it is judged: by the command's flags; those that are left out do not override what a file states."""
+    unless_given, flags = EvaluateArguments(), dict[str, Any]()
+    for name in JUDGING:
+        value = getattr(arguments, name)
+        if f"evaluation.{name}" not in stated or value != getattr(unless_given, name):
+            flags[name] = value
+    return dataclasses.replace(config.evaluation, **flags)
 
 
 def _command(arguments: EvaluateArguments) -> str:
     return command_line("evaluate", *changed_flags(EvaluateArguments(), arguments))
 
 
-def evaluate(
-    run: SavedRun,
-    split: Split,
-    env: Portfolio,
-    judging: EvaluationConfig,
-    arguments: EvaluateArguments,
-) -> Evaluation:
+def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Evaluation:
     """Play a run's champion and the baselines on the days of a split, and judge them."""
+    split, judging = arguments.split, _judging(run.config, arguments)
     days = getattr(run.market.splits, split)
     played = play_run(run, days, env, judging, "evaluation", is_continuous=arguments.continuous)
     return Evaluation(
@@ -181,6 +184,7 @@ def judge_training(
     trainer.end_training()
     agents = trainer.champion, trainer.fittest_agent, trainer.closed_form
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
-    again = EvaluateArguments(run=path.name, runs_dir=path.parent)
+    judging = {name: getattr(config.evaluation, name) for name in JUDGING}
+    again = EvaluateArguments(run=path.name, runs_dir=path.parent, **judging)
     trainer.safe_point()
-    return evaluate(run, "validation", trainer.val_env.account, config.evaluation, again)
+    return evaluate(run, trainer.val_env.account, again)

@@ -72,12 +72,13 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     if arguments.ib is not None or arguments.alpaca is not None:
         purchases = {order.ticker: order.value / order.close for order in signals.orders}
         positions = [holding for holding in holdings if not holding.is_of_basket]
-        orders = broker_orders(run.name, signals.date, purchases, positions, rules, signals.sales)
-        wanted = {*purchases, *(holding.ticker for holding in positions)}
-        if signals.basket is not None:
-            orders += basket_at_broker(run.name, signals.date, signals.basket.orders)
-            wanted |= {one.ticker for one in signals.basket.orders}
-        if too_small := wanted - {order.ticker for order in orders}:
+        trades = [] if signals.basket is None else signals.basket.orders
+        of_agents = broker_orders(run.name, signals.date, purchases, positions, rules, signals.sales)
+        of_basket = basket_at_broker(run.name, signals.date, trades)
+        too_small = {*purchases, *(one.ticker for one in positions)} - {order.ticker for order in of_agents}
+        too_small |= {one.ticker for one in trades} - {order.ticker for order in of_basket}
+        orders = of_agents + of_basket
+        if too_small:
             logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(sorted(too_small)))
         if arguments.ib is not None:
             write_atomically(arguments.ib, ib_basket(orders))

@@ -28,9 +28,10 @@ from utils.config.trader import Config
 from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.find import SUMMARY
+from utils.runs.run_log import REPORT
 
 logger = logging.getLogger(__name__)
-KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*")
+KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*", REPORT)
 
 
 def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:

@@ -150,7 +150,11 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
     """Return the net profit of the champion's trades by "ticker" or "reason", best first; of stocks the extremes."""
     trades, capital = evaluation.trades, evaluation.played.curves[evaluation.judged].capital
     net = 100.0 * (trades["profit"] - trades["costs"]) / capital
-    sums = net.groupby(trades[by]).agg(["sum", "count"]).sort_values("sum", ascending=False, kind="stable")
+    sums = (
+        net.groupby(trades[by].fillna("still held"))
+        .agg(["sum", "count"])
+        .sort_values("sum", ascending=False, kind="stable")
+    )
     if len(sums) > 2 * _EXTREME_STOCKS:
         sums = pd.concat([sums[:_EXTREME_STOCKS], sums[-_EXTREME_STOCKS:]])
     rows = []

@@ -356,10 +356,11 @@ class Evaluation:
                 "The stocks that may be bought have bars on all days, and others do not. A list made today of stocks "
                 "that lasted flatters every policy that buys."
             )
+        when = "the close" if env.fill == "same_close" else "the open"
         size = "whatever their size" if env.volume_cap == 0 else f"up to {env.volume_cap:g}% of the day's volume"
         remedy = " --env.volume-cap limits them where the data have volume." if env.volume_cap == 0 else ""
         biases["Fills"] = (
-            f"Orders fill at the open, and at the sale target if the day's high reaches it, {size}: daily bars do not "
+            f"Orders fill at {when}, and at the sale target if the day's high reaches it, {size}: daily bars do not "
             f"show market impact, which flatters large accounts.{remedy}"
         )
         return biases

@@ -1,4 +1,8 @@
-"""Deep Q-learning: lanes play episodes, the network learns from the replay, validation keeps the best network."""
+"""Deep Q-learning: lanes play episodes, the network learns from the replay, validation keeps the best network.
+
+By default the network learns whole returns, relative to those of other lanes on the tile; with `n_steps` targets
+bootstrap, by double Q-learning.
+"""
 
 import copy
 import math
@@ -56,8 +60,11 @@ class DQNTrainer:
     ) -> None:
         self.config, self.device, self.clock = config, device, clock
         learning, bounds = config.learning, config.bounds
-        works = "episodes", "environment_steps", "training_steps"
-        every = {work: getattr(bounds, f"check_every_{work}") for work in works}
+        every = {
+            "episodes": bounds.check_every_episodes,
+            "environment_steps": bounds.check_every_environment_steps,
+            "training_steps": bounds.check_every_training_steps,
+        }
         # A full collection takes as long as several steps, and their garbage is young.
         self.checks = PeriodicChecks(safe_point, every, lambda: self.cleanup_memory(generation=1))
         self.env = VectorFuelBreakEnvironment(train, config.env)
@@ -127,9 +134,9 @@ class DQNTrainer:
         started = time.monotonic()
         learning, env = self.config.learning, self.env
         groups = learning.lanes // learning.lanes_per_tile
-        bounds = len(env.tiles), MAX_SCENARIO_SEED
-        drawn = [torch.randint(bound, (groups,), generator=self.generator) for bound in bounds]
-        env.reset(*(values.repeat_interleave(learning.lanes_per_tile).numpy() for values in drawn))
+        tiles = torch.randint(len(env.tiles), (groups,), generator=self.generator).numpy()
+        seeds = torch.randint(MAX_SCENARIO_SEED, (groups,), generator=self.generator).numpy()
+        env.reset(tiles.repeat(learning.lanes_per_tile), seeds.repeat(learning.lanes_per_tile))
         states, steps = [self.replay.state()], []
         while not (terminated := env.terminated).all():
             begun = time.monotonic()
@@ -249,8 +256,11 @@ class DQNTrainer:
             "factor": learning.discount ** (after - step),
             "terminated": after == end,
         }
-        for prefix, place in (("", step), ("next_", after)):
-            transitions |= {prefix + name: np.stack([one[name] for one in states])[place, lane] for name in states[0]}
+        for name in states[0]:
+            by_step = np.stack([state[name] for state in states])
+            transitions[name] = by_step[step, lane]
+            if learning.n_steps:
+                transitions[f"next_{name}"] = by_step[after, lane]
         self.replay.add(transitions)
 
     @contextmanager

@@ -10,7 +10,7 @@ from scipy import stats
 from data.fuel_breaks.landscape import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.policies import baselines, judging_environment, reductions, spaced
-from training.fuel_breaks.run import AGENT, SavedAgent, open_agent, standing
+from training.fuel_breaks.run import AGENT, SavedAgent, lead_text, open_agent
 from utils.progress import progress
 from utils.runs.run_log import write_json
 from utils.statistics import EDGES
@@ -59,7 +59,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
         "notes": notes,
     }
     best = max(leads, key=means.__getitem__)
-    lead, tiles = standing(means[AGENT], {f"the best baseline, {best}": means[best]}), len(saved[AGENT])
+    lead, tiles = lead_text(means[AGENT], {f"the best baseline, {best}": means[best]}), len(saved[AGENT])
     logger.info("network: %.2f %% on %d test tiles, %s", means[AGENT], tiles, lead)
     rows = list[dict[str, Any]]()
     for name, mean in means.items():
@@ -81,7 +81,9 @@ def judge(agent: SavedAgent, max_tiles: int, scenario_seeds: int) -> dict[str, F
     every = agent.test_tiles
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
     env, policies = judging_environment(tiles, agent.config.env), {AGENT: agent.policy, **baselines(agent.config.seed)}
-    return {
-        name: reductions(policy, env, range(scenario_seeds), lanes=len(tiles))
-        for name, policy in progress(policies.items(), "evaluating", "method", len(policies))
-    }
+    saved: dict[str, list[Float64Array]] = {name: [] for name in policies}
+    # Seed by seed: the environment keeps the fires of as many episodes as there are tiles.
+    for seed in progress(range(scenario_seeds), "evaluating", "set of fires"):
+        for name, policy in policies.items():
+            saved[name].append(reductions(policy, env, (seed,), lanes=len(tiles)))
+    return {name: np.mean(by_seed, axis=0) for name, by_seed in saved.items()}

@@ -1,7 +1,7 @@
 """Policies (random cells, cells ranked by what fires are likely to do, a Q-network), and how they are judged."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from data.fuel_breaks.landscape import Float64Array, Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, BurnState, Int64Array
+from environment.fuel_breaks.fire_spread import BoolArray, BurnState, Hazard, Int64Array
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
 
@@ -68,8 +68,14 @@ def best_by(score: Score) -> Policy:
 
 def at_start(score: Score) -> Score:
     """Return a score of the fires without breaks, computed once for each set of fires."""
-    known = lru_cache(64)(lambda hazard: score(BurnState(hazard)))
-    return lambda state: known(state.hazard)
+    known = WeakKeyDictionary[Hazard, Float64Array]()
+
+    def lookup(state: BurnState) -> Float64Array:
+        if state.hazard not in known:
+            known[state.hazard] = score(BurnState(state.hazard))
+        return known[state.hazard]
+
+    return lookup
 
 
 def baselines(seed: int = 0) -> dict[str, Policy]:

@@ -74,8 +74,8 @@ class Replay:
         }
         types = {"tile": torch.int32, "scenario_seed": torch.int64, "action": torch.int16}
         types |= {"reward": torch.float32, "factor": torch.float32, "terminated": torch.bool}
-        self._prefixes = ("", "next_") if n_steps else ("",)
-        states = {prefix + name: field for prefix in self._prefixes for name, field in state.items()}
+        self._has_next = n_steps > 0
+        states = state | ({f"next_{name}": field for name, field in state.items()} if self._has_next else {})
         self.ring = TensorRing(capacity, {**{name: ((), dtype) for name, dtype in types.items()}, **states})
 
     def state(self) -> Rows:
@@ -90,9 +90,14 @@ class Replay:
         """Draw transitions uniformly, with replacement."""
         rows = torch.randint(self.ring.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
-        state, *following = (self._states(prefix, stored) for prefix in self._prefixes)
-        values = (stored[name].to(self._device) for name in ReplaySample._fields[2:])
-        return ReplaySample(state, following[0] if following else None, *values)
+        return ReplaySample(
+            state=self._states("", stored),
+            following=self._states("next_", stored) if self._has_next else None,
+            action=stored["action"].to(self._device),
+            reward=stored["reward"].to(self._device),
+            factor=stored["factor"].to(self._device),
+            terminated=stored["terminated"].to(self._device),
+        )
 
     def clear(self) -> None:
         """Empty the replay; it keeps its preallocated memory."""
@@ -100,9 +105,9 @@ class Replay:
 
     def _states(self, prefix: str, stored: Mapping[str, Tensor]) -> States:
         """Rebuild the states before or after transitions."""
-        packed, *exposure = (stored[prefix + name].numpy() for name in ("cleared", *Exposure._fields))
-        cleared, tiles = np.unpackbits(packed, axis=1, count=self._env.cells).astype(np.bool_), stored["tile"].numpy()
-        observations = self._env.render(tiles, cleared, Exposure(*exposure))
-        arrays = observations, self._burnable[tiles] & ~cleared
-        observation, legal = (torch.from_numpy(array).to(self._device) for array in arrays)
-        return observation, legal
+        arrays = {name: stored[prefix + name].numpy() for name in ("cleared", *Exposure._fields)}
+        cleared = np.unpackbits(arrays.pop("cleared"), axis=1, count=self._env.cells).astype(np.bool_)
+        tiles = stored["tile"].numpy()
+        observation = self._env.render(tiles, cleared, Exposure(**arrays))
+        legal = self._burnable[tiles] & ~cleared
+        return torch.from_numpy(observation).to(self._device), torch.from_numpy(legal).to(self._device)

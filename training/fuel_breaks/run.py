@@ -83,7 +83,7 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     return SavedAgent(run, config, splits["test"], policy, generation, episodes, caveats(config, scores))
 
 
-def standing(reduction: float, others: Mapping[str, float]) -> str:
+def lead_text(reduction: float, others: Mapping[str, float]) -> str:
     """Say by how many points a reduction in percent is above or below others."""
     gaps = {name: reduction - other for name, other in others.items()}
     return ", ".join(f"{abs(gap):.2f} points {'below' if gap < 0 else 'above'} {name}" for name, gap in gaps.items())
@@ -91,4 +91,7 @@ def standing(reduction: float, others: Mapping[str, float]) -> str:
 
 def caveats(config: FuelBreakRunConfig, scores: Mapping[str, float]) -> list[str]:
     """Return what a reader must know about the results of the best network."""
-    return [GENERATED] * (config.landscape is None) + [UNTRAINED] * (not scores["best_generation"])
+    notes = [GENERATED] if config.landscape is None else []
+    if not scores["best_generation"]:
+        notes.append(UNTRAINED)
+    return notes

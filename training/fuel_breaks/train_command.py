@@ -8,7 +8,7 @@ from typing import Any
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import caveats, load_tiles, remember_landscape, standing
+from training.fuel_breaks.run import caveats, lead_text, load_tiles, remember_landscape
 from training.run.session import GENERATION, open_session
 from utils.config.cli import command_line
 from utils.memory.guard import peak_rss_mb
@@ -81,7 +81,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "rss_mb_trend_per_generation": profiler.trend(GENERATION).get("rss_mb"),
     }
     run.write_summary(summary)
-    logger.info("trained network: %.2f %% on validation tiles, %s", scores["agent"], _standing(scores))
+    logger.info("trained network: %.2f %% on validation tiles, %s", scores["agent"], _leads(scores))
     judge = f"judge it on test tiles with {command_line('fuel-breaks', 'evaluate', '--runs-dir', str(run.path.parent))}"
     best = scores["best"], scores["best_generation"]
     logger.info("best network: %.2f %%, of generation %d; %s --run %s", *best, judge, run.name)
@@ -90,8 +90,8 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
     return summary
 
 
-def _standing(validation: Mapping[str, float]) -> str:
-    return standing(validation["agent"], {label: validation[name] for name, label in RIVALS.items()})
+def _leads(validation: Mapping[str, float]) -> str:
+    return lead_text(validation["agent"], {label: validation[name] for name, label in RIVALS.items()})
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def status_lines(record: Mapping[str, Any]) -> str:
     gpu = f"{memory['gpu_allocated_mb']:,.0f} MB allocated, {memory['gpu_reserved_mb']:,.0f} MB reserved"
     best = f"{validation['best']:.2f} % of generation {validation['best_generation']}"
     played = f"{record['episodes']:,} episodes, {record['updates']:,} updates, {record['seconds']['total']:,.0f} s"
-    return f"""Generation {record["generation"]}: network {validation["agent"]:.2f} %, {_standing(validation)}
+    return f"""Generation {record["generation"]}: network {validation["agent"]:.2f} %, {_leads(validation)}
   best {best}; {played}
   loss {record["loss"]:.4g}, return {record["return_percent"]:.2f} %, epsilon {record["epsilon"]:.3f}
   replay {buffers["replay"]:,} / {buffers["replay_capacity"]:,} ({buffers["replay_bytes"]:,} bytes), {lengths}

@@ -78,14 +78,25 @@ class AlpacaVenue:
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return what was executed after `day`, an order's parts as one fill."""
         fills = []
-        orders = self._orders("all", after=f"{day}T00:00:00Z")
+        orders = self._orders("all", after=f"{day}T00:00:00Z", nested="true")
         with _understood():
             for order in orders:
-                shares, side = float(order["filled_qty"] or 0), order["side"]
-                if shares > 0 and np.datetime64(order["filled_at"][:10]) > day:
-                    price, reason = float(order["filled_avg_price"]), "" if side == "buy" else order["type"]
-                    what = order["client_order_id"], order["symbol"], side, shares, price, shares * price, reason
-                    fills.append(Fill(*what))
+                # The stop of a sale is a leg of its order, under an id of Alpaca's own.
+                for executed in (order, *(order.get("legs") or ())):
+                    shares, side = float(executed["filled_qty"] or 0), executed["side"]
+                    if shares > 0 and np.datetime64(executed["filled_at"][:10]) > day:
+                        price = float(executed["filled_avg_price"])
+                        fills.append(
+                            Fill(
+                                id=order["client_order_id"],
+                                ticker=order["symbol"],
+                                side=side,
+                                shares=shares,
+                                price=price,
+                                value=shares * price,
+                                reason="" if side == "buy" else executed["type"],
+                            )
+                        )
         return sorted(fills, key=lambda fill: fill.id)
 
     def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:

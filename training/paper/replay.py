@@ -4,7 +4,6 @@ import logging
 import shlex
 import shutil
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
+from training.paper.venue import PaperVenue
 from utils.config.kinds import require_spent
 from utils.errors import ConfigError
 from utils.progress import progress
@@ -46,7 +46,7 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         raise ConfigError(
             f"expected two sessions or more from {dates[0]} to {dates[-1]}, as 2014-11-10, got {first} to {last}"
         )
-    if days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
+    if splits.holdout.days and days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
         require_spent(spends_look)
         _enter(account, dates[days[0]], dates[days[-1]])
     folder = account.path / REPLAY
@@ -54,21 +54,28 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         for name in (account.decider.file, MARKET):
             shutil.copy2(account.path / name, fresh / name)
         Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
-    changes: dict[str, Any] = {"path": folder, "changes": (), "level": logging.DEBUG, "is_replay": True}
+
+    def replayed(day: int, journal: Journal, venue: PaperVenue | None = None) -> Account:
+        """Return the account of the replay after a session."""
+        return account.on(
+            day, path=folder, journal=journal, changes=(), embedded=venue, level=logging.DEBUG, is_replay=True
+        )
+
     with Journal(folder / JOURNAL) as journal:
-        venue = account.on(days[-1], journal=journal, **changes).new_venue()
+        venue = replayed(days[-1], journal).new_venue()
         for day in progress(days, "replay", "session"):
-            account.on(day, journal=journal, embedded=venue, **changes).step()
+            replayed(day, journal, venue).step()
     with Journal(folder / JOURNAL) as journal:
-        today = account.on(days[-1], journal=journal, **changes)
+        today = replayed(days[-1], journal)
         played = backtest(today)
-        sessions = journal.of("session").values()
-        filled = sum(len(row.body["fills"]) for row in sessions)
-        begin, end = (row.body for row in (next(iter(sessions)), journal.of("session")[dates[days[-1]]]))
-        parts = {"": "whole", **({", its basket": "basket"} if account.decider.share < 1 else {})}
-        earned = "".join(f"{words} {end[name] / begin[name] - 1:+.2%}" for words, name in parts.items())
+        sessions = [row.body for row in journal.of("session").values()]
+        filled = sum(len(session["fills"]) for session in sessions)
+        begin, end = sessions[0], sessions[-1]
+        earned = f"{end['whole'] / begin['whole'] - 1:+.2%}"
+        if account.decider.share < 1:
+            earned += f", its basket {end['basket'] / begin['basket'] - 1:+.2%}"
         return (
-            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}:{earned}; {filled} fills\n"
+            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned}; {filled} fills\n"
             f"{_doubts(journal)}"
             f"{parity_sentence(today, played)}\n"
             f"written to {write_report(today, played)}"

@@ -37,7 +37,7 @@ class Order:
     target_percent: float
     is_own: bool
     """The agents decided it; the others are sales by the rules, or the basket's."""
-    request: dict[str, str] | None = None
+    request: dict[str, Any] | None = None
     """Request to a broker, see `alpaca_requests`."""
     is_of_basket: bool = False
 

@@ -74,6 +74,8 @@ class StudyKind:
     """File of the plan and the settings with which it began."""
     runs: str
     """Pattern of its runs' names."""
+    end: str
+    """File that ends it."""
 
     @contextlib.contextmanager
     def open(self, arguments: StudyArguments, asked: Plan, explicit: frozenset[str]) -> Iterator[Study[Plan]]:
@@ -122,7 +124,7 @@ class StudyKind:
 
     def find(self, config: Config, store: ObjectStore | None) -> Path:
         """Return the folder of the study to resume, fetched if only the store has it; ConfigError if there is none."""
-        name = name_to_resume(str(config.resume), config.runs_dir, store, Kind(self.name, self.plan))
+        name = name_to_resume(str(config.resume), config.runs_dir, store, Kind(self.name, self.plan, self.end))
         path = config.runs_dir / name
         if (path / self.plan).is_file():
             return path

@@ -16,7 +16,7 @@ from utils.errors import ConfigError, first_line
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-KIND = StudyKind("sweep", "sweep_plan.json", "trial-*")
+KIND = StudyKind("sweep", "sweep_plan.json", "trial-*", "sweep.json")
 VARIABLE = (
     *(name for name in settings_of(Config) if name.startswith(("learning.", "evolution."))),
     *("generations", "evaluation.fitness_windows", "evaluation.exploration_windows"),

@@ -100,12 +100,14 @@ class Pool(Executor):
                 try:
                     end: Finished = pickle.loads(call.result())
                 except Exception as error:
-                    losses[job.name] += (is_lost := self.is_lost(error))
+                    is_lost = self.is_lost(error)
+                    losses[job.name] += is_lost
                     if is_lost and losses[job.name] <= MOST_LOSSES:
                         text = "%s: its process was lost, %d of at most %d times"
                         logger.warning(text, job.name, losses[job.name], MOST_LOSSES)
                         waiting.append(job)
                         continue
-                    reason = "a process that was lost" if is_lost else str(error).strip().splitlines()[-1]
+                    last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                    reason = "a process that was lost" if is_lost else last_line
                     end = Finished(job.name, error=f"expected an outcome of the job, got: {reason}", exit_code=1)
                 yield end

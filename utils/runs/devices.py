@@ -21,11 +21,14 @@ def choose_device(name: str) -> torch.device:
         logger.warning(
             "this machine has an NVIDIA card that torch %s (CUDA %s) cannot use: everything runs on the CPU; install a "
             "build of torch for the card's driver, or choose --device cpu",
-            *(torch.__version__, torch.version.cuda or "none"),
+            torch.__version__,
+            torch.version.cuda or "none",
         )
     device = torch.device(("cuda" if has_cuda else "cpu") if name == "auto" else name)
     if device.type == "cuda" and not has_cuda:
         raise ConfigError(f"--device: expected cpu or auto on a machine without CUDA, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"--device: expected one of {count} CUDA devices, from cuda:0 on, got {name!r}")
     if device.type == "cuda":
         # Deterministic kernels: the same card gives the same bits (PyTorch, "Reproducibility"). One without a
         # deterministic form warns. New memory is not filled, as torch would to expose reads of uninitialised memory.
