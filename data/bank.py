@@ -63,7 +63,7 @@ class MarketSeries:
         Args:
             blocks: of stocks, the order of the sums; default: by the size of `close`.
         """
-        total, moves, volatility, known = sums = np.zeros((4, len(close), 1))
+        sums = np.zeros((4, len(close), 1))
 
         def sums_of(block: slice) -> list[Float64Array]:
             returns, is_move = log_returns(close[:, block]), has_return(close[:, block])
@@ -72,6 +72,7 @@ class MarketSeries:
 
         for block_sums in in_order(sums_of, stock_blocks(*close.shape) if blocks is None else blocks):
             sums += block_sums
+        total, moves, volatility, known = sums
         return cls(total / np.maximum(moves, 1), volatility / np.maximum(known, 1))
 
 

@@ -32,9 +32,9 @@ PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 VOLUME = "volume"
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGEST_RATIO = 5.0
-"""Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
+"""Largest ratio of two prices of a bar; above it a digit is misplaced, which that day's close tells already."""
 SMALLEST_PRICE = 1e-30
-"""Prices below it are errors, and what is computed of them overflows."""
+"""Prices below it are errors, and what is computed from them overflows."""
 EARLIEST = (date(1900, 1, 1) - date(1970, 1, 1)).days
 """First day that counts as one, since 1970-01-01."""
 BAD_TICKER = "that is not printable, holds a comma, quote or semicolon, or begins with = + or @"
@@ -43,7 +43,6 @@ PART_ROWS = 1 << 19
 """Rows that are held at once."""
 SPACINGS = {"weekly": (6, 8), "fortnightly": (13, 17), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
 """Days between two bars, from and to."""
-_KINDS = {"date": "dates, timestamps or ISO strings", "ticker": "strings"}
 _SHOWN = 60
 """Letters that are shown of a ticker."""
 
@@ -132,7 +131,7 @@ class LongBars:
             yield Part(_day_numbers(batch["date"]), codes, texts, prices, volume, further)
 
 
-def has_wrong_digit(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+def has_price_outlier(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     """Return which bars of (4, rows) prices have one that is more than five times another one."""
     with np.errstate(all="ignore"):  # a missing or infinite price is a fault of its own
         return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
@@ -156,9 +155,15 @@ def latest_day() -> int:
 def spacing(days: npt.NDArray[Any]) -> str:
     """Return the name among `SPACINGS` by which four of five sorted days are apart, or those of an eighth, else ""."""
     gaps = np.diff(days)
-    parts = [gaps, *(np.array_split(gaps, 8) if len(gaps) > 100 else ())] if len(gaps) > 1 else []
-    shares = {name: [((one >= low) & (one <= high)).mean() for one in parts] for name, (low, high) in SPACINGS.items()}
-    return next((name for name, several in shares.items() if max(several, default=0.0) >= 0.8), "")
+    if len(gaps) < 2:
+        return ""
+    parts = [gaps]
+    if len(gaps) > 100:
+        parts += np.array_split(gaps, 8)
+    for name, (low, high) in SPACINGS.items():
+        if any(((part >= low) & (part <= high)).mean() >= 0.8 for part in parts):
+            return name
+    return ""
 
 
 def misread_weekdays(days: npt.NDArray[Any], regular: Sequence[int] = ()) -> bool:
@@ -204,12 +209,17 @@ def _check_schema(
             raise DataError(
                 f"expected one column {name!r} in {source}, got {', '.join(names[:12])}{near}; rename it{choice}"
             )
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        is_number, is_date = _is_number(kind), _is_text(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-        expected, is_fit = _KINDS.get(name, "numbers"), {"date": is_date, "ticker": _is_text(kind)}.get(name, is_number)
-        if not is_fit:
-            raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
+        arrow_type = schema.field(name).type
+        arrow_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+        if name == "date":
+            expected = "dates, timestamps or ISO strings"
+            fits = _is_text(arrow_type) or pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type)
+        elif name == "ticker":
+            expected, fits = "strings", _is_text(arrow_type)
+        else:
+            expected, fits = "numbers", _is_number(arrow_type)
+        if not fits:
+            raise DataError(f"expected {expected} in column '{name}' of {source}, got {arrow_type}; convert the column")
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
     others = [name for name in schema.names if name not in columns]

@@ -17,7 +17,7 @@ from utils.runs.durable import new_file
 
 _COLUMNS = ["ticker", "date", "split", "dividend", "pay_date"]
 _NEAR = 0.25
-"""Share by which a dividend may differ, relative to the last known close, from what prices show."""
+"""Share of the dividends' effect by which the measured ratio may miss them: the close may be some sessions old."""
 
 
 @dataclass(frozen=True)

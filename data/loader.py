@@ -22,7 +22,7 @@ from data.bars import (
     VOLUME,
     LongBars,
     Part,
-    has_wrong_digit,
+    has_price_outlier,
     latest_day,
     require_memory,
     spacing,
@@ -59,7 +59,6 @@ _SHOWN = 60
 """Letters that are shown of a line."""
 _BLOCK = 64
 """Columns whose indicators are computed at once."""
-_COUNTED = ("masked", "empty", "widened", "large_moves", "gaps")
 _ABSURD_SHARE = 0.01
 """Share of a ticker's days with moves beyond 50% above which it seems to be no price: 0.2% is the most among stocks."""
 
@@ -100,7 +99,7 @@ class StockDataLoader:
         *,
         config: DataConfig = DEFAULT_CONFIG,
         investable: Path | None = None,
-        with_volume: bool = False,
+        requires_volume: bool = False,
     ) -> None:
         """Set what `load_and_prepare` reads.
 
@@ -108,14 +107,14 @@ class StockDataLoader:
             path: a parquet file; default: data/stock_data.parquet, which `python main.py prepare` writes, if it is
                 there, else the built-in market, as for `python main.py`.
             investable: a text file, one ticker per line.
-            with_volume: require shares traded, for a volume cap; otherwise they are read where there are some. They
+            requires_volume: require shares traded, for a volume cap; otherwise they are read where there are some. They
                 must be adjusted as prices are, so that price x volume is the turnover: unadjusted volume would cut
                 orders before a split too much.
         """
         self.path = Path(path or DEFAULT_DATA)
         self._is_built_in = path is None and not self.path.exists()
         self.config = config
-        self._needs_volume = with_volume
+        self._needs_volume = requires_volume
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
@@ -133,10 +132,10 @@ class StockDataLoader:
         *,
         config: DataConfig = DEFAULT_CONFIG,
         investable_tickers: Sequence[str] | None = None,
-        with_volume: bool = False,
+        requires_volume: bool = False,
     ) -> StockDataLoader:
         """Make a loader of bars in memory, with the columns of a file; call `load_and_prepare` next."""
-        loader = cls("bars in memory", config=config, with_volume=with_volume)
+        loader = cls("bars in memory", config=config, requires_volume=requires_volume)
         loader._frame, loader._investable = frame, investable_tickers
         return loader
 
@@ -179,7 +178,14 @@ class StockDataLoader:
                 f"{empty} empty ones of {bars.rows}; mend the file or raise --split.max-bad-row-share"
             )
         self._add_indicators(close, counts)
-        self.quality = DataQuality(bars.rows, **{name: counts[name] for name in _COUNTED})
+        self.quality = DataQuality(
+            rows=bars.rows,
+            masked=masked,
+            empty=empty,
+            widened=counts["widened"],
+            large_moves=counts["large_moves"],
+            gaps=counts["gaps"],
+        )
         del bars, close
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
@@ -232,7 +238,7 @@ class StockDataLoader:
         """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""
         with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
             single = part.prices.astype(np.float32)
-        usable = np.asarray((np.isfinite(single) & (single >= SMALLEST_PRICE)).all(axis=0)) & ~has_wrong_digit(single)
+        usable = np.asarray((np.isfinite(single) & (single >= SMALLEST_PRICE)).all(axis=0)) & ~has_price_outlier(single)
         empty = np.isnan(single).all(axis=0)
         day, column, prices = day[usable], column[usable], part.prices[:, usable]
         top, bottom = prices[[OPEN, CLOSE]].max(axis=0), prices[[OPEN, CLOSE]].min(axis=0)

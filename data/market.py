@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data.bars import VOLUME
 from data.features.catalogue import CATALOGUE, Feature, column_feature
 from data.features.nine import CLOSE, NormalizationStats
 from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
-from utils.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Market:
     source: Path | None = None
     """File that it is read from, beside which splits and dividends are named."""
     readjusted: Mapping[str, float] = field(default_factory=dict)
-    """By ticker, by what prices were multiplied since a run's record where no named event explains it."""
+    """By ticker, the factor on prices since the run's record, where no named event explains it."""
 
     @property
     def close(self) -> NDArray[np.float32]:
@@ -64,6 +64,15 @@ class Market:
             columns={name: change(values) for name, values in self.columns.items()},
         )
 
+    def without(self, gone: NDArray[np.bool_]) -> Market:
+        """Return the market without the bars of these (days, columns) cells."""
+        return self.map_cells(lambda values: np.where(gone if values.ndim == 2 else gone[..., None], np.nan, values))
+
+    @property
+    def extra_columns(self) -> dict[str, NDArray[np.float32]]:
+        """Volume, if the data have it, and the further columns, (days, columns) each by name."""
+        return {**({} if self.volume is None else {VOLUME: self.volume}), **self.columns}
+
 
 def span_of(market: Market, first: int, last: int) -> Market:
     """Return the days from `first` to `last` of a market; those that it does not have yet have no bars."""
@@ -78,15 +87,7 @@ def span_of(market: Market, first: int, last: int) -> Market:
 
 
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:
-    """Split a prepared loader's days and fit the normalisation on the training days.
-
-    Raises `ConfigError` if the rules cap orders by volume, and the loader has none.
-    """
-    if env.volume_cap > 0 and loader.volume is None:
-        raise ConfigError(
-            f"expected volume for --env.volume-cap {env.volume_cap:g}, got a market without it; give --data with a "
-            "column 'volume', or leave the cap out"
-        )
+    """Split a prepared loader's days and fit the normalisation on the training days."""
     splits = make_splits(len(loader.dates), config, env)
     market = Market(
         data_array=loader.data_array,

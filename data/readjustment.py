@@ -43,7 +43,7 @@ def readjustment(before: Floats, now: Floats) -> Readjustment:
     for first in (int(np.flatnonzero(same.revised)[-1]) + 1, bars):
         known = quotient[:first][np.isfinite(quotient[:first])]
         ratio = float(np.median(known)) if len(known) else 1.0
-        # Of a median of quotients whose numerators are rounded.
+        # Standard error of that median: the numerators are rounded.
         error = steps[1] / (float(np.nanmin(now[:first])) * math.sqrt(len(known))) if len(known) else 0.0
         candidates.append(Readjustment(ratio, first, differs(ratio, error) & (np.arange(bars) < first)))
     return min(candidates, key=lambda one: int(one.revised.sum()))

@@ -32,7 +32,7 @@ _BEGAN = {"run": "was trained on", "account": "began with"}
 _FINGERPRINT_BARS = 252
 _FINGERPRINT_TICKERS = 8
 _QUARTER = 63
-"""Bars of which two stocks of one market do not rise on the same days."""
+"""Bars in a row: too many for two stocks of a market to have risen on exactly the same ones."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MarketRecord:
     """Dates of the data on which no ticker traded; a ticker added later may have."""
     known_to: str = ""
     sketches: dict[str, list[float]] = field(default_factory=dict)
-    """By ticker, what tells prices that were only multiplied by a constant from others, see `_sketch`."""
+    """By ticker, sums of log prices that show whether all prices were multiplied by one constant, see `_sketch`."""
 
 
 def record_market(market: Market, known_to: int | None = None) -> MarketRecord:
@@ -73,7 +73,7 @@ def record_market(market: Market, known_to: int | None = None) -> MarketRecord:
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
         fingerprints=dict(zip(market.tickers, _fingerprints(market, last), strict=True)),
-        columns=_column_names(market),
+        columns=list(market.extra_columns),
         own_features=market.own_features,
         idle_days=dates[~_is_traded(market.data_array)].tolist(),
         known_to=str(dates[last]),
@@ -141,10 +141,10 @@ def pin_market(market: Market, record: MarketRecord, *, owner: Literal["run", "a
 def data_fingerprint(market: Market) -> tuple[str, ...]:
     """Return a fingerprint of the data's contents; data count as the same if their fingerprints share an entry.
 
-    The entries are the smallest hashes over tickers of their first 252 bars with dates, and over quarters of these of
-    the days on which they closed higher. Appended days, other splits and other names change nothing, prices that were
-    readjusted or rounded leave the days on which they rose, and data with a few tickers more or less still share
-    entries. Data with another first day count as different.
+    Each ticker gives a hash of the dates and prices of its first 252 bars, and one for each quarter of these: the days
+    on which it closed higher. The smallest hashes of either sort are the entries. Appended days, other splits and other
+    names change nothing; readjusted or rounded prices leave the days of rises; data with a few tickers more or less
+    still share entries. Data with another first day count as different.
     """
     dates = market.dates.astype("datetime64[D]").astype("<i8")
     whole, quarters = set[str](), set[str]()
@@ -189,7 +189,8 @@ def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
 def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dict[str, float], dict[str, list[Event]]]:
     """Return `past_ratios`, and by ticker the events named beside the market's file that explain one; tell them.
 
-    A constant ratio of all recorded prices needs no name; of those before a recorded day one must have it as its date.
+    A constant ratio of all recorded prices needs no named event; a ratio of the prices before a recorded day needs one
+    with that date.
     """
     ratios, events, last = past_ratios(market, record), dict[str, list[Event]](), _known_day(market, record)
     dates, named = market.dates.astype("datetime64[D]").astype(str), dict[str, list[Event]]()
@@ -198,18 +199,21 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dic
             named.setdefault(event.ticker, []).append(event)
     for ticker, ratio in ratios.items():
         changes, column = named.get(ticker, []), market.tickers.index(ticker)
-        # The run's file may have known those up to its end.
-        attempts = [
-            ([e for e in changes if e.date > end], ratio) for end in (max(record.splits["holdout"]), dates[last])
-        ]
-        if math.isnan(ratio):
+        if math.isnan(ratio):  # perhaps one event of a recorded day: only prices before it were multiplied
             bars, sketch = _bars(market, column, last), record.sketches.get(ticker, [])
-            late = {one: float(np.datetime64(one.date).astype(int)) for one in changes if one.date <= dates[last]}
-            attempts = [([one], _ratio(*bars, sketch, day)) for one, day in late.items()]
+            recorded = [event for event in changes if event.date <= dates[last]]
+            days = [float(np.datetime64(event.date).astype(int)) for event in recorded]
+            attempts = [([event], _ratio(*bars, sketch, day)) for event, day in zip(recorded, days, strict=True)]
+        else:  # all later events; the run's file may have known those up to its end
+            ends = (max(record.splits["holdout"]), dates[last])
+            attempts = [([event for event in changes if event.date > end], ratio) for end in ends]
         for candidates, part in attempts:
-            close = market.data_array[dates < candidates[0].date, column, CLOSE] if candidates else np.empty(0)
-            before = [math.nan, *(close[np.isfinite(close)] / part)][-1]
-            if not math.isnan(part) and (found := explaining(candidates, part, before)):
+            if not candidates or math.isnan(part):
+                continue
+            close = market.data_array[dates < candidates[0].date, column, CLOSE]
+            close = close[np.isfinite(close)]
+            before = close[-1] / part if len(close) else math.nan
+            if found := explaining(candidates, part, before):
                 ratios[ticker], events[ticker] = part, [event for event, _ in found]
                 break
     named_or_measured = {one: events.get(one, [f"prices times {ratio:.6g}"]) for one, ratio in ratios.items()}
@@ -298,7 +302,7 @@ def _known_features(market: Market, record: MarketRecord, owner: str) -> Market:
             f"expected the file of own features (--features) that the {owner} {_BEGAN[owner]}, got another one; "
             "restore it, or begin anew"
         )
-    gone = sorted(set(record.columns) - {*_column_names(market)})
+    gone = sorted(set(record.columns) - market.extra_columns.keys())
     if gone:
         raise DataError(f"expected the columns that the {owner} {_BEGAN[owner]}, got data without {_listed(gone)}")
     if new := sorted(market.columns.keys() - set(record.columns)):
@@ -308,10 +312,6 @@ def _known_features(market: Market, record: MarketRecord, owner: str) -> Market:
         volume=market.volume if VOLUME in record.columns else None,
         columns={name: values for name, values in market.columns.items() if name in record.columns},
     )
-
-
-def _column_names(market: Market) -> list[str]:
-    return [*([VOLUME] if market.volume is not None else []), *market.columns]
 
 
 def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -336,9 +336,8 @@ def _fingerprints(market: Market, last: int) -> list[str]:
     digests, days = [], slice(last + 1)
     for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
         columns = slice(first, first + _BLOCK)
-        values = market.data_array[days, columns, list(PRICES)]
-        others = ([] if market.volume is None else [market.volume]) + [*market.columns.values()]
-        values = np.concatenate((values, *(one[days, columns, None] for one in others)), axis=2)
+        prices = market.data_array[days, columns, list(PRICES)]
+        values = np.concatenate([prices, *(one[days, columns, None] for one in market.extra_columns.values())], axis=2)
         values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
         values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
         digests += [_digest(dates + column.tobytes()) for column in values]

@@ -122,7 +122,7 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
     starts = _possible_starts(span, steps)
     gaps = min(count, starts) - 1
     if gaps < 1:
-        return torch.tensor([span.first + starts - 1][:count], dtype=torch.long)
+        return torch.tensor([span.first + starts - 1])
     # Integers rounded half up: a gap is at least a day, so that starts are distinct.
     return span.first + (2 * torch.arange(gaps + 1) * (starts - 1) + gaps) // (2 * gaps)
 

@@ -1,4 +1,4 @@
-"""The basket: an account that holds stocks for good, in parts that are equal when they are bought."""
+"""The basket: an account that holds stocks in parts that are equal when they are bought, trimmed once a year."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ REBALANCING_SESSIONS = 252
 MOST_STOCKS, SAMPLE = 300, 150
 """Stocks above which a basket holds a sample, and its size."""
 BAND = 1.5
-"""Multiple of its part up to which a stock may grow until what is above it is sold at a rebalancing."""
+"""Multiple of its part to which a stock may grow; at a rebalancing what is above is sold."""
 
 
 _DUST = 1e-6
@@ -83,8 +83,8 @@ class Basket:
     ) -> BasketAccount:
         """Hold the basket from the first opens after some days on, (W,), in accounts that begin with the capital.
 
-        Once a year what has grown beyond the band is sold at the open, and all cash is spent where parts are too small,
-        but in accounts that a drawdown has locked. A stock whose bars have ended is sold as the rules say, and its
+        Once a year, except in accounts locked by a drawdown, holdings above the band are cut back to it at the open,
+        and all cash is spent on those below their part. A stock whose bars have ended is sold as the rules say, and its
         proceeds are cash until then.
 
         Args:
@@ -92,18 +92,21 @@ class Basket:
             is_sold: sell everything at the last close.
             released: numbers of sessions before which locks end.
         """
-        day, lanes, n = starts.to(self.bars.tradable.device), len(starts), self.bars.stocks
-        quotes, weight = self.bars.quotes.view(-1, n, 3), torch.ones(lanes, n, dtype=torch.float64, device=day.device)
-        weight = weight if weights is None else weights.to(weight)
-        shares, last, missing = torch.zeros_like(weight), torch.zeros_like(weight), torch.zeros_like(weight)
-        cash = torch.full_like(weight[:, 0], rules.initial_capital)
-        traded, equity, invested = torch.zeros_like(cash), [cash], [torch.zeros_like(cash)]
+        day, n = starts.to(self.bars.tradable.device), self.bars.stocks
+        quotes = self.bars.quotes.view(-1, n, 3)
+        shares = torch.zeros(len(starts), n, dtype=torch.float64, device=day.device)
+        last, missing = torch.zeros_like(shares), torch.zeros_like(shares)
+        weight = torch.ones_like(shares) if weights is None else weights.to(shares)
+        cash = torch.full_like(shares[:, 0], rules.initial_capital)
+        traded = torch.zeros_like(cash)
+        equity, invested = [cash], [torch.zeros_like(cash)]
         peak, is_locked = cash, torch.zeros_like(cash, dtype=torch.bool)
         for session in range(sessions):
             day = day + 1
             if session in released:
                 peak, is_locked = torch.where(is_locked, equity[-1], peak), torch.zeros_like(is_locked)
-            has_bar, (open_, _, close) = self.bars.tradable[day], quotes[day].double().unbind(-1)
+            has_bar = self.bars.tradable[day]
+            open_, _, close = quotes[day].double().unbind(-1)
             # An account that holds nothing buys as soon as there is something to buy.
             is_due = ((session % REBALANCING_SESSIONS == 0) | (invested[-1] < _DUST * cash)) & ~is_locked
             if bool(is_due.any()):

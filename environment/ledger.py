@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -119,11 +120,15 @@ class Ledger:
     @classmethod
     def over(cls, money: Tensor) -> Ledger:
         """Allocate a ledger on top of a (MONEY, rows, lanes) float64 block, which is written in one piece."""
-        types = dict.fromkeys(("stock", "days_without_bar", "exit_step"), torch.int64)
-        types |= {"is_open": torch.bool, "reason": torch.uint8}
-        _, rows, lanes = money.shape
-        columns = {n: torch.zeros(rows, lanes, dtype=dtype, device=money.device) for n, dtype in types.items()}
-        return cls(**columns, **dict(zip(MONEY, money.unbind(), strict=True)))
+        zeros = partial(torch.zeros, *money.shape[1:], device=money.device)
+        return cls(
+            **dict(zip(MONEY, money.unbind(), strict=True)),
+            stock=zeros(dtype=torch.int64),
+            days_without_bar=zeros(dtype=torch.int64),
+            exit_step=zeros(dtype=torch.int64),
+            is_open=zeros(dtype=torch.bool),
+            reason=zeros(dtype=torch.uint8),
+        )
 
     def clear(self) -> None:
         """Forget all rows, in place."""
@@ -162,7 +167,7 @@ class EpisodeSummary:
         trades, wins = closed.sum(0), (closed & (_net(ledger.value, worth, rules) > 0)).sum(0)
         opened, busy = (ledger.value > 0).sum(0), had_position.sum(0)
         profit = 100 * (equity - capital) / capital
-        losses = summed(realised_losses(ledger.value, worth, closed, rules))
+        losses = sum_rows(realised_losses(ledger.value, worth, closed, rules))
         penalties = rules.inaction_penalty * (steps - busy) + rules.zero_trades_penalty * (opened == 0)
         penalties = penalties + (rules.loss_multiplier - 1) * 100 * losses / capital
         return cls(
@@ -173,14 +178,14 @@ class EpisodeSummary:
             days_with_positions=busy,
             days_without_positions=steps - busy,
             penalties=penalties,
-            costs=rules.cost_rate * summed(ledger.value + worth * closed),
+            costs=rules.cost_rate * sum_rows(ledger.value + worth * closed),
             final_equity=equity.clone(),
             fitness=profit - penalties,
             profit_percent=profit,
         )
 
 
-def first_reasons(device: torch.device) -> Tensor:
+def reason_by_bits(device: torch.device) -> Tensor:
     """Return the (bits,) index into EXIT_REASONS of the first exit rule whose bit is set."""
     rules = len(RULE_BITS)
     first = [next((rule for rule in range(rules) if bits >> rule & 1), rules) + 1 for bits in range(2**rules)]
@@ -192,7 +197,7 @@ def entry_credited(ledger: Ledger, rules: EnvironmentConfig, had_position: Tenso
     worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
     net = _net(ledger.value, worth, rules) * closed
     net -= (rules.loss_multiplier - 1) * realised_losses(ledger.value, worth, closed, rules)
-    credited = 100 / rules.initial_capital * summed(net.view(len(had_position), -1, net.shape[1]))
+    credited = 100 / rules.initial_capital * sum_rows(net.view(len(had_position), -1, net.shape[1]))
     return credited - rules.inaction_penalty * ~had_position
 
 
@@ -206,6 +211,6 @@ def _net(value: Tensor, worth: Tensor, rules: EnvironmentConfig) -> Tensor:
     return worth - value - rules.cost_rate * (worth + value)
 
 
-def summed(money: Tensor) -> Tensor:
+def sum_rows(money: Tensor) -> Tensor:
     """Sum up (..., rows, lanes) over rows, in an order that does not depend on how many lanes there are."""
     return money.transpose(-1, -2).contiguous().sum(-1)

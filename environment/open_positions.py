@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from environment.ledger import MONEY, Ledger, summed
+from environment.ledger import MONEY, Ledger, sum_rows
 
 _NUMBERS = ("cell", "lane", "stock", "days_without_bar")
 
@@ -78,14 +78,14 @@ class OpenPositions:
             return self.is_open.view(-1, self.lanes).any(0)
         return torch.zeros(self.lanes, dtype=torch.bool).index_fill_(0, self.lane, True)
 
-    def among(self, plan: Tensor) -> Tensor:
+    def gather(self, plan: Tensor) -> Tensor:
         """Look up (steps, orders, lanes) values of all orders at the open positions: (N,)."""
         return plan.flatten().index_select(0, (self.cell - self.first_cell(0)).clamp(min=0))
 
     def by_lane(self, money: Tensor) -> Tensor:
         """Sum up (..., N) amounts by lane, in an order that does not depend on other lanes."""
         if self.is_fixed:
-            return summed(money.unflatten(-1, (-1, self.lanes)))
+            return sum_rows(money.unflatten(-1, (-1, self.lanes)))
         return money.new_zeros(*money.shape[:-1], self.lanes).index_add_(-1, self.lane, money)
 
     def advance(self, step: int, decided: Tensor | None) -> Tensor | None:

@@ -20,8 +20,8 @@ from environment.ledger import (
     EpisodeSummary,
     Ledger,
     entry_credited,
-    first_reasons,
     realised_losses,
+    reason_by_bits,
 )
 from environment.open_positions import OpenPositions
 from environment.trading_rules import (
@@ -57,16 +57,16 @@ class Portfolio:
     A delisting loss applies to positions closed because their stock had no bar for `max_days_without_bar` sessions. One
     that the end of the episode closes earlier is sold at its last price: most short gaps are halts.
 
-    An account that goes on has no end: nothing is sold at the last close, all trading days are always left, and sizes
+    A continuing account has no end: nothing is sold at the last close, all trading days are always left, and sizes
     refer to its equity, not to the initial capital.
 
     Raises:
         ConfigError: the rules cap orders by volume, but the bars have none.
     """
 
-    def __init__(self, bars: Bars, rules: EnvironmentConfig, *, goes_on: bool = False) -> None:
+    def __init__(self, bars: Bars, rules: EnvironmentConfig, *, is_continuing: bool = False) -> None:
         bars.require_for(rules)
-        self.bars, self.rules, self.goes_on = bars, rules, goes_on
+        self.bars, self.rules, self.is_continuing = bars, rules, is_continuing
         self.device = bars.quotes.device
         self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
         self.lanes = self.steps = 0
@@ -77,19 +77,25 @@ class Portfolio:
         self.has_fixed_shapes = self.device.type != "cpu"
         """Of a day's work, as graphs need them; read when lanes are allocated."""
         self._entry_age = 1 if rules.fill == "next_open" else 2
-        """Sessions that a position is held by the close after the one that ordered it."""
-        self._reason_of_bits = first_reasons(self.device)
+        """Sessions for which a position counts as held at the first close after its order: 1, or 2 where it is filled
+        at the order's own close."""
+        self._reason_of_bits = reason_by_bits(self.device)
         # Plain numbers would be copied to the device each time.
         self._none = torch.full((), bars.stocks, device=self.device)
         self._zero, self._one = torch.arange(2, dtype=torch.float64, device=self.device).unbind()
 
     @classmethod
     def on(
-        cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu", *, goes_on: bool = False
+        cls,
+        market: Market,
+        rules: EnvironmentConfig,
+        device: torch.device | str = "cpu",
+        *,
+        is_continuing: bool = False,
     ) -> Self:
         """Trade the investable stocks of a market."""
         bars = Bars.of(market.data_array, market.investable_columns, device, market.volume, rules)
-        return cls(bars, rules, goes_on=goes_on)
+        return cls(bars, rules, is_continuing=is_continuing)
 
     def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:
         """Begin episodes with cash only.
@@ -131,8 +137,9 @@ class Portfolio:
         self.day = torch.zeros(lanes, dtype=torch.int64, device=self.device)
         self._money = money(len(MONEY), self.slots + (steps - 1) * self.orders_per_day, lanes)
         self._ledger = Ledger.over(self._money)
-        orders = self.slots, self.orders_per_day
-        self._open = OpenPositions(self._ledger, self._money, *orders, is_fixed=self.has_fixed_shapes)
+        self._open = OpenPositions(
+            self._ledger, self._money, self.slots, self.orders_per_day, is_fixed=self.has_fixed_shapes
+        )
         self.cash, self.equity, self.peak = money(lanes), money(lanes), money(lanes)
         self.is_locked = torch.zeros(lanes, dtype=torch.bool, device=self.device)
         self._realised_loss = money(steps, lanes)
@@ -141,8 +148,8 @@ class Portfolio:
 
     @property
     def capital(self) -> Tensor | float:
-        """Capital to which the sizes of orders refer at the last close; of an account that goes on (lanes,)."""
-        return self.equity if self.goes_on else self.rules.initial_capital
+        """Capital to which the sizes of orders refer at the last close; of a continuing account (lanes,)."""
+        return self.equity if self.is_continuing else self.rules.initial_capital
 
     @property
     def is_trading(self) -> bool:
@@ -158,8 +165,8 @@ class Portfolio:
         """Return lane and stock of the open positions at the last close, (N,) each, see `OpenPositions`."""
         return self._open.lane, self._open["stock"]
 
-    def _spread(self, values: Tensor) -> Tensor:
-        """Spread (N, ...) values of open positions over (lanes, stocks, ...), 0 where none is held."""
+    def _scatter(self, values: Tensor) -> Tensor:
+        """Scatter (N, ...) values of open positions over (lanes, stocks, ...), 0 where none is held."""
         lane, stock = self.open_stocks()
         if self._open.is_fixed:
             stock = torch.where(self._open.is_open, stock, self._none)
@@ -169,25 +176,25 @@ class Portfolio:
 
     def held(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have an open position."""
-        return self._spread(torch.ones_like(self._open.lane, dtype=torch.bool))
+        return self._scatter(torch.ones_like(self._open.lane, dtype=torch.bool))
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
         candidates = self.bars.tradable.index_select(0, self.day) & ~self.held()
         return candidates & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else candidates
 
-    def positions(self) -> Tensor:
+    def position_features(self) -> Tensor:
         """Describe the open positions at the last close: (lanes, stocks, POSITION_FEATURES) float32, else 0."""
         columns = ("entry_price", "last_price", "target_price", "value", "days_without_bar")
         described = {name: self._open[name] for name in columns}
         steps_ago = (self._open.first_cell(self.step_index) - 1 - self._open.cell) // (self.orders_per_day * self.lanes)
         features = position_features(self.rules, sessions_held=steps_ago + self._entry_age, **described)
-        return self._spread(features)
+        return self._scatter(features)
 
-    def account(self) -> Tensor:
+    def account_features(self) -> Tensor:
         """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES, or one more with a lock) float32."""
         capital = self.capital
-        left = 1.0 if self.goes_on else (self.trading_steps - self.step_index) / self.rules.trading_days
+        left = 1.0 if self.is_continuing else (self.trading_steps - self.step_index) / self.rules.trading_days
         values = [self.cash / capital, (self.equity - self.cash) / capital, torch.full_like(self.cash, left)]
         if self.rules.drawdown_lock > 0:
             fallen = 100 * (1 - self.equity / self.peak) / self.rules.drawdown_lock
@@ -213,7 +220,7 @@ class Portfolio:
 
     def planned_sales(self, sale_step: Tensor) -> Tensor:
         """Tell which open positions, (N,), a plan sells today, by its (steps, orders, lanes) sale steps."""
-        return self._open.among(sale_step) == self.step_index
+        return self._open.gather(sale_step) == self.step_index
 
     def step(self, action: Tensor) -> Tensor:
         """Decide at the close of today, live through tomorrow, end at tomorrow's close.
@@ -246,7 +253,7 @@ class Portfolio:
         if purchases is not None and self.rules.fill == "next_open":
             self._fill(purchases, self._quotes(self._bars_of(purchases.stock))[0])
         sold = self._open.advance(self.step_index, sold)
-        self._close_positions(sold, is_last=self.step_index == self.steps - 1 and not self.goes_on)
+        self._close_positions(sold, is_last=self.step_index == self.steps - 1 and not self.is_continuing)
         if self.rules.loss_multiplier > 1:
             self._realised_loss[self.step_index] += realised
         self.step_index += 1
@@ -291,19 +298,25 @@ class Portfolio:
         if self.rules.volume_cap > 0 and self.bars.volume is not None:
             turnover = self.bars.volume[self._bars_of(orders.stock)] * price
             wanted = torch.minimum(wanted, self.rules.volume_cap / 100 * turnover)
-        with_costs, least = self.rules.purchase_factor, _DUST * self.capital
+        factor, least = self.rules.purchase_factor, _DUST * self.capital
         is_possible = price > 0
         if self.rules.drawdown_lock > 0:
             is_possible = is_possible & ~self.is_locked
-        wanted = torch.where(is_possible, wanted, self._zero) * with_costs
-        paid = cut_to_cash(wanted, self.cash, least * with_costs)
-        is_filled, value = paid > 0, paid / with_costs
+        wanted = torch.where(is_possible, wanted, self._zero) * factor
+        paid = cut_to_cash(wanted, self.cash, least * factor)
+        is_filled, value = paid > 0, paid / factor
         price = torch.where(is_filled, price, self._one)
         first = self.slots + (self.step_index - 1) * self.orders_per_day
         new, target = slice(first, first + self.orders_per_day), orders.target_percent
-        bought = {"target_percent": target, "value": value, "shares": value / price}
-        prices = {"entry_price": price, "target_price": target_price(price, target), "last_price": price}
-        self._money[:, new] = torch.stack([(bought | prices)[name] for name in MONEY])
+        bought = {
+            "target_percent": target,
+            "value": value,
+            "shares": value / price,
+            "entry_price": price,
+            "target_price": target_price(price, target),
+            "last_price": price,
+        }
+        self._money[:, new] = torch.stack([bought[name] for name in MONEY])
         self._ledger.stock[new] = orders.stock
         self._ledger.is_open[new] = is_filled
 

@@ -1,4 +1,7 @@
-"""The trading environment: a batched account with the interface of a Gymnasium environment."""
+"""The trading environment: a batched account with the interface of a Gymnasium environment.
+
+Fills, exits and rewards are those of the account, `environment/portfolio.py`.
+"""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -12,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features.inputs import FeatureInput, ReadFeature, observed_columns
+from data.features.inputs import FeatureInput, FeatureValues, observed_columns
 from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
@@ -102,7 +105,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         """Of the episode so far, where it has one window and is stepped by actions; until its history is cleared."""
         self.episode_actions: list[NDArray[np.float32]] = []
         """(investable, 2) each, as the rewards."""
-        self._told: dict[str, Any] | None = None  # the summary of an episode whose history is cleared
+        self._final_summary: dict[str, Any] | None = None  # the summary of an episode whose history is cleared
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
         self._further = further or {}
@@ -117,10 +120,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         spaces = {name: gym.spaces.Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
         market = gym.spaces.Box(-input_clip, input_clip, (total, len(self.feature_names)), np.float32)
         self.observation_space = gym.spaces.Dict({"market": market, **spaces})  # type: ignore[assignment]
-        low, high = (
-            np.tile(np.array(limits, np.float32), (stocks, 1))
-            for limits in ((0.0, MIN_TARGET_PERCENT), (MAX_COEFFICIENT, MAX_TARGET_PERCENT))
-        )
+        low = np.tile(np.array((0.0, MIN_TARGET_PERCENT), np.float32), (stocks, 1))
+        high = np.tile(np.array((MAX_COEFFICIENT, MAX_TARGET_PERCENT), np.float32), (stocks, 1))
         self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
 
     @classmethod
@@ -159,7 +160,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         if not self._further:
             return nine
         close = self._data_array[..., CLOSE]
-        further = [feature.of(ReadFeature(values, close))[..., None] for feature, values in self._further.items()]
+        further = [feature.of(FeatureValues(values, close))[..., None] for feature, values in self._further.items()]
         return np.concatenate((nine, *further), axis=2).clip(-self._input_clip, self._input_clip)
 
     def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:
@@ -174,7 +175,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.start_idx, self.end_idx, self.trading_end_idx = start_idx, end_idx, trading_end_idx
         self._is_batched = window.ndim == 2
         self._start, trading_end, end = torch.from_numpy(window.astype(np.int64)).view(3, -1)
-        self._steps, self._trading_steps = (int(last[0] - self._start[0]) for last in (end, trading_end))
+        self._steps = int(end[0] - self._start[0])
+        self._trading_steps = int(trading_end[0] - self._start[0])
 
     def reset(
         self,
@@ -196,9 +198,11 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             observe: without it observation and info are empty, for policies that read `account`.
         """
         super().reset(seed=seed)
+        window = {"start_idx": self.start_idx, "end_idx": self.end_idx, "trading_end_idx": self.trading_end_idx}
         given = {"start_idx": start_idx, "end_idx": end_idx, "trading_end_idx": trading_end_idx}
-        chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
-        self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
+        for source in (options or {}, given):
+            window |= {name: day for name, day in source.items() if name in window and day is not None}
+        self._set_window(**window)
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
         self._clear()
         return self._observe() if observe else (Observation(), {})
@@ -211,8 +215,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
                 then nothing leaves the device, and observation and info are empty.
 
         Returns:
-            Observation, reward (float), terminated, truncated (bool), info; of lanes (lanes,) arrays each, and the
-            reward a tensor where nothing leaves the device.
+            Observation, reward (float), terminated, truncated (bool), info; of lanes stepped by actions (lanes,) arrays
+            each; where nothing leaves the device the reward is a tensor of the lanes.
 
         Raises:
             ValueError: the action has the wrong shape or is not finite.
@@ -247,13 +251,13 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     def _observe(self) -> tuple[Observation, dict[str, Any]]:
         account = self.account
         day = self._of_lanes(account.day)
-        # Of fresh memory, as the days' features are of lanes: nothing else is written there.
-        positions = self._of_lanes(account.positions())
+        # Copies: a caller may write into an observation.
+        positions = self._of_lanes(account.position_features())
         observation = Observation(
             market=self._features[day] if self._is_batched else self._features[day].copy(),
             portfolio=positions[..., :_PORTFOLIO_COLUMNS],
             exits=positions[..., _PORTFOLIO_COLUMNS:],
-            account=self._of_lanes(account.account()),
+            account=self._of_lanes(account.account_features()),
         )
         cash, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
         facts = {"day_index": day, "date": self._date_words[day], "cash": cash, "equity": equity}
@@ -266,8 +270,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     def get_episode_summary(self) -> dict[str, Any]:
         """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared, but not the sums."""
         self._require_reset()
-        if self._told is not None:
-            return dict(self._told)
+        if self._final_summary is not None:
+            return dict(self._final_summary)
         summary = self.account.summary()
         totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
@@ -278,8 +282,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return dict(totals)
 
     def _clear(self, told: dict[str, Any] | None = None) -> None:
-        """Forget the episode but for its summary; other environments may hold the same lists."""
-        self.episode_rewards, self.episode_actions, self._told = [], [], told
+        """Forget the episode except its summary; the lists are new, since a twin may share the old ones."""
+        self.episode_rewards, self.episode_actions, self._final_summary = [], [], told
 
     @property
     def current_idx(self) -> Days:
@@ -302,7 +306,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             RuntimeError: `get_episode_summary` has cleared those of the finished episode.
         """
         self._require_reset()
-        if self._told is not None:
+        if self._final_summary is not None:
             raise RuntimeError("get_episode_summary has cleared the trades of the episode; call get_trades before it")
         return trade_ledger(self.account, lane)
 

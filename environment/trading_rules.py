@@ -1,4 +1,5 @@
-"""The rules of orders as pure functions, shared by the account, the learner and the signals.
+"""The rules of orders as pure functions, shared by the account, the learner and the signals; the account applies them
+in `environment/portfolio.py`.
 
 Stocks are numbered 0..n-1. All functions work on any leading dimensions.
 """
@@ -28,7 +29,8 @@ class Orders:
     moved_target: Tensor | None = None
     """(N,) sale targets of open positions, in percent; None: as they are."""
     sale_step: Tensor | None = None
-    """Of a plan to execute again, as `stock`: the step that decides on the sale; -1: it is not decided."""
+    """(steps, orders, lanes) of a plan that is played again: the step at which the sale is decided, -1 where it is
+    not."""
 
 
 def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,8 @@ Step = tuple[Observation, NDArray[np.float64], NDArray[np.bool_], NDArray[np.boo
 class VectorTradingEnvironment(VectorEnv[Observation, NDArray[np.float32], NDArray[Any]]):
     """Lanes that trade windows of the rules' length, drawn anew whenever an episode begins.
 
-    All windows are equally long, so that all lanes end on the same step. It returns the first observations of new
-    episodes (Gymnasium's mode `SAME_STEP`), and the last of the old ones as `final_obs` and `final_info` of its info.
+    All windows are equally long, so that all lanes end on the same step. That step returns the first observations of
+    the new episodes (Gymnasium's `SAME_STEP`), and puts the last ones of the old into `final_obs` and `final_info`.
     Everything equals a `SyncVectorEnv` of single environments on the same windows, bit for bit.
     """
 

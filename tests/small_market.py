@@ -47,8 +47,8 @@ def loader_of(
     """A prepared loader of a panel and perhaps its (days, columns) volume; `investable` are columns."""
     tickers = None if investable is None else [f"T{column:02d}" for column in investable]
     frame = panel_frame(panel, volume)
-    with_volume = volume is not None
-    loader = StockDataLoader.from_frame(frame, config=config, investable_tickers=tickers, with_volume=with_volume)
+    needs = volume is not None
+    loader = StockDataLoader.from_frame(frame, config=config, investable_tickers=tickers, requires_volume=needs)
     loader.load_and_prepare()
     return loader
 

@@ -192,7 +192,7 @@ def purchases(env: Portfolio) -> Orders:
     """Return what the finished episodes bought, (steps, orders per day, lanes) each; size 0 where nothing."""
     book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
     stake: Tensor | float = env.rules.stake
-    if env.goes_on:
+    if env.is_continuing:
         capital = env.equity_curve[: env.step_index].repeat_interleave(env.orders_per_day, dim=0)
         stake = capital * env.rules.stake_percent / 100
     bought = (book.stock, book.value / stake, book.target_percent)

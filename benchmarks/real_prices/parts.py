@@ -98,7 +98,7 @@ def _loaded(data: Path, investable: Path, config: Config) -> StockDataLoader:
         has_volume = VOLUME in pq.read_schema(data).names
     except (pa.ArrowException, OSError):
         has_volume = False  # The loader says what is wrong with the file.
-    loader = StockDataLoader(data, config=config.split, investable=investable, with_volume=has_volume)
+    loader = StockDataLoader(data, config=config.split, investable=investable, requires_volume=has_volume)
     loader.load_and_prepare()
     return loader
 

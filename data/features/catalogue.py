@@ -81,7 +81,7 @@ def intraday(bars: WideBars) -> pd.DataFrame:
     return bars.close / bars.open - 1
 
 
-@register("session", "logarithm of a share of the close", recent=True)
+@register("session", "logarithm of a share of the low", recent=True)
 def session_range(bars: WideBars) -> pd.DataFrame:
     """Return the logarithm of the distance from low to high."""
     return np.log((bars.high / bars.low - 1).clip(lower=1e-4))
@@ -141,8 +141,8 @@ def turnover(bars: WideBars) -> pd.DataFrame:
 
 @register("volume", "logarithm of return a unit of money", "rank", needs_volume=True)
 def illiquidity(bars: WideBars) -> pd.DataFrame:
-    """Return the mean absolute return by the money traded over a month (Amihud 2002, "Illiquidity and stock
-    returns")."""
+    """Return the logarithm of the mean absolute return by the money traded over a month (Amihud 2002, "Illiquidity and
+    stock returns")."""
     moves = (bars.close / bars.previous_close - 1).abs() / _money(bars)
     return np.log(moves.rolling(_MONTH, min_periods=_WEEK).mean().where(lambda mean: mean > 0))
 
@@ -161,7 +161,7 @@ def intraday_quarter(bars: WideBars) -> pd.DataFrame:
 
 @register("quarter", "logarithm of bars", "rank")
 def age(bars: WideBars) -> pd.DataFrame:
-    """Return the number of bars since the stock was listed, or the data begin."""
+    """Return the logarithm of the number of bars since the stock was listed, or the data begin."""
     return np.log1p(bars.close.notna().cumsum())
 
 

@@ -1,4 +1,5 @@
-"""Features as inputs of networks and regressions: standardised, and 0 where a value is missing, which is said."""
+"""Features as inputs of networks and regressions: standardised, and 0 where a value is missing, in which case another
+input says so."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ _YEAR, _LEAST = 252, 60
 _TRENDS = (2, 8, 32)
 """Half-lives in days of the trends by which market-wide values are multiplied."""
 _COMPLETE = 0.99
-"""Share of the learned rows with a value from which on a missing one needs no input of its own."""
+"""Coverage of the learned rows from which on missing values get no input of their own."""
 _ROUNDING = 1e-4
 """Share of a feature's largest value up to which it varies by the rounding of prices."""
 
 
 @dataclass(frozen=True)
-class ReadFeature:
+class FeatureValues:
     """A feature's values, and closes, (days, n) each since the first day of the data, with what its inputs share."""
 
     values: Float32Array
@@ -80,7 +81,7 @@ class FeatureInput:
         """Tell whether all stocks of a day have the same value."""
         return self.form == "past"
 
-    def of(self, read: ReadFeature, days: slice = slice(None)) -> Float32Array:
+    def of(self, read: FeatureValues, days: slice = slice(None)) -> Float32Array:
         """Return the (days, n) input on some days."""
         values, known = read.values[days], np.isfinite(read.values[days])
         if self.form == "known":
@@ -89,10 +90,10 @@ class FeatureInput:
             frame = pd.DataFrame(np.where(known, values, np.nan))
             count = known.sum(axis=1, keepdims=True)
             scaled = (frame.rank(axis=1).to_numpy() - (count + 1) / 2) * np.sqrt(12.0) / np.maximum(count, 2)
-        elif self.form in ("past", "trend"):
-            is_trend = self.form == "trend"
-            moves = read.trend(self.half_life)[days] / self.std if is_trend else np.ones(values.shape)
-            scaled = read.against_past[days] * moves
+        elif self.form == "past":
+            scaled = np.broadcast_to(read.against_past[days], values.shape)
+        elif self.form == "trend":
+            scaled = read.against_past[days] * (read.trend(self.half_life)[days] / self.std)
         else:
             scaled = (values - self.mean) / self.std
         inputs: Float32Array = np.clip(np.nan_to_num(scaled), -_CLIP, _CLIP).astype(np.float32)
@@ -113,16 +114,17 @@ class FeatureInputs:
         """
         inputs, close, bars = list[FeatureInput](), market.close[: len(is_used)], _stock_bars(market, len(is_used))
         for feature in market.features:
-            read = ReadFeature(_values(feature, bars), close)
+            read = FeatureValues(_values(feature, bars), close)
             values = read.values[is_used]
             known = values[np.isfinite(values)].astype(np.float64)
             if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
                 continue
-            level = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
-            inputs.append(FeatureInput(feature.name, feature.group, feature.form, *level))
+            mean, std = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
+            inputs.append(FeatureInput(feature.name, feature.group, feature.form, mean, std))
             if feature.form == "past":  # alone it does not tell one stock from another
-                spreads = ((days, float(read.trend(days)[is_used].std())) for days in _TRENDS)
-                inputs += [FeatureInput(feature.name, feature.group, "trend", 0.0, std, days) for days, std in spreads]
+                for half_life in _TRENDS:
+                    std = float(read.trend(half_life)[is_used].std())
+                    inputs.append(FeatureInput(feature.name, feature.group, "trend", std=std, half_life=half_life))
             if known.size < _COMPLETE * values.size:
                 inputs.append(FeatureInput(feature.name, feature.group, "known"))
         return cls(tuple(inputs))
@@ -149,7 +151,7 @@ class FeatureInputs:
         days = slice(*days.indices(len(market.dates)))
         close, bars = market.close[: days.stop], _stock_bars(market, days.stop)
         for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
-            read = ReadFeature(_values(_feature_of(market, name), bars), close)
+            read = FeatureValues(_values(_feature_of(market, name), bars), close)
             for place, feature in inputs:
                 yield place, feature.of(read, days)
 
@@ -174,9 +176,10 @@ class FeatureInputs:
 def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
     """Return volume and the further columns of a market, (days, columns) each, by the form in which they are observed:
     none for agents of past returns."""
-    values = {**({} if market.volume is None else {"volume": market.volume}), **market.columns}
+    if not market.features:
+        return {}
     forms: dict[str, Form] = {one.name: one.form for one in market.features}
-    return {FeatureInput(name, "", forms.get(name, "rank")): column for name, column in values.items()} if forms else {}
+    return {FeatureInput(name, "", forms.get(name, "rank")): values for name, values in market.extra_columns.items()}
 
 
 def values_of(market: Market, name: str, days: slice) -> Float32Array:

@@ -1,4 +1,4 @@
-"""Features of the user: a file of functions from wide bars to one frame each, with a proof that none looks ahead.
+"""Features of the user: a file of functions from wide bars to one frame each, with a check that none looks ahead.
 
     def volume_shock(bars):
         return bars.volume / bars.volume.rolling(20).mean() - 1
@@ -9,7 +9,6 @@ Whatever pandas can do is allowed, as long as the values of a day follow from ba
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from data.features.wide import WideBars
+from data.market import Market, span_of
 from utils.errors import DataError, LookAheadError, first_line
 
 Float32Array = NDArray[np.float32]
@@ -56,7 +56,7 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
         # Not by an import, which could take another version from its cache of compiled files.
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:
-        raise DataError(f"expected a Python file of {wanted}, got {path} ({_told(error)}); mend it") from error
+        raise DataError(f"expected a Python file of {wanted}, got {path} ({_described(error)}); mend it") from error
     return {
         name: one
         for name, one in vars(module).items()
@@ -84,7 +84,9 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
             frame = function(bars)
         values = np.asarray(frame, dtype=np.float64)
     except Exception as error:
-        raise DataError(f"expected function {name!r} to be computed, got {_told(error)}; mend the function") from error
+        raise DataError(
+            f"expected function {name!r} to be computed, got {_described(error)}; mend the function"
+        ) from error
     is_aligned = not isinstance(frame, pd.DataFrame) or (
         frame.index.equals(pd.DatetimeIndex(bars.dates)) and frame.columns.equals(pd.Index(bars.tickers))
     )
@@ -99,50 +101,40 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
     return single
 
 
-def audit_features(functions: Mapping[str, OwnFeature], bars: WideBars, draws: np.random.Generator) -> None:
-    """Prove on random days that no feature changes with later data, which are cut off, poisoned or scaled in turn.
+def audit_features(functions: Mapping[str, OwnFeature], market: Market, rng: np.random.Generator) -> None:
+    """Check on random days that no feature changes with later data, which are cut off, poisoned or scaled in turn.
 
-    This is done twice: a backward fill reads the future only where there are gaps, so random bars are taken out; a
-    centred mean of many days may have no value where there are. Features are compared on all days up to the one after
-    which the data change. Raises `DataError` for the first feature that changes, with day and ticker.
+    All bars are tried first, then bars of which a tenth is missing: a backward fill reads the future only in a gap, and
+    a long centred mean may have no value where there are gaps. Features are compared on all days up to the last one
+    whose data stay. Raises `DataError` for the first feature that changes, with day and ticker.
     """
-    days = len(bars.dates)
+    days = len(market.dates)
     if days < _LEAST_DAYS:
         return
-    gone = draws.random(bars.data_array.shape[:2]) < _GAPS
-    gappy = _map(bars, lambda values: np.where(gone[..., None] if values.ndim == 3 else gone, np.nan, values))
-    for as_is in (bars, gappy):
-        before = {name: _values(name, function, as_is) for name, function in functions.items()}
-        audited = draws.choice(days - 1, min(_AUDITED_DAYS, days - 1), replace=False).tolist()
+    for as_is in (market, market.without(rng.random(market.data_array.shape[:2]) < _GAPS)):
+        bars = as_is.wide()
+        before = {name: _values(name, function, bars) for name, function in functions.items()}
+        audited = rng.choice(days - 1, min(_AUDITED_DAYS, days - 1), replace=False).tolist()
         for last, future in zip(audited, cycle(_FUTURES), strict=False):
-            changed = _with_future(as_is, last, future, draws)
+            changed = _with_future(as_is, last, future, rng).wide()
             for name, function in functions.items():
-                _require_same(name, before[name][: last + 1], _values(name, function, changed), as_is, future)
+                _require_same(name, before[name][: last + 1], _values(name, function, changed), bars, future)
 
 
-def _with_future(bars: WideBars, last: int, future: str, draws: np.random.Generator) -> WideBars:
-    """Return bars with other data after a day; cut off, the later days are gone."""
+def _with_future(market: Market, last: int, future: str, rng: np.random.Generator) -> Market:
+    """Return a market with other data after a day; cut off, the later days are gone."""
     if future == "cut off":
-        return replace(_map(bars, lambda values: values[: last + 1]), dates=bars.dates[: last + 1])
+        return span_of(market, 0, last)
 
     def changed(values: Float32Array) -> Float32Array:
         values = values.copy()
-        factor = np.exp(draws.normal(0.0, 1.0, values.shape if future == "poisoned" else (1, *values.shape[1:])))
+        factor = np.exp(rng.normal(0.0, 1.0, values.shape if future == "poisoned" else (1, *values.shape[1:])))
         values[last + 1 :] *= np.broadcast_to(factor, values.shape)[last + 1 :]
         if future == "poisoned":
-            values[last + 1 :][draws.random(values[last + 1 :].shape) < _GAPS] = np.nan
+            values[last + 1 :][rng.random(values[last + 1 :].shape) < _GAPS] = np.nan
         return values
 
-    return _map(bars, changed)
-
-
-def _map(bars: WideBars, change: Callable[[Float32Array], Float32Array]) -> WideBars:
-    return replace(
-        bars,
-        data_array=change(bars.data_array),
-        shares=None if bars.shares is None else change(bars.shares),
-        columns={name: change(values) for name, values in bars.columns.items()},
-    )
+    return market.map_cells(changed)
 
 
 def _require_same(name: str, before: Float32Array, after: Float32Array, bars: WideBars, future: str) -> None:
@@ -158,5 +150,5 @@ def _require_same(name: str, before: Float32Array, after: Float32Array, bars: Wi
         )
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"

@@ -31,7 +31,7 @@ class WideBars:
     columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """(days, columns) further columns of the data by name."""
     places: NDArray[np.int64] | None = None
-    """Of the tickers among the columns, by default all: nothing is copied before a frame is made of it."""
+    """Column of each ticker; None: all in order. Nothing is copied before a frame is made."""
 
     @property
     def open(self) -> pd.DataFrame:

@@ -75,12 +75,14 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     last = np.searchsorted(codes, codes, side="right") - 1
     factor = np.exp(passed[last] - passed)
     adjusted = rows.assign(**{role: rows[role] * factor for role in PRICES}, volume=rows["volume"] / factor)
-    return adjusted, [
-        f"{what}: {is_such.sum():,} of {len(np.unique(owner[is_such])):,} tickers: {outcome}"
-        for what, has, raw in (("Splits", has_split, raw_splits), ("Dividends", has_dividend, raw_dividends))
-        for state, outcome in _OUTCOMES.items()
-        if (is_such := has & (np.nan_to_num(raw[owner], nan=-1.0) == state)).any()
-    ]
+    notes = []
+    for what, has, raw in (("Splits", has_split, raw_splits), ("Dividends", has_dividend, raw_dividends)):
+        of_event = np.nan_to_num(raw[owner], nan=-1.0)
+        for state, outcome in _OUTCOMES.items():
+            is_such = has & (of_event == state)
+            if is_such.any():
+                notes.append(f"{what}: {is_such.sum():,} of {len(np.unique(owner[is_such])):,} tickers: {outcome}")
+    return adjusted, notes
 
 
 def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:

@@ -113,7 +113,7 @@ def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[
 def _readjusted(before: NDArray[np.float64], now: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """Return what all of a ticker's values were multiplied by, None where it is no single factor.
 
-    A few prices that are equal do not tell: a close alone is revised in the same way.
+    Fewer than three distinct prices prove nothing: a single revised close looks the same.
     """
     prices = VALUES.index(VOLUME)
     result = readjustment(before[:, :prices], now[:, :prices])

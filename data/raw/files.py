@@ -26,7 +26,7 @@ _FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
 }  # fmt: skip
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ZIP = ".zip"
-KINDS = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join((*_PACKERS, _ZIP))}"
+SUPPORTED = f"{', '.join((*_TEXTS, *_FRAMES))}; text packed as {', '.join((*_PACKERS, _ZIP))}"
 SUFFIXES = (*_TEXTS, *_FRAMES, _ZIP, *(text + packer for text in _TEXTS for packer in (*_PACKERS, _ZIP)))
 _HEAD_LINES, _HEAD_BYTES = 50, 1 << 16
 _BLOCK_CELLS = 1_000_000

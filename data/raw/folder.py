@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
-from data.raw.files import KINDS, SUFFIXES
+from data.raw.files import SUFFIXES, SUPPORTED
 from data.raw.layout import UnclearFileError, role_of
 from data.raw.text import NO_DAY, Int32Array
 from utils.errors import DataError
@@ -20,7 +20,7 @@ _FILE = re.compile(
 _YEAR = re.compile(r"(.*?)[-_ ]?((?:19|20)\d\d)")
 _NO_TICKER = re.compile(r"part[-_.\w]*|data|prices?|bars|daily|ohlcv?|quotes?|history|1d")
 """Names of files in a folder that is named after their ticker."""
-NOT_READ = f"no kind of file that is read ({KINDS})"
+NOT_READ = f"no kind of file that is read ({SUPPORTED})"
 
 
 def shown(path: Path, source: Path | None = None) -> str:
@@ -57,7 +57,7 @@ def found_files(source: Path, written: Iterable[Path], skipped: list[tuple[str, 
             skipped.append((shown(path, source), NOT_READ))
     if not paths:
         others = ", ".join(name for name, _ in skipped[:3]) or "none"
-        raise DataError(f"expected files that end in {KINDS} in the folder {source}, got {others}")
+        raise DataError(f"expected files that end in {SUPPORTED} in the folder {source}, got {others}")
     return paths
 
 
@@ -85,7 +85,7 @@ def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
     while known := max((suffix for suffix in SUFFIXES if stem.lower().endswith(suffix)), key=len, default=""):
         stem = stem[: -len(known)]
     if stem == name and Path(name).suffix:
-        raise UnclearFileError(f"no ticker; name it TICKER.csv, or with another ending of {KINDS}")
+        raise UnclearFileError(f"no ticker; name it TICKER.csv, or with another ending of {SUPPORTED}")
     inner = Path(ZipFile(path).namelist()[0]).stem if path.suffix.lower() == ".zip" else stem
     if inner.casefold() != stem.casefold() and re.fullmatch(r"[A-Z0-9.-]+", inner):
         raise UnclearFileError(f"an archive of {inner!r} under another name; give it that name")
@@ -97,5 +97,7 @@ def ticker_of(path: Path, source: Path, days: Int32Array) -> str:
     if not stem:
         raise UnclearFileError("no ticker; give a column of tickers, or a folder or file named after it")
     named = _FILE.fullmatch(stem)
-    *stooq, plain = named.groups() if named else (stem,)
+    if named is None:
+        return stem.strip()
+    *stooq, plain = named.groups()
     return plain.strip() if plain else str(next(filter(None, stooq))).upper()

@@ -30,12 +30,12 @@ from utils.config.settings import hint
 from utils.errors import ConfigError, DataError
 
 _DAILY, _SLOW = 0.5, 0.2
-"""Share of the sessions with a row, from which on a file is daily, and below which it is slow."""
+"""Shares of the sessions that have a row: from the first on a file is daily, below the second it is slow."""
 _STALE_DAYS = 10
 """Days for which a row counts where later ones are missing, in a file that does not tell when its rows are known."""
 _TAKEN = {*STANDARD, "date", "since"}
 _FEW = 0.01
-"""Share of texts in a column of numbers that are none."""
+"""Share of a column's cells that may be text in a column of numbers."""
 
 
 def further_columns(
@@ -51,13 +51,11 @@ def further_columns(
     for place, title in enumerate(layout.titles):
         if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
             continue
-        name, *longer = (
-            re.sub(r"\W+", "_", text.casefold()).strip("_")
-            for text in (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
-        )
-        if not name or name.startswith("unnamed"):  # the index of a table
+        titles = (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
+        names = [re.sub(r"\W+", "_", text.casefold()).strip("_") for text in titles]
+        if not names[0] or names[0].startswith("unnamed"):  # the index of a table
             continue
-        name = next(one for one in (name, *longer) if one not in _TAKEN and one not in columns)
+        name = next(one for one in names if one not in _TAKEN and one not in columns)
         if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
             columns[name] = values
     return columns

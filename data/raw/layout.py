@@ -100,7 +100,7 @@ def layout_of(
 
     Raises `UnclearFileError` where the header lacks one of the `needed` prices.
     """
-    first, second = [*rows, [""]][:2]
+    first, second = rows[0], rows[1] if len(rows) > 1 else [""]
     return (
         _panel_layout(first, second, separator)
         or _titled_layout(first, second, separator, choices, needed)

@@ -19,7 +19,7 @@ from data.bars import (
     EARLIEST,
     LARGEST_RATIO,
     SMALLEST_PRICE,
-    has_wrong_digit,
+    has_price_outlier,
     is_bad_ticker,
     latest_day,
     misread_weekdays,
@@ -33,7 +33,7 @@ from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
 from data.raw.folder import NOT_READ, found_files, shown, ticker_of
 from data.raw.join import kept, with_joined
 from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
-from data.raw.rows import NO_PRICE, SAME, Evidence, examine, one_bar_a_day, rows_of, settle
+from data.raw.rows import NO_PRICE, SAME, Evidence, examine, flatten, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
 from data.raw.text import NO_DAY, Int32Array, date_of
 from utils.config.prepare import Choices
@@ -49,7 +49,7 @@ _SCALED = "prices are scaled to the adjusted close where there is one, volume th
 _REPEATED, _OTHER = "duplicate date with the same prices", "duplicate date, the last row was kept"
 _IDLE = "no trade: volume 0 at a single price"
 _NO_LOSS = frozenset({NO_BAR, NO_PRICE, _REPEATED, _IDLE, "line before the first bar"})
-"""Reasons for which rows are dropped that were no bars, or are there otherwise."""
+"""Reasons for dropping rows by which nothing is lost: they were no bars, or another row has them."""
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
 
@@ -65,7 +65,7 @@ class PrepareSummary:
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows dropped, by reason."""
     examples: dict[str, str] = field(default_factory=dict)
-    """What the first row had that was dropped for a reason."""
+    """By reason, the cells of the first row that was dropped for it."""
     tickers: int = 0
     first_date: date = date.min
     last_date: date = date.min
@@ -134,7 +134,7 @@ def prepare(
             f"{hint(benchmark, names)}; check its name, and add the stocks to trade"
         )
     is_index = rows["ticker"].isin([benchmark])
-    rows.loc[is_index, VALUES] = rows.loc[is_index, ["close"] * 4].assign(volume=np.nan).to_numpy()
+    flatten(rows, is_index, volume=np.nan)
     if old is not None:
         rows, notes = with_old_bars(old, rows, target)
         summary.notes += notes
@@ -150,7 +150,8 @@ def prepare(
     summary.survey = survey_of(stocks)
     further = sorted({*stocks} - {*STANDARD})
     shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
-    summary.notes += [f"further columns, with their coverage: {', '.join(shares)}"] * bool(further)
+    if further:
+        summary.notes.append(f"further columns, with their coverage: {', '.join(shares)}")
     _write(stocks, ["ticker", *VALUES, *further], target)
     if len(events := events[events["ticker"].isin(names)]):
         summary.notes.append(f"{note_events(target, events)} splits and dividends are in {events_file(target).name}")
@@ -235,7 +236,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
     if "adjusted" in rows:
         rows = scale_to_adjusted(rows)
-        summary.notes += [_SCALED] * (_SCALED not in summary.notes)
+        if _SCALED not in summary.notes:
+            summary.notes.append(_SCALED)
     rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary), table, choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
@@ -270,7 +272,7 @@ def _usable(rows: pd.DataFrame, table: Table, summary: PrepareSummary) -> pd.Dat
         f"ticker {BAD_TICKER}": rows["ticker"].isin([*filter(is_bad_ticker, rows["ticker"].unique())]),
         "price missing or not a number": np.isnan(prices).any(axis=0),
         "price infinite or not positive": ~((prices >= SMALLEST_PRICE) & (prices < np.inf)).all(axis=0),
-        f"price {LARGEST_RATIO:g} times another one of its bar": has_wrong_digit(prices),
+        f"price {LARGEST_RATIO:g} times another one of its bar": has_price_outlier(prices),
     }
     first = np.select(list(faults.values()), range(len(faults)), default=len(faults))
     summary.dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))

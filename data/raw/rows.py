@@ -9,7 +9,7 @@ import pandas as pd
 
 from data.raw.files import Table
 from data.raw.join import further_columns
-from data.raw.layout import BLANKS, EVENTS, PRICES, VALUES, UnclearFileError, plain
+from data.raw.layout import BLANKS, EVENTS, PRICES, UnclearFileError, plain
 from data.raw.text import (
     CURRENCY,
     OTHER,
@@ -27,14 +27,14 @@ from utils.config.prepare import Choices
 
 NO_PRICE = "no price"
 SAME = 1e-4
-"""Relative difference of two downloads of one price."""
+"""Relative difference below which two rows of one day have the same price, as vendors round them."""
 _FEW_ROWS, _MANY_ROWS = 5, 20
 """Rows from which on columns are judged by their values, and by their moves."""
 _RARE, _OFTEN = 0.01, 0.1
-"""Shares of rows that do not behave as the others: by chance, and where columns have titles."""
+"""Shares of rows that may break a rule: where columns were guessed, and where titles name them."""
 _RATIO = re.compile(r"^(\d+) ?[:/] ?([1-9]\d*)$", re.MULTILINE)
 Evidence = defaultdict[tuple[str, ...], set[str]]
-"""Orders of dates and decimal signs of prices and volume that the files of each vendor show, by what and family."""
+"""Orders of dates, decimal signs of prices and those of volume that files show, by which of these and family."""
 
 
 def examine(table: Table, evidence: Evidence, known: Int32Array | None, *, is_daily: bool = True) -> None:
@@ -88,6 +88,13 @@ def settle(table: Table, evidence: Evidence, choices: Choices, known: Int32Array
         table.signs[what] = notation
 
 
+def flatten(rows: pd.DataFrame, where: pd.Series, volume: float) -> None:
+    """Set all prices of some rows to their close, and their volume, in place."""
+    for price in ("open", "high", "low"):
+        rows.loc[where, price] = rows["close"]
+    rows.loc[where, "volume"] = volume
+
+
 def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFrame:
     """Return a file's unchecked rows, in a notation that is settled; rows without any price are counted in `dropped`.
 
@@ -109,7 +116,7 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
                 _require_read(role, table.cells[group[role]], rows)
         if "volume" in group and (rows["volume"] > 0).any():  # days of a halt have the last close, or 0, in all places
             is_halt = (rows[PRICES].eq(rows["close"], axis=0) | rows[PRICES].eq(0)).all(axis=1) & ~(rows["volume"] > 0)
-            rows.loc[is_halt, VALUES] = rows.loc[is_halt, ["close"] * 4].assign(volume=0.0).to_numpy()
+            flatten(rows, is_halt, volume=0.0)
         if "divisor" in rows:
             rows["adjusted"] = rows["close"] / rows.pop("divisor")
         if "factor" in rows:

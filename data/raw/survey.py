@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-LARGE_MOVE, REVERSING_MOVE = 0.4, 0.22
+LARGE_LOG_MOVE, REVERSING_MOVE = 0.4, 0.22
 """Absolute log returns of a close that are suspicious, up by a half or down by a third, and that are if undone."""
 _UNDONE = 0.2
 """Share of a move left a session later, below which the move counts as undone."""
@@ -81,7 +81,7 @@ def survey_of(rows: pd.DataFrame) -> Survey:
         dates=dates,
         traded=np.bincount(session, minlength=len(dates)),
         gaps=_listed(gaps[gaps["sessions"] > 0].astype({"sessions": np.int64}), "sessions"),
-        moves=_listed(moves[(size > LARGE_MOVE) | (size > REVERSING_MOVE) & undone], "size"),
+        moves=_listed(moves[(size > LARGE_LOG_MOVE) | (size > REVERSING_MOVE) & undone], "size"),
         early=_listed(lives[lives["last"] < dates[-1]], "last", ascending=True),
         tickers=len(lives),
     )

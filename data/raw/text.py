@@ -188,7 +188,9 @@ def decimal_sign(text: str) -> str:
         counts[OTHER[sign]] -= len(_LONG.findall(text))
     if counts["."] != counts[","]:
         return max(counts, key=counts.__getitem__)
-    return "" if np.array_equal(values["."], values[","], equal_nan=True) else "?" + signs[0] * (len(signs) == 1)
+    return (
+        "" if np.array_equal(values["."], values[","], equal_nan=True) else "?" + (signs[0] if len(signs) == 1 else "")
+    )
 
 
 def numbers(text: str, decimal: str = ".") -> Float64Array:

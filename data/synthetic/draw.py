@@ -68,14 +68,17 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     std = law.noise_std(config)
     shape = (config.days, len(std))
     night, session = math.sqrt(OVERNIGHT_SHARE), math.sqrt(1.0 - OVERNIGHT_SHARE)
-    specific, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
+    specific = for_noise.standard_normal((2, *shape))
+    shared = for_common.standard_normal((2, config.days, 1))
     specific = math.sqrt(1.0 - law.common_share) * std * law.mix(specific, config.stocks)
     shared = math.sqrt(law.common_share) * std * shared
     volatility = law.volatility(config, for_volatility)[:, None]
     overnight = night * (specific[0] + shared[0]) * volatility[:-1]
     noise = overnight + session * (specific[1] + shared[1]) * volatility[:-1]
-    start, (up, down) = for_bars.random(shape[1]), (for_bars.standard_exponential(shape) for _ in range(2))
-    draws = Draws(night * specific[0], session * specific[1], up, down, *for_volume.standard_normal((2, *shape)))
+    start = for_bars.random(shape[1])
+    up, down = for_bars.standard_exponential((2, *shape))
+    for_shares, for_further = for_volume.standard_normal((2, *shape))
+    draws = Draws(night * specific[0], session * specific[1], up, down, volume=for_shares, further=for_further)
     drift = law.latent_drift(config, draws.overnight + draws.session, for_drift)
     if law.signal is not None:
         drift += law.signal.drift(config, draws)
@@ -86,7 +89,7 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     # The gap has its share of the variance but no drift, which is earned from open to close.
     std = std * volatility[:-1]
     gap = overnight - OVERNIGHT_SHARE * std**2 / 2.0
-    bars = _bars(gap, log_return, (session * std) ** 2, start, draws)
+    open_, high, low, close = _bars(gap, log_return, (session * std) ** 2, start, draws)
     # Whole shares: a level of each stock, times what calm and busy times make of it.
     volume = np.exp(volume_level(shape[1]) + VOLUME_STD * busyness(draws)).round()
     further = {} if law.signal is None else law.signal.columns(draws)
@@ -94,7 +97,18 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     tickers = [f"S{stock:0{digits}d}" for stock in range(config.stocks)]
     tickers += [f"X{column:0{digits}d}" for column in range(shape[1] - config.stocks)]
     dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
-    return SyntheticMarket(*bars, drift, tickers, dates, config.stocks, volume, further)
+    return SyntheticMarket(
+        open=open_,
+        high=high,
+        low=low,
+        close=close,
+        drift=drift,
+        tickers=tickers,
+        dates=dates,
+        stocks=config.stocks,
+        volume=volume,
+        further=further,
+    )
 
 
 def bars_frame(market: SyntheticMarket) -> pd.DataFrame:

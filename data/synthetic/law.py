@@ -77,7 +77,8 @@ class PlantedKind:
     volatility: Callable[[SyntheticConfig, np.random.Generator], Float64Array] = lambda config, _: np.ones(
         config.days + 1
     )
-    """Draws a factor, (days + 1,) of mean square 1, of each day's noise and drift; the law's own are without it."""
+    """Draws the (days + 1,) factor of each day's noise and drift, of mean square 1; `latent_drift` and
+    `summed_variance` leave it out."""
     is_drift_steady: bool = False
     """The factor leaves drifts as they are."""
     sizes: Callable[[SyntheticConfig, Float64Array], Float64Array] | None = None
@@ -171,7 +172,7 @@ def sum_ahead(values: Float64Array, sessions: int) -> Float64Array:
     return total
 
 
-def told_ahead(sessions: int) -> Scores:
+def foreseen_oracle(sessions: int) -> Scores:
     """Return the oracle of a kind whose drifts are known for some sessions ahead; its last column is context.
 
     Those after the last day of the market are left out.

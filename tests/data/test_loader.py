@@ -101,7 +101,7 @@ def test_volume_is_read_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) 
     frame["volume"] = np.arange(len(frame), dtype=float)
     frame.loc[[1, 2, 3, 4], "volume"] = [np.nan, np.inf, -1.0, -np.inf]
     frame.loc[5, "close"] = np.nan
-    loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], with_volume=True)
+    loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], requires_volume=True)
     loader.load_and_prepare()
     expected = frame.pivot(index="date", columns="ticker", values="volume").to_numpy(np.float32).copy()
     expected[1:6, 0] = np.nan
@@ -123,7 +123,7 @@ def test_volume_is_read_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) 
 )
 def test_volume_that_is_not_there_is_one_clear_error(change: Callable[[pd.DataFrame], pd.DataFrame], says: str) -> None:
     frame = change(bars_frame())
-    loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], with_volume=True)
+    loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], requires_volume=True)
     with refused(says):
         loader.load_and_prepare()
 

@@ -12,6 +12,7 @@ import pytest
 
 from data.features.own import audit_features, own_columns, read_features
 from data.features.wide import WideBars
+from data.market import Market
 from tests.data.files import refused, written
 from tests.small_market import small_market
 from utils.errors import DataError
@@ -72,13 +73,13 @@ CAUSAL: dict[str, Change] = {
 }
 
 
-def bars() -> WideBars:
-    as_is = small_market(1, 260).wide()
+def market() -> Market:
+    as_is = small_market(1, 260)
     rng, shape = np.random.default_rng(7), as_is.data_array.shape[:2]
     sentiment = rng.standard_normal(shape).astype(np.float32)
     sentiment[rng.random(shape) < 0.2] = np.nan
     volume = np.exp(rng.normal(10, 1, shape)).astype(np.float32)
-    return replace(as_is, shares=volume, columns={"sentiment": sentiment})
+    return replace(as_is, volume=volume, columns={"sentiment": sentiment})
 
 
 def functions(changes: dict[str, Change]) -> Iterator[tuple[str, Callable[[WideBars], Frame]]]:
@@ -87,7 +88,7 @@ def functions(changes: dict[str, Change]) -> Iterator[tuple[str, Callable[[WideB
 
 
 def test_a_hundred_features_that_look_ahead_are_refused() -> None:
-    as_is, passed = bars(), []
+    as_is, passed = market(), []
     for name, function in functions(AHEAD):
         try:
             audit_features({name: function}, as_is, np.random.default_rng(0))
@@ -102,7 +103,7 @@ def test_a_hundred_features_that_look_ahead_are_refused() -> None:
 def test_a_hundred_features_that_do_not_are_taken() -> None:
     own = dict(functions(CAUSAL))
     assert len(own) >= 100
-    audit_features(own, bars(), np.random.default_rng(0))
+    audit_features(own, market(), np.random.default_rng(0))
 
 
 def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
     )
     own, digest = read_features(path)
     assert [*own] == ["volume_shock"]
-    as_is = bars()
+    as_is = market().wide()
     found = own_columns(own, as_is)["volume_shock"]
     volume = pd.DataFrame(as_is.volume)
     assert found.dtype == np.float32 and found.shape == volume.shape
@@ -138,11 +139,11 @@ def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_refused_with_one_line(text: str, told: str, tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", text)
     with refused(told):
-        own_columns(read_features(path)[0], bars())
+        own_columns(read_features(path)[0], market().wide())
 
 
 def test_a_frame_that_a_feature_changes_changes_nothing_else() -> None:
-    as_is = bars()
+    as_is = market().wide()
 
     def spoils(bars: WideBars) -> Frame:
         close = bars.close

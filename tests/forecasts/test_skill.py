@@ -106,7 +106,7 @@ def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     for day, scores in enumerate(found, start=FIRST_DAY):
         world.env.reset(torch.tensor([day]))
         nothing = torch.zeros(world.stocks, POSITION_FEATURES)
-        placed = agent.decide_one(nothing, world.env.account()[0], forecasts, day)
+        placed = agent.decide_one(nothing, world.env.account_features()[0], forecasts, day)
         orders = placed.action(torch.zeros(1, world.stocks, dtype=torch.bool))[0, :, 0].numpy()
         is_best = (scores == np.nanmax(scores)) & (scores > cost)
         np.testing.assert_array_equal(orders > 0, is_best)

@@ -60,7 +60,7 @@ def test_an_account_equals_its_backtest(
             assert values["whole"] == pytest.approx(0.8 * parts + 0.2 * 12_345.67, rel=1e-12)
         # It is the account that `evaluate --continuous` plays.
         env = dataclasses.replace(rules, initial_capital=12_345.67, trading_days=last - START, settlement_days=0)
-        setup = EvaluationSetup(market, Portfolio.on(market, env, goes_on=True), torch.tensor([START]))
+        setup = EvaluationSetup(market, Portfolio.on(market, env, is_continuing=True), torch.tensor([START]))
         curves, trades, _ = play_agent(setup, walk.agent)
         own = [book.equity(day) for day in range(START, last + 1)]
         assert own == pytest.approx(curves.equity[0, 0].tolist(), rel=1e-5)

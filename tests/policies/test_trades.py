@@ -29,13 +29,13 @@ MARKET = small_market()
 STOCKS = len(MARKET.investable_columns)
 
 
-def setup_of(*, goes_on: bool = False, market: Market = MARKET, **changes: Any) -> EvaluationSetup:
+def setup_of(*, is_continuing: bool = False, market: Market = MARKET, **changes: Any) -> EvaluationSetup:
     """Three windows that follow one another, or one account over equally many days."""
     rules = replace(TINY_RULES, **{"max_new_positions_per_day": 2, **changes})
-    if goes_on:
+    if is_continuing:
         rules = replace(rules, trading_days=3 * TINY_RULES.episode_steps, settlement_days=0)
-    starts = [30] if goes_on else [30 + TINY_RULES.episode_steps * window for window in range(3)]
-    return EvaluationSetup(market, Portfolio.on(market, rules, goes_on=goes_on), torch.tensor(starts))
+    starts = [30] if is_continuing else [30 + TINY_RULES.episode_steps * window for window in range(3)]
+    return EvaluationSetup(market, Portfolio.on(market, rules, is_continuing=is_continuing), torch.tensor(starts))
 
 
 def rows_of(own: OwnAccount, market: Market = MARKET) -> pd.DataFrame:
@@ -52,10 +52,10 @@ def rows_of(own: OwnAccount, market: Market = MARKET) -> pd.DataFrame:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), goes_on=st.booleans(), stop=st.sampled_from([0.0, 4.0]))
-def test_trades_of_an_account_replayed_are_the_account(seed: int, goes_on: bool, stop: float) -> None:
+@given(seed=st.integers(0, 10_000), is_continuing=st.booleans(), stop=st.sampled_from([0.0, 4.0]))
+def test_trades_of_an_account_replayed_are_the_account(seed: int, is_continuing: bool, stop: float) -> None:
     scores = np.random.default_rng(seed).standard_normal((len(MARKET.dates), STOCKS)).astype(np.float32)
-    setup = setup_of(goes_on=goes_on, stop_percent=stop)
+    setup = setup_of(is_continuing=is_continuing, stop_percent=stop)
     policy = score_policy(setup.env, ScoreRule(scores, full_score=1.5, keep_above=-0.8))
     original = account_by(setup, lambda step: step_by(setup.env, policy, step))
     assert original.trades

@@ -134,7 +134,7 @@ def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
     def traded(volume: FloatArray, days: int, tickers: slice) -> Market:
         data = panel_frame(bars[:days], volume[:days])
         data = data[data["ticker"].isin([f"T{column:02d}" for column in range(7)][tickers])].dropna()
-        loader = StockDataLoader.from_frame(data, config=TINY_DATA, with_volume=True)
+        loader = StockDataLoader.from_frame(data, config=TINY_DATA, requires_volume=True)
         loader.load_and_prepare()
         return build_market(loader, TINY_DATA, TINY_RULES)
 

@@ -100,7 +100,7 @@ def audit(run: SavedRun, days: int, draws: Draws) -> int:
     if last < first:
         raise DataError(f"expected an episode of {rules.episode_steps} steps after {market.dates[first]}, got none")
     gone = draws.random(market.data_array.shape[:2]) < GAPS
-    gappy = market.map_cells(lambda values: np.where(gone if values.ndim == 2 else gone[..., None], np.nan, values))
+    gappy = market.without(gone)
     agent, read = run.champion, [with_future(gappy), with_future(market)]
     for number in progress(range(days), "audit", "day"):
         audited, as_is = (gappy, market)[number % 2], read[number % 2]
@@ -136,7 +136,7 @@ def with_future(
     ticker = pd.Categorical.from_codes(column, market.tickers)
     frame = pd.DataFrame({"date": market.dates[row].astype("datetime64[s]"), "ticker": ticker, **bars})
     config = DataConfig(max_bad_row_share=0.999)
-    loader = StockDataLoader.from_frame(frame, config=config, with_volume=volume is not None)
+    loader = StockDataLoader.from_frame(frame, config=config, requires_volume=volume is not None)
     loader.load_and_prepare()
     place = {name: column for column, name in enumerate(market.tickers)}
     columns = np.array([place[name] for name in loader.tickers])

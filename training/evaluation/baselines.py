@@ -132,7 +132,7 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         lanes = columns.repeat_interleave(of_rule, dim=0)
         threshold, largest, target, price, full, keep_above = lanes[..., None].unbind(1)
         if has_price:
-            free, _, left = env.account()[..., :ACCOUNT_FEATURES].double().unbind(-1)
+            free, _, left = env.account_features()[..., :ACCOUNT_FEATURES].double().unbind(-1)
             threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
         is_candidate = ~env.held().gather(1, stock) & (score > threshold)
         above, rank = rank_stocks(torch.where(is_candidate, score - threshold, 0.0), env.orders_per_day)

@@ -72,7 +72,8 @@ class EvaluationSetup:
 
     def under(self, **changes: Any) -> EvaluationSetup:
         """Return the setup with some trading rules changed."""
-        return replace(self, env=Portfolio(self.env.bars, replace(self.env.rules, **changes), goes_on=self.env.goes_on))
+        env, rules = self.env, replace(self.env.rules, **changes)
+        return replace(self, env=Portfolio(env.bars, rules, is_continuing=env.is_continuing))
 
     @property
     def uncapped(self) -> EvaluationSetup:
@@ -217,7 +218,7 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         exposure = (invested / equity)[:, :-1].mean(axis=1)[None]
         return EquityCurves((equity * anew)[None], exposure, none, none, none, traded, rules.cost_rate * traded)
 
-    is_sold = not setup.env.goes_on
+    is_sold = not setup.env.is_continuing
     equal = curves_of(every.hold(rules, starts, steps, is_sold=is_sold))
     weights = torch.from_numpy(np.stack([equal_risk(market.close, start) for start in starts.tolist()]))
     curves = {

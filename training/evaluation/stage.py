@@ -61,7 +61,7 @@ def stage_of(
     played = env
     if is_continuous:
         whole = dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0)
-        played = Portfolio(env.bars, whole, goes_on=True)
+        played = Portfolio(env.bars, whole, is_continuing=True)
     starts = consecutive_windows(days, played.rules.episode_steps).to(env.device)
     rules = dict[str, ScoreRule]()
     if judging.rivals == "learned":

@@ -47,7 +47,7 @@ def backtest(account: Account) -> Backtest:
     rules = dataclasses.replace(env, initial_capital=account.capitals[0], trading_days=steps, settlement_days=0)
     # An environment begins on the first training day, for want of another one.
     padded = span_of(market, 0, max(book.start, market.splits.train.first) + steps)
-    setup = EvaluationSetup(padded, Portfolio.on(padded, rules, goes_on=True), torch.tensor([book.start]))
+    setup = EvaluationSetup(padded, Portfolio.on(padded, rules, is_continuing=True), torch.tensor([book.start]))
     curves, trades = account.decider.play(setup, market)
     filled, days = fills_of(account.name, market, 0, trades), range(book.start, book.last + 1)
     return Backtest(

@@ -123,7 +123,7 @@ class PaperVenue:
         self._account, self._market, self._start, self._basket = account, market, start, basket
         self._stocks = investable_tickers(market)
         steps = max(1, len(market.dates) - 1 - start)
-        self.portfolio = Portfolio.on(span_of(market, start, start + steps), rules, goes_on=True)
+        self.portfolio = Portfolio.on(span_of(market, start, start + steps), rules, is_continuing=True)
         """The account of the environment after the last day that was played."""
         self.portfolio.reset(torch.tensor([0]), steps=steps, trading_steps=steps)
 

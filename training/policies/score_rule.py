@@ -39,7 +39,7 @@ def rule_of(name: str, policy: Any, market: Market, env: Portfolio, tuning: Tens
     if isinstance(policy, pd.DataFrame):
         scores = wide_scores(policy, repr(name)) if "ticker" in policy.columns else policy
         return tune_rule(env, aligned(name, scores, market), 0.0, tuning)
-    audit_features({name: policy}, market.wide(), np.random.default_rng(0))
+    audit_features({name: policy}, market, np.random.default_rng(0))
     rule = rule_of_function(name, policy, market, env.rules)
     return tune_rule(env, rule.scores, 0.0, tuning) if rule.sizes is None else rule
 

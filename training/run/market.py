@@ -28,7 +28,7 @@ def load_market(config: Config, *, audits: bool = False) -> tuple[Market, Plante
     """
     if config.data is not None:
         loader = StockDataLoader(
-            config.data, config=config.split, investable=config.investable, with_volume=config.env.volume_cap > 0
+            config.data, config=config.split, investable=config.investable, requires_volume=config.env.volume_cap > 0
         )
         loader.load_and_prepare()
         market = dataclasses.replace(build_market(loader, config.split, config.env), source=config.data)
@@ -51,8 +51,8 @@ def with_own_features(market: Market, path: Path | None, audits: bool) -> Market
         return market
     functions, digest = read_features(path)
     if audits:
-        logger.info("proving that %d own features of %s do not look ahead", len(functions), path.name)
-        audit_features(functions, market.wide(), np.random.default_rng(0))
+        logger.info("checking that %d own features of %s do not look ahead", len(functions), path.name)
+        audit_features(functions, market, np.random.default_rng(0))
     columns = {**market.columns, **own_columns(functions, market.wide())}
     return with_features(dataclasses.replace(market, columns=columns, own_features=digest))
 

@@ -92,7 +92,7 @@ def decide(
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
     if holdings:
         positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
-    placed = agent.decide_one(positions, portfolio.account()[0], forecasts, day)
+    placed = agent.decide_one(positions, portfolio.account_features()[0], forecasts, day)
     target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
     orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
     expected, keep = forecasts.score[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()

@@ -38,7 +38,7 @@ DRIFT_STD = 0.0035
 LOG_PHI = log_persistence(2.0)
 """Logarithm of the share of a drift that is left a day later: so little that past closes hardly tell it."""
 MACRO_SWITCH_CHANCE = 1 / 60
-"""Chance a day that trends that last turn from then on, or the other way round."""
+"""Chance a day that the regime switches between trends that last and trends that turn."""
 RSI_BARS, OVERSOLD, OVERBOUGHT, RSI_DRIFT = 14, 35.0, 65.0, 0.006
 _SAMPLE = (4000, 64)
 """Days and columns from which moments are taken."""
@@ -64,8 +64,9 @@ def signal_kind(
     def summed_variance(config: SyntheticConfig, sessions: int) -> float:
         rng, shares = np.random.default_rng(0), np.sqrt((OVERNIGHT_SHARE, 1.0 - OVERNIGHT_SHARE))
         specific = config.daily_noise * shares[:, None, None] * rng.standard_normal((2, *_SAMPLE))
-        others = rng.standard_exponential((2, *_SAMPLE)), rng.standard_normal((2, *_SAMPLE))
-        draws = Draws(*specific, *others[0], *others[1])
+        up, down = rng.standard_exponential((2, *_SAMPLE))
+        for_shares, for_further = rng.standard_normal((2, *_SAMPLE))
+        draws = Draws(specific[0], specific[1], up, down, volume=for_shares, further=for_further)
         drift = np.concatenate((np.zeros((1, _SAMPLE[1])), size * state(config, draws)[:-1]))
         total = np.cumsum(_noise(draws) + drift, axis=0)
         return 2.0 * math.log(np.exp(total[sessions:] - total[:-sessions]).mean())

@@ -26,7 +26,7 @@ def leaders(
     Args:
         lags: the followers of each leader answer its moves this many sessions later.
         loading: their answer, as a share of that part of its return.
-        leader: of each stock, from their number; -1: none.
+        leader: from the number of stocks, each stock's leader; -1: none.
         bystanders: context columns, as noisy as stocks, that lead nothing.
     """
 
@@ -59,11 +59,8 @@ def leaders(
         scores = np.zeros(returns.shape)
         for place, (lag, followers) in enumerate(groups(config.stocks)):
             answer = loading * LEAD_FACTOR_SHARE * returns[:, config.stocks + place]
-            pending = np.zeros(len(answer))
-            for sessions in range(1, min(holding_days, lag) + 1):
-                age = lag - sessions  # of the return that is answered `sessions` from now
-                pending[age:] += answer[: len(answer) - age]
-            scores[:, followers] = pending[:, None]
+            due = np.concatenate((np.zeros(lag - 1), answer))  # row t: what is answered on day t + 1
+            scores[:, followers] = sum_ahead(due, min(holding_days, lag))[: len(returns), None]
         return scores
 
     def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:

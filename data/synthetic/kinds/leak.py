@@ -11,7 +11,7 @@ hold anything, only the raw window does.
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, register, told_ahead
+from data.synthetic.law import Float64Array, PlantedKind, foreseen_oracle, register
 from utils.config.trader import SyntheticConfig
 
 LEAK_SESSIONS = 20
@@ -53,7 +53,7 @@ def leak(lag: int) -> PlantedKind:
         told[lag:] = slope * returns[: max(0, len(returns) - lag), -1]
         return np.column_stack((told[:, None] * loadings(config), np.zeros(len(told))))
 
-    oracle = told_ahead(LEAK_SESSIONS)
+    oracle = foreseen_oracle(LEAK_SESSIONS)
     return PlantedKind(drift, _variance, rule, oracle, context_noise_ratios=lambda config: (LEAK_NOISE_RATIO,))
 
 

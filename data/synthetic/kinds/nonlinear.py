@@ -170,12 +170,12 @@ def _log_mean_growth(law: TrendDrift, std: float, sessions: int) -> float:
 
 
 AGREE = TrendDrift(lambda trends: 0.2 * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1]), mean=0.0826)
-"""The drift is up to 0.3% a day where a stock's specific noise is 1.5%.
+"""Before its mean is taken off, the drift is up to 0.3% a day where a stock's specific noise is 1.5%.
 
 A pull would hold the trends up, where the drift is close to a multiple of the short one.
 """
 RING = TrendDrift(lambda trends: np.sin(2.5 * np.hypot(trends[0], trends[1])) / 3.0, mean=0.0619, pull=0.0619)
-"""The drift is up to 0.5% a day where a stock's specific noise is 1.5%.
+"""Before its mean is taken off, the drift is up to 0.5% a day where a stock's specific noise is 1.5%.
 
 Without the pull, which makes up for the mean, the trends would move out to one side of the ring and stay: a weighing of
 the trends would then tell half of what a trade earns.

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, register, sum_ahead, told_ahead
+from data.synthetic.law import (
+    Float64Array,
+    PlantedKind,
+    fading_oracle,
+    fading_sum,
+    foreseen_oracle,
+    register,
+    sum_ahead,
+)
 from utils.config.trader import SyntheticConfig
 
 
@@ -47,11 +55,11 @@ class Regimes:
             paths = (paths @ move) * grow
         return math.log(paths.sum())
 
-    def balance(self, returns: Float64Array, variance: float | Float64Array) -> Float64Array:
+    def balance(self, returns: Float64Array, variance: float) -> Float64Array:
         """Return the (days,) chance that the next day's drift is up, less that it is down, from (days,) returns.
 
         Args:
-            variance: of the noise around the drift, of each day or of all.
+            variance: of the noise around the drift.
 
         Source: Hamilton (1989), "A new approach to the economic analysis of nonstationary time series and the business
         cycle".
@@ -59,7 +67,7 @@ class Regimes:
         kept, balance = math.exp(self.log_persistence), np.zeros(len(returns))
         evidence = np.tanh(self.drift * returns / variance)
         for day in range(1, len(returns)):
-            # By Bayes' rule evidence adds as velocities do.
+            # Bayes' rule for a difference of two chances: the sum formula of tanh.
             updated = (balance[day - 1] + evidence[day]) / (1.0 + balance[day - 1] * evidence[day])
             balance[day] = kept * updated
         return balance
@@ -145,7 +153,7 @@ register(
         _interaction_drift,
         _interaction_variance,
         _interaction_rule,
-        told_ahead(INTERACTION_SESSIONS),
+        foreseen_oracle(INTERACTION_SESSIONS),
         context_noise_ratios=lambda config: (INTERACTION_NOISE_RATIO,),
     ),
 )
