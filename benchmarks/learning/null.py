@@ -44,7 +44,7 @@ from models.evidence import Evidence
 from models.inputs import TradeInputs
 from models.networks import Networks
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
-from training.evaluation.play import EvaluationSetup, play_agent
+from training.evaluation.play import EvaluationSetup, account_of_agent
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
 from utils.metrics import TRADING_DAYS_PER_YEAR
@@ -155,7 +155,8 @@ def trained_run(config: Config, kind: str, budget: Budget) -> Record:
 
 
 def _played(setup: EvaluationSetup, agent: DDPGAgent) -> ProfitAndOrders:
-    curves, _, orders = play_agent(setup, agent)
+    played = account_of_agent(setup, agent)
+    curves, orders = played.curves, played.purchases
     return curves.daily_profit[0], orders
 
 

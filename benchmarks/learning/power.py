@@ -16,9 +16,9 @@ import numpy.typing as npt
 from benchmarks.learning.markets import PLANTED
 from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import Record, Study, add_study_flags, each_seed
-from benchmarks.learning.unseen import training_market, tuned, tuning_windows
+from benchmarks.learning.unseen import training_market, tuned
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules
+from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules, tuning_windows
 from training.rollout import play
 from utils.config.trader import Config
 
@@ -45,7 +45,7 @@ def tuned_rule(config: Config) -> tuple[ScoreRule, float]:
     market, scores = training_market(config)
     rule = tuned(market, scores, config)[RULE]
     env, foreign = Portfolio.on(market, config.env), foreign_scores(config)
-    starts = tuning_windows(market, config)
+    starts = tuning_windows(market, env)
 
     def profit(share: float) -> float:
         half = replace(rule, scores=mixed(scores.rule, foreign, share))

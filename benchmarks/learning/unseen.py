@@ -20,8 +20,17 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from training.evaluation import baselines
-from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, simple_rules, tune_planted, tune_rule
-from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised, fit_trees
+from training.evaluation.baselines import (
+    ORACLE,
+    RULE,
+    ScoreRule,
+    score_policy,
+    simple_rules,
+    tune_planted,
+    tune_rule,
+    tuning_windows,
+)
+from training.evaluation.supervised import fit_supervised, fit_trees
 from training.forecasts.training_days import TrainingDays
 from training.rollout import play, play_agent_on
 from training.run.market import with_own_features
@@ -107,12 +116,8 @@ def training_market(config: Config) -> tuple[Market, PlantedScores]:
 
 def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
     """Return rule and oracle as they are tuned on training windows."""
-    return tune_planted(Portfolio.on(market, config.env), scores, tuning_windows(market, config))
-
-
-def tuning_windows(market: Market, config: Config) -> Tensor:
-    """Return the training windows on which rules are tuned."""
-    return spaced_windows(market.splits.train, config.env.episode_steps, TUNING_WINDOWS)
+    env = Portfolio.on(market, config.env)
+    return tune_planted(env, scores, tuning_windows(market, env))
 
 
 def joined(profits: Sequence[Profits]) -> Profits:
@@ -157,7 +162,7 @@ def trees_on_our_inputs(market: Market, config: Config) -> Baseline:
     env = Portfolio.on(market, config.env)
     days = TrainingDays.of(market, env)
     ranker = fit_trees(days.samples, -1)
-    tuned = tune_rule(env, ranker.out_of_fold(days.samples), 0.0, tuning_windows(market, config))
+    tuned = tune_rule(env, ranker.out_of_fold(days.samples), 0.0, tuning_windows(market, env))
     model = ranker.fit(days.samples.train_days)
     return lambda other: replace(tuned, scores=model(days.inputs.of(other)))
 

@@ -29,10 +29,10 @@ from data.market import Market, with_features
 from data.splits import Splits, make_folds
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BASKET, simple_rules
-from training.evaluation.measures import EquityCurves, followed
-from training.evaluation.play import EvaluationSetup, play_agent, play_held, play_random, play_rules, play_shifted
+from training.evaluation.measures import EquityCurves, mix_accounts
+from training.evaluation.play import EvaluationSetup, account_of_agent, play_held, play_random, play_rules, play_shifted
 from training.evaluation.supervised import fit_supervised
-from training.forecasts.skill import agent_scores, information_coefficients, known_share, trade_results
+from training.forecasts.skill import known_share, rank_correlation, trade_results
 from utils.config.settings import flatten, from_dict, to_dict
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator
@@ -112,7 +112,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
         market = source.market(universe, fold, config.split.inputs)
         trained = fit(config, market, Budget(generations=config.generations), change.alter)
         setup, forms = source.setup(universe, market), {}
-        results = trade_results(setup.env.bars, setup.env.rules, *_judged(setup))
+        results = trade_results(setup.env.bars, setup.env.rules, setup.judged)
         for name in source.plan.forms:
             # The same draws for all: agents that give the same orders are compared with the same random selections.
             generator = named_generator(seed, f"real prices {universe.name} {fold}")
@@ -127,15 +127,14 @@ def _play_form(
     setup: EvaluationSetup, agent: DDPGAgent, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
     """Play an agent, and random selections with its orders."""
-    first, days = _judged(setup)
-    forecasts = agent.forecasts(setup.market, days=slice(first, first + days))
-    track, _, orders = play_agent(setup, agent, forecasts)
+    account = account_of_agent(setup, agent)
+    track, orders = account.curves, account.purchases
     basket = play_held(setup)[BASKET]
     drawn = [play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted)]
-    track, pickers, shifted = (followed(one, basket, agent.share) for one in (track, *drawn))
+    track, pickers, shifted = (mix_accounts(one, basket, agent.share) for one in (track, *drawn))
     held = (1.0 - agent.share) * basket.daily_profit[0]
     return {
-        **_packed(track, agent_scores(forecasts, first, days), results),
+        **_packed(track, account.scores, results),
         "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules), held),
     }
 
@@ -151,12 +150,12 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
             if plan.rival_refit:
                 rules[f"{name}, refitted every {plan.rival_refit} days"] = rival.rule
         rules |= simple_rules(market)
-        first, days = _judged(setup)
-        results, played = trade_results(setup.env.bars, setup.env.rules, first, days), {}
+        days = setup.judged
+        results, played = trade_results(setup.env.bars, setup.env.rules, days), {}
         for name, track in {**play_held(setup), **play_rules(setup, rules)}.items():
-            scores = rules[name].scores[first : first + days].astype(np.float64) if name in rules else None
+            scores = rules[name].scores[days].astype(np.float64) if name in rules else None
             played[name] = _packed(track, scores, results)
-        dates = market.dates[first + 1 : first + days + 1].astype("datetime64[D]")
+        dates = market.dates[days.start + 1 : days.stop + 1].astype("datetime64[D]")
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost}
 
 
@@ -164,13 +163,8 @@ def _packed(track: EquityCurves, scores: Array | None, results: Array) -> Record
     """Pack what a policy did; `scores` and `results` are (days, n) of the test days."""
     ranked = np.full(len(results), np.nan)
     if scores is not None:
-        _, ranked = information_coefficients(scores, results)
+        ranked = rank_correlation(scores, results)
     return {"track": pack_track(track), "rank_ic": pack(ranked)}
-
-
-def _judged(setup: EvaluationSetup) -> tuple[int, int]:
-    """Return the first day of the test windows and their number of days."""
-    return int(setup.starts[0]), len(setup.starts) * setup.env.rules.episode_steps
 
 
 @contextmanager

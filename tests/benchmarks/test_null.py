@@ -13,11 +13,11 @@ from benchmarks.learning import power
 from benchmarks.learning.markets import MARTINGALE
 from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged
 from benchmarks.learning.study import study_config
-from benchmarks.learning.unseen import training_market, tuning_windows
+from benchmarks.learning.unseen import training_market
 from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, Studied, tiny_config
-from training.evaluation.baselines import score_policy
+from training.evaluation.baselines import score_policy, tuning_windows
 from training.rollout import play
 
 Array = npt.NDArray[np.float64]
@@ -80,7 +80,8 @@ def test_half_of_a_rule_earns_half() -> None:
     config = tiny_config("--synthetic.drift-std", "0.02", "--synthetic.days", "900")
     rule, share = power.tuned_rule(config)
     market, scores = training_market(config)
-    env, starts = Portfolio.on(market, config.env), tuning_windows(market, config)
+    env = Portfolio.on(market, config.env)
+    starts = tuning_windows(market, env)
     half = power.mixed(scores.rule, power.foreign_scores(config), share)
     policies = [score_policy(env, replace(rule, scores=own)) for own in (scores.rule, half)]
     earned = [float(play(env, policy, starts)[0].profit_percent.mean()) for policy in policies]

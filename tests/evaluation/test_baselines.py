@@ -77,7 +77,7 @@ def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> Non
         env = account_like(
             3, torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool)
         )
-        env.account = lambda: torch.tensor([[free, 1 - free, left]])  # type: ignore[method-assign]
+        env.account_features = lambda: torch.tensor([[free, 1 - free, left]])  # type: ignore[method-assign]
         return sizes_of(score_policy(env, rule)(env, 0), 3)[0].sign().tolist()
 
     assert ordered(1.0, 1.0) == ordered(0.0, 0.0) == ordered(0.0, -0.1) == ordered(1.2, 1.0) == [1, 1, 0]

@@ -37,7 +37,7 @@ from training.evaluation.measures import EquityCurves, estimates
 from training.evaluation.play import (
     EvaluationSetup,
     PlayedPolicies,
-    play_agent,
+    account_of_agent,
     play_all,
     play_held,
     play_random,
@@ -73,7 +73,8 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
     world = random_world(3, days=60, rules=tiny_rules(fill=fill))
     setup = setup_of(world)
     agent = eager_agent(setup)
-    curves, trades, _ = play_agent(setup, agent)
+    played = account_of_agent(setup, agent)
+    curves, trades = played.curves, played.trades
     shares, parts = list[torch.Tensor](), (agent, agent.forecasts(world.market), setup.starts)
     note = lambda: shares.append(1 - world.env.cash / world.env.equity)  # noqa: E731
     episodes = play_agent_on(world.trading, *parts, safe_point=note)
@@ -96,7 +97,8 @@ def test_random_selections_give_the_champions_orders_for_other_stocks() -> None:
     """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
     world = quiet_world()
     setup = setup_of(world)
-    curves, _, plan = play_agent(setup, eager_agent(setup))
+    played = account_of_agent(setup, eager_agent(setup))
+    curves, plan = played.curves, played.purchases
     selections = play_random(setup, plan, 50, seeded())
     assert selections.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
     np.testing.assert_array_equal(selections.trades, np.broadcast_to(curves.trades, (50, WINDOWS)))
@@ -113,7 +115,7 @@ def test_random_selections_never_buy_what_they_hold_or_what_has_no_bar() -> None
     """In a market with gaps they may find nothing to buy, and then leave the order out."""
     world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
     setup = setup_of(world)
-    plan = play_agent(setup, eager_agent(setup))[2]
+    plan = account_of_agent(setup, eager_agent(setup)).purchases
     selections = play_random(setup, plan, 30, seeded())
     assert bool((selections.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
     book = world.env.ledger()
@@ -132,7 +134,7 @@ def test_shifted_random_selections_give_the_same_orders_on_other_days() -> None:
     """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
     world = quiet_world()
     setup, trading = setup_of(world), world.env.rules.trading_days
-    plan = play_agent(setup, eager_agent(setup))[2]
+    plan = account_of_agent(setup, eager_agent(setup)).purchases
     wanted = plan.coefficient[:trading, 0].T.flatten()
     curves = play_shifted(setup, plan, 20, seeded())
     values = world.env.ledger().value / world.env.rules.stake
@@ -183,7 +185,8 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
     if share > 0:
         own = replace(rules, initial_capital=capital * exposure * share)
         small = EvaluationSetup(world.market, Portfolio.on(world.market, own), setup.starts)
-        curves, trades, _ = play_agent(small, champion)
+        account = account_of_agent(small, champion)
+        curves, trades = account.curves, account.trades
         parts, costs = parts + curves.equity, costs + curves.costs[0]
         assert len(played.trades) == len(trades) > 3
         for trade, expected in zip(played.trades, trades, strict=True):
@@ -196,7 +199,7 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
     np.testing.assert_allclose(found.equity, parts + capital * (1 - exposure), rtol=1e-9)
     np.testing.assert_allclose(found.costs[0], costs, rtol=1e-9)
     assert np.isnan(found.trades).all() == (share == 0) == (not played.trades)
-    np.testing.assert_array_equal(played.curves[ALL_ORDERS].equity, play_agent(setup, champion)[0].equity)
+    np.testing.assert_array_equal(played.curves[ALL_ORDERS].equity, account_of_agent(setup, champion).curves.equity)
     same_day = played.curves[RANDOM].daily_profit.mean(axis=0)
     if share == 0:  # neither selection nor timing
         np.testing.assert_array_equal(found.equity, played.curves[BASKET].equity * exposure + capital * (1 - exposure))
@@ -210,7 +213,7 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
 def test_a_volume_cap_does_not_cut_the_random_selections_sizes_again() -> None:
     world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
     setup = setup_of(world)
-    _, _, plan = play_agent(setup, eager_agent(setup))
+    plan = account_of_agent(setup, eager_agent(setup)).purchases
     for draw in (play_random, play_shifted):
         capped, free = (draw(one, plan, 20, seeded()) for one in (setup, replace(setup, env=setup.uncapped.env)))
         np.testing.assert_array_equal(capped.equity, free.equity)
@@ -271,7 +274,7 @@ def test_other_agents_are_played_beside_the_champion() -> None:
     played = play_all(setup, champion, {}, random_selections=6, generator=seeded(), others=others)
     assert [*played.curves][:4] == [CHAMPION, ALL_ORDERS, BASKET, RANDOM] and BEST_AGENT in played.curves
     for name, agent in {CHAMPION: champion, **others}.items():
-        np.testing.assert_array_equal(played.curves[name].equity, play_agent(setup, agent)[0].equity)
+        np.testing.assert_array_equal(played.curves[name].equity, account_of_agent(setup, agent).curves.equity)
     assert len({float(played.curves[name].equity.sum()) for name in (CHAMPION, *others)}) == 2
     drifts = dict.fromkeys((CHAMPION, RANDOM, EQUAL, HOLD), 4e-4) | {BEST_AGENT: 9e-4}
     best = case(drifts=drifts | {MOMENTUM: 1e-4}).verdict.best_baseline

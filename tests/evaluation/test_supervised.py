@@ -17,7 +17,7 @@ from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.evaluation.page_case import case
 from tests.tiny import rows_of
-from training.evaluation import supervised
+from training.evaluation import baselines, supervised
 from training.evaluation.baselines import ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
 from training.evaluation.supervised import (
@@ -90,7 +90,7 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
 
 
 def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised, "TUNING_WINDOWS", 8)
+    monkeypatch.setattr(baselines, "_TUNING_WINDOWS", 8)
     market = market_of("momentum")
     unseen, scores = built_in_market(SyntheticConfig(kind="momentum", days=3000, stocks=12), SPLIT, RULES, seed=2)
     planted = profit(unseen, ScoreRule(scores.rule, threshold=2 * RULES.cost_rate))
@@ -114,7 +114,7 @@ SMALL = {"days": 1200, "stocks": 4}
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
     monkeypatch.setattr(supervised, "_ROUNDS", 20)
-    monkeypatch.setattr(supervised, "TUNING_WINDOWS", 4)
+    monkeypatch.setattr(baselines, "_TUNING_WINDOWS", 4)
     market = market_of("momentum", **SMALL)
     day = market.splits.validation.first + 110
     other = corrupted(market, day + 1)

@@ -16,10 +16,11 @@ from tests.tiny import FIRST_DAY, random_world, tiny_agent, tiny_rules, trending
 from training.forecasts.skill import (
     agent_scores,
     beta,
+    correlation,
     cross_fitted_mean_test,
-    information_coefficients,
     known_share,
     overlapping_mean_test,
+    rank_correlation,
     summed_up,
     trade_results,
 )
@@ -48,7 +49,7 @@ def test_coefficients_are_those_of_scipy_day_by_day(seed: int, days: int, stocks
     scores, results = rng.integers(0, 3, (days, stocks)).astype(float), rng.standard_normal((days, stocks))
     scores[rng.random(scores.shape) < 0.2] = np.nan
     results[rng.random(scores.shape) < 0.2] = np.nan
-    plain, ranked = information_coefficients(scores, results)
+    plain, ranked = correlation(scores, results), rank_correlation(scores, results)
     for day in range(days):
         known = np.isfinite(scores[day]) & np.isfinite(results[day])
         own, earned = scores[day, known], results[day, known]
@@ -100,7 +101,7 @@ def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     world = random_world(3, days=60)
     agent, cost = tiny_agent(world.market, rules=world.env.rules), 100 * world.env.rules.cost_rate
     forecasts = agent.forecasts(world.market)
-    found = agent_scores(forecasts, FIRST_DAY, 30)
+    found = agent_scores(forecasts, slice(FIRST_DAY, FIRST_DAY + 30))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(world.market.close[FIRST_DAY : FIRST_DAY + 30]))
     ordered = 0
     for day, scores in enumerate(found, start=FIRST_DAY):
@@ -118,12 +119,13 @@ def test_a_result_is_what_the_trade_earns_and_known_only_in_time() -> None:
     """Without noise a stock that rises by 1% a day earns that over the sessions held, less costs."""
     rules = tiny_rules(max_holding_days=3, cost_bps=0.0, slippage_bps=0.0)
     world = world_of(trending_panel([0.01, -0.01, 0.0], 60, noise=0.0), rules=rules)
-    results = trade_results(world.env.bars, rules, FIRST_DAY, 30)
+    results = trade_results(world.env.bars, rules, slice(FIRST_DAY, FIRST_DAY + 30))
     known = np.isfinite(results).all(axis=1)
     assert results.shape == (30, 3) and known[:24].all() and not known[-2:].any()
     assert np.isfinite(results).any(axis=1)[known].all()
     assert results[0, 0] > 1e-6 > abs(results[0, 2]) and results[0, 1] < -1e-6
-    plain, ranked = information_coefficients(np.broadcast_to([1.0, -1.0, 0.0], (30, 3)), results)
+    scores = np.broadcast_to([1.0, -1.0, 0.0], (30, 3))
+    plain, ranked = correlation(scores, results), rank_correlation(scores, results)
     assert ranked[known] == pytest.approx(1.0) and plain[known] == pytest.approx(1.0, abs=1e-2)
 
 

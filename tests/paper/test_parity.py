@@ -19,7 +19,7 @@ from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, traded_market
 from tests.small_market import TINY_RULES
-from training.evaluation.play import EvaluationSetup, play_agent
+from training.evaluation.play import EvaluationSetup, account_of_agent
 from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.report import parity_sentence
@@ -61,10 +61,12 @@ def test_an_account_equals_its_backtest(
         # It is the account that `evaluate --continuous` plays.
         env = dataclasses.replace(rules, initial_capital=12_345.67, trading_days=last - START, settlement_days=0)
         setup = EvaluationSetup(market, Portfolio.on(market, env, is_continuing=True), torch.tensor([START]))
-        curves, trades, _ = play_agent(setup, walk.agent)
+        played = account_of_agent(setup, walk.agent)
         own = [book.equity(day) for day in range(START, last + 1)]
-        assert own == pytest.approx(curves.equity[0, 0].tolist(), rel=1e-5)
-        assert len(trades) == sum(fill.side == "buy" for day in range(START, last + 1) for fill in book.fills(day))
+        assert own == pytest.approx(played.curves.equity[0, 0].tolist(), rel=1e-5)
+        assert len(played.trades) == sum(
+            fill.side == "buy" for day in range(START, last + 1) for fill in book.fills(day)
+        )
 
 
 class Remembering(DDPGAgent):

@@ -346,4 +346,4 @@ def test_a_list_says_what_policies_of_the_user_may_buy(
     assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt")) == 0
     assert set(pd.read_csv(judged(tmp_path, "fair") / "trades.csv")["ticker"]) == {"T1", "T3"}
     assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt"), "--run", "one") == 2
-    assert "without a run, which has its settings" in capfd.readouterr().err
+    assert "no --run: a run brings its own settings" in capfd.readouterr().err

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.small_market import TINY_RULES
-from training.commands.signals import described
+from training.commands.signals import signal_lines
 from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import Holding
 from training.signals.signals import Order, Signals
@@ -136,7 +136,7 @@ def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
     else:
         assert is_plain and [len(row) for row in csv.reader(io.StringIO(ib_basket(orders)))] == [10, 10]
         assert len(ib_basket(orders).splitlines()) == 2 and (alpaca_requests(orders))[0]["qty"] == "100"
-    shown, _ = described(signals)
+    shown, _ = signal_lines(signals)
     assert shown.replace("\n", "").isprintable() and len(shown.splitlines()) == 4
 
 

@@ -15,7 +15,7 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.tiny import tiny_agent, tiny_trainer
 from tests.training.test_stickers import EVOLUTION, LEARNING, RULES
-from training.features.importance import decided, importance
+from training.features.importance import explain_trades, importance
 from training.features.sheet import FeatureSheet, feature_sheet
 from training.forecasts.skill import Array, trade_results
 from training.forecasts.training_days import TrainingDays
@@ -50,7 +50,7 @@ def agent(kind: str) -> DDPGAgent:
 def results(market: Market) -> tuple[int, Array]:
     """Of trades on the validation days, from the first one on."""
     span = market.splits.validation
-    return span.first, trade_results(Portfolio.on(market, RULES).bars, RULES, span.first, span.days)
+    return span.first, trade_results(Portfolio.on(market, RULES).bars, RULES, slice(span.first, span.last + 1))
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -72,10 +72,10 @@ def test_the_largest_trades_are_told_by_what_is_planted() -> None:
         {"stock": int(stock), "order_day": days.start + int(day), "profit": (-1) ** rank * float(rank), "costs": 0.0}
         for rank, (day, stock) in enumerate(extreme)
     ]
-    found = decided(agent("column"), seen, trades)
+    found = explain_trades(agent("column"), seen, trades)
     assert [*found] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
     assert all(text.startswith("sentiment ") and text.count(", ") == 2 for text in found.values()), found
-    assert decided(agent("column"), seen, []) == {}
+    assert explain_trades(agent("column"), seen, []) == {}
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

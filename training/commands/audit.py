@@ -68,8 +68,8 @@ def scaled(prices: Array, volume: Array | None, draws: Draws) -> None:
 FUTURES: tuple[Future, ...] = (cut, poisoned, scaled)
 
 
-def run_audit(arguments: AuditArguments) -> int:
-    """Audit a run's champion on random days; return the number of futures.
+def run_audit(arguments: AuditArguments) -> None:
+    """Audit a run's champion on random days.
 
     Raises:
         ConfigError, DataError: the run or its data cannot be used.
@@ -81,9 +81,11 @@ def run_audit(arguments: AuditArguments) -> int:
     logger.info(
         "run %s, champion of generation %d: features, forecasts, observations and orders up to %d random days are "
         "equal bit for bit with all later data cut, poisoned and scaled; %d futures",
-        *(run.path, run.generation, arguments.days, futures),
+        run.path,
+        run.generation,
+        arguments.days,
+        futures,
     )
-    return futures
 
 
 def audit(run: SavedRun, days: int, draws: Draws) -> int:

@@ -13,11 +13,11 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
-from training.evaluation.export import entered, log_evaluation, write_evaluation
+from training.evaluation.export import log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation
 from training.evaluation.play import PlayedPolicies, play_all
 from training.evaluation.stage import stage_of
-from training.features.importance import decided, importance
+from training.features.importance import explain_trades, importance
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.planted import planted_shares
 from training.policies.read import read_policy, read_rows, wide_scores
@@ -57,7 +57,7 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
     env = Portfolio.on(run.market, run.config.env, device)
     evaluation = evaluate(run, env, arguments)
     if evaluation.split == "holdout":
-        evaluation = entered(evaluation, arguments.runs_dir)
+        evaluation = record_look(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
     write_evaluation(evaluation, run.path / f"evaluation-{arguments.split}")
 
@@ -131,19 +131,19 @@ def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Eva
     days = getattr(run.market.splits, split)
     played = play_run(run, days, env, judging, "evaluation", is_continuous=arguments.continuous)
     return Evaluation(
-        run.name,
-        split,
-        run.config,
-        run.market,
-        played,
-        trials_beside(run.path) if split == "validation" else 1,
-        _command(arguments),
+        name=run.name,
+        split=split,
+        config=run.config,
+        market=run.market,
+        played=played,
+        trials=trials_beside(run.path) if split == "validation" else 1,
+        command=_command(arguments),
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
         shares=[run.champion.share],
         importance=importance(run.champion, run.market, int(played.days.min()), played.results),
-        decided=decided(run.champion, run.market, played.trades),
+        decided=explain_trades(run.champion, run.market, played.trades),
         extends=run.extends,
     )
 

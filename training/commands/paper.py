@@ -10,6 +10,7 @@ from pathlib import Path
 
 from data.market import Market
 from environment.portfolio import Portfolio
+from training.evaluation.baselines import tuning_windows
 from training.paper.arguments import (
     PaperArguments,
     PaperOpenArguments,
@@ -58,7 +59,10 @@ def run_open(arguments: PaperOpenArguments) -> None:
     open_account(arguments.path, decider, market, config, **asked)
     logger.info(
         "account %s opened with %s and a capital of %s; next, after each close: %s",
-        *(arguments.path, whose, f"{arguments.capital:,.0f}", _whole("step", arguments.path)),
+        arguments.path,
+        whose,
+        f"{arguments.capital:,.0f}",
+        _whole("step", arguments.path),
     )
 
 
@@ -69,8 +73,7 @@ def _decider(arguments: PaperOpenArguments) -> tuple[Decider, Market, Config, st
         champion = Champion(run.champion, run.name, run.generation)
         return champion, run.market, run.config, f"the champion of {run.name}"
     choose_threads(1)  # as `evaluate`
-    # Imported late: they import LightGBM, which no other command of accounts needs.
-    from training.evaluation.stage import tuning_windows
+    # Imported late: it imports LightGBM, which no other command of accounts needs.
     from training.policies.judgement import load_market
 
     loaded = load_market(arguments.data, arguments.config)

@@ -21,7 +21,7 @@ from werkzeug.wrappers import Request, Response
 from training.commands.table import ServeArguments
 from utils.errors import ConfigError
 from utils.runs.console import LOG
-from utils.runs.find import SUMMARY
+from utils.runs.find import SUMMARY, SWEEP
 from utils.runs.run_lock import is_held
 from utils.runs.run_log import REPORT
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 logger = logging.getLogger(__name__)
-SWEEP = "sweep.json"
 SHOWN = (REPORT, SWEEP, SUMMARY, LOG, "*.png")
 DEPTHS = ("", "*/", "*/*/")
 """The folder of all runs, runs, and runs of a study or of the second experiment."""
@@ -120,7 +119,10 @@ def _index(runs_dir: Path, files: dict[str, Path]) -> str:
     rows = []
     for folder in {path.parent for path in files.values()}:
         here = {name: path for name, path in sorted(files.items()) if path.parent == folder}
-        written, is_ended = max(path.stat().st_mtime for path in here.values()), {REPORT, SWEEP} & {*os.listdir(folder)}
+        written, is_ended = (
+            max(path.stat().st_mtime for path in here.values()),
+            {REPORT, SWEEP} & {*os.listdir(folder)},
+        )
         rows.append(
             {
                 "name": next(iter(here)).rpartition("/")[0] or "all runs",

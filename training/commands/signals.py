@@ -64,7 +64,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         f"equity {signals.equity:,.0f}"
     )
     moved = [holding.moved for holding in holdings if holding.moved]
-    for text in (evidence, summary, *moved, *described(signals), *(f"note: {note}" for note in notes)):
+    for text in (evidence, summary, *moved, *signal_lines(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.json is not None:
         origin = {"run": run.name, "champion_generation": run.generation, "evidence": evidence}
@@ -88,7 +88,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     return signals
 
 
-def described(signals: Signals) -> list[str]:
+def signal_lines(signals: Signals) -> list[str]:
     """Return orders, or why there are none, and open positions as text."""
     if signals.is_locked:
         texts = ["no order: the account has fallen beyond its drawdown lock; --release places orders again"]

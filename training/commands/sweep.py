@@ -29,12 +29,12 @@ from utils.errors import ConfigError
 from utils.jobs.executor import LOGS
 from utils.jobs.job import Finished, Job, output_to
 from utils.jobs.pool import Executor
-from utils.runs.find import SUMMARY
+from utils.runs.find import SUMMARY, SWEEP
 from utils.runs.run_lock import require_free
 from utils.runs.run_log import write_atomically, write_json
 
 logger = logging.getLogger(__name__)
-BEST, RESULTS = "best.toml", "sweep.json"
+BEST = "best.toml"
 _OWN = ("run", "resume", "runs_dir", "seed", "device", "threads", "memory_limit_mb", "verbose")
 """Settings of one run or machine, which the file of the best ones leaves out."""
 
@@ -71,7 +71,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
                 play_round(study, space_of(plan.space), plan.trials, plan.seeds, config.seed, train)
                 logger.info("%d of %d trials have ended", len(study.trials), plan.trials)
         _publish(path, config, outcome_of(path, plan, config.seed, study))
-        sweep.keep(KIND.plan, MARKET, RESULTS, BEST)
+        sweep.keep(KIND.plan, MARKET, SWEEP, BEST)
 
 
 def _train_all(
@@ -123,7 +123,7 @@ def profit_of(run: Path) -> float:
 
 def _publish(path: Path, config: Config, outcome: dict[str, Any]) -> None:
     """Write the results and log a summary, and the commands that judge the best settings."""
-    write_json(path / RESULTS, outcome)
+    write_json(path / SWEEP, outcome)
     best = to_dict(with_settings(config, outcome["best"]["settings"]))
     write_atomically(path / BEST, as_toml(repeated(best, without=_OWN)))
     logger.info("%s\nwritten to %s", report(outcome), path)

@@ -130,7 +130,7 @@ class EvaluateArguments(SavedRunArguments):
         for flag in ("config", "investable"):
             if getattr(self, flag) and (self.run or not self.is_of_policies):
                 raise ConfigError(
-                    f"expected --{flag} with policies of your own and without a run, which has its settings"
+                    f"expected --{flag} only with policies of your own and no --run: a run brings its own settings"
                 )
         if self.planted and (self.scores or self.trades or not self.policy):
             raise ConfigError("expected --planted with --policy alone: files of scores or trades are of one market")

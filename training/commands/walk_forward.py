@@ -16,7 +16,7 @@ from training.commands.evaluate import play_run
 from training.commands.table import WalkForwardArguments
 from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
-from training.evaluation.export import FILES, entered, log_evaluation, write_evaluation
+from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import PlayedPolicies
@@ -56,7 +56,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         if study.is_reached:
             study.keep(KIND.plan, MARKET)
         _train_folds(study, splits, explicit, arguments)
-        evaluation = entered(_test(path, splits, config), config.runs_dir)
+        evaluation = record_look(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
         study.keep(KIND.plan, MARKET, *FILES)
@@ -82,9 +82,9 @@ def _train_folds(
     """Train the folds that are not trained yet, and fetch those that other machines trained."""
     path, config, jobs = study.path, study.config, list[Job]()
     for number, fold in enumerate(splits, start=1):
-        place = dataclasses.replace(config, runs_dir=path, run=f"fold-{number}", resume=None)
-        if not (path / str(place.run) / SUMMARY).is_file():
-            jobs.append(Job(str(place.run), partial(train_of_study, place, explicit, fold)))
+        fold_config = dataclasses.replace(config, runs_dir=path, run=f"fold-{number}", resume=None)
+        if not (path / str(fold_config.run) / SUMMARY).is_file():
+            jobs.append(Job(str(fold_config.run), partial(train_of_study, fold_config, explicit, fold)))
 
     with study.executor(arguments.jobs, arguments.cluster) as executor:
         ends = list(study.run(executor, jobs))
@@ -110,13 +110,13 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         champions.append(run.champion)
     again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
-        path.name,
-        "walk-forward",
-        config,
-        run.market,
-        join(results),
-        1,
-        command_line(*again),
+        name=path.name,
+        split="walk-forward",
+        config=config,
+        market=run.market,
+        played=join(results),
+        trials=1,
+        command=command_line(*again),
         folds=folds,
         evidence=[agent.evidence for agent in champions],
         shares=[agent.share for agent in champions],
@@ -132,17 +132,18 @@ def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
     before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
     numbered = zip(before, results, strict=False)
     at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
+    scored = [name for name in results[0].scores if name in common]
     return PlayedPolicies(
-        {name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
-        [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
-        np.concatenate([part.days for part in results]),
-        {
+        curves={name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
+        trades=[{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
+        days=np.concatenate([part.days for part in results]),
+        at_cost={
             bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
             for bps, levels in at_cost.items()
         },
-        EquityCurves.joined(part.shifted for part in results),
-        np.concatenate([part.held_profit for part in results]),
-        np.concatenate([part.known_share for part in results]),
-        {name: np.concatenate([part.scores[name] for part in results]) for name in results[0].scores if name in common},
-        np.concatenate([part.results for part in results]),
+        shifted=EquityCurves.joined(part.shifted for part in results),
+        held_profit=np.concatenate([part.held_profit for part in results]),
+        known_share=np.concatenate([part.known_share for part in results]),
+        scores={name: np.concatenate([part.scores[name] for part in results]) for name in scored},
+        results=np.concatenate([part.results for part in results]),
     )

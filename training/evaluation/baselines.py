@@ -1,7 +1,7 @@
 """Baselines that a champion must beat: rules that order by scores, rules that know what is planted, and held stocks."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
 from data.market import Market
+from data.splits import spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from environment.trading_rules import Orders
@@ -42,8 +43,9 @@ RIDGE, LIGHTGBM = "ridge", "LightGBM"
 RESERVED = {CHAMPION, RANDOM, EQUAL, HOLD, ALL_ORDERS, BASKET, EQUAL_RISK, BENCHMARK, RULE, ORACLE, BEST_AGENT, CLOSED}
 RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM}
 """Names that no policy of the user may have."""
-NO_RIVALS = (ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, RULE, ORACLE)
-"""Among which the best baseline is not sought: they are compared for themselves, or know what is planted."""
+NEVER_BEST = (ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+"""They are never the best baseline: they have comparisons of their own, or know what is planted."""
+_TUNING_WINDOWS = 32
 _YEAR, _MONTH = 252, 21
 RULE_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score", "keep_above")
 """Of a `ScoreRule`, what is tuned."""
@@ -86,14 +88,16 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     returns".
     """
     close = pd.DataFrame(np.log(market.close.astype(np.float64)))
-    # One by one: scores of a large market are large.
-    scores: dict[str, Callable[[], Array]] = {
-        MOMENTUM: lambda: close.diff(60).to_numpy(),
-        REVERSAL: lambda: -close.diff(5).to_numpy(),
-        YEAR_MOMENTUM: lambda: close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy(),
-        LOW_VOLATILITY: lambda: inverse_volatility(market.close),
+
+    def rule(scores: Array) -> ScoreRule:  # one by one: scores of a large market are large
+        return ScoreRule(scores.astype(np.float32))
+
+    return {
+        MOMENTUM: rule(close.diff(60).to_numpy()),
+        REVERSAL: rule(-close.diff(5).to_numpy()),
+        YEAR_MOMENTUM: rule(close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy()),
+        LOW_VOLATILITY: rule(inverse_volatility(market.close)),
     }
-    return {name: ScoreRule(score().astype(np.float32)) for name, score in scores.items()}
 
 
 def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
@@ -103,6 +107,11 @@ def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[
     """
     planted, round_trip = {RULE: scores.rule, ORACLE: scores.oracle}, 2 * env.rules.cost_rate
     return {name: tune_rule(env, known, round_trip, starts, scores.sizes) for name, known in planted.items()}
+
+
+def tuning_windows(market: Market, env: Portfolio) -> Tensor:
+    """Return the (W,) first days of the training windows on which rules are tuned."""
+    return spaced_windows(market.splits.train, env.rules.episode_steps, _TUNING_WINDOWS).to(env.device)
 
 
 def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: slice | None = None) -> Policy:
@@ -115,38 +124,40 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     """
     rules = [rules] if isinstance(rules, ScoreRule) else rules
     days = slice(0, env.bars.days) if days is None else days
+    # Rules that are tuned differ in numbers alone: a table of scores is put on the device once.
     keys = [(id(rule.scores), id(rule.sizes)) for rule in rules]
     tables = dict(zip(keys, rules, strict=True))
     whole = torch.stack([_scores_on(env, rule, days) for rule in tables.values()])
     best = [_best(env, scores, rule.sizes, days) for scores, rule in zip(whole, tables.values(), strict=True)]
     known, stocks, shares = (torch.stack(tensors) for tensors in zip(*best, strict=True))
-    place = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
+    table_of_rule = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
     numbers = [[getattr(rule, name) for name in RULE_NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
     has_price = any(rule.cash_price > 0 for rule in rules)
 
     def act(env: Portfolio, step: int) -> Orders:
         of_rule = len(env.day) // len(rules)
-        here = place.repeat_interleave(of_rule), env.day - days.start
+        here = table_of_rule.repeat_interleave(of_rule), env.day - days.start
         score, stock = known[here], stocks[here]
-        lanes = columns.repeat_interleave(of_rule, dim=0)
-        threshold, largest, target, price, full, keep_above = lanes[..., None].unbind(1)
+        lanes = columns.repeat_interleave(of_rule, dim=0)[..., None].unbind(1)
+        number = dict(zip(RULE_NUMBERS, lanes, strict=True))
+        threshold, largest, full = number["threshold"], number["coefficient"], number["full_score"]
         if has_price:
             free, _, left = env.account_features()[..., :ACCOUNT_FEATURES].double().unbind(-1)
-            threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
+            threshold = threshold + number["cash_price"] * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
         is_candidate = ~env.held().gather(1, stock) & (score > threshold)
         above, rank = rank_stocks(torch.where(is_candidate, score - threshold, 0.0), env.orders_per_day)
         share = torch.where(full > 0, (above + threshold) / full, 1.0).clamp(max=1.0)
         share = share * shares[here].gather(1, rank)
         size = torch.where((above > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
         size = size.float().double()  # as an action gives it
-        orders = Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
+        orders = Orders(stock.gather(1, rank).T, size.T, number["target_percent"].float().double().expand_as(size).T)
         if env.rules.exits == "target":
             return orders
         lane, held = env.open_stocks()
         has_bar = env.bars.tradable[env.day[lane], held]
         now = whole[here[0][lane], here[1][lane], held].double()
-        return replace(orders, sold=has_bar & (now < keep_above[lane, 0]))
+        return replace(orders, sold=has_bar & (now < number["keep_above"][lane, 0]))
 
     return act
 
@@ -181,9 +192,9 @@ def best_stocks(scores: Tensor, most: int) -> Tensor:
 def tune_rule(
     env: Portfolio, scores: Scores, threshold: float, starts: Tensor, sizes: Scores | None = None
 ) -> ScoreRule:
-    """Tune threshold and price of cash, then size and target, then the full score, by mean fitness on windows.
-
-    With daily exits it is tuned after the threshold when to sell, and then the threshold again.
+    """Tune threshold and price of cash together, then size and sale target, then the full score, by mean fitness on
+    windows. With daily exits the level below which positions are sold comes after the threshold, which is then tuned
+    once more.
 
     A setting replaces the one before it only if it is better by more than two standard errors of the paired difference.
 

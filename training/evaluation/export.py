@@ -161,7 +161,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
         logger.info("earlier results of %s are kept in %s", evaluation.judged, earlier)
 
 
-def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
+def record_look(evaluation: Evaluation, runs: Path) -> Evaluation:
     """Enter a look into the ledger of a folder of runs; return the evaluation with all looks at its days counted."""
     days = (str(evaluation.dates[0]), str(evaluation.dates[-1]))
     with locked_ledger(runs) as ledger:

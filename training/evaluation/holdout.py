@@ -28,7 +28,7 @@ class Look:
     """UTC, ISO 8601."""
     command: str
     champion_generation: int | None
-    """None for a walk-forward test, which has a champion for each fold."""
+    """None for a walk-forward test, which has a champion for each fold, and for policies of the user."""
     first_day: str
     last_day: str
     return_percent: float | None

@@ -13,13 +13,13 @@ import pandas as pd
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import CHAMPION, EQUAL, NO_RIVALS, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import CHAMPION, EQUAL, NEVER_BEST, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
 from training.evaluation.score_check import ScoreCheck, check_scores
 from training.evaluation.verdict import Shifted, Verdict, verdict
-from training.forecasts.skill import Coefficient, explained_share, information_coefficients, summed_up
+from training.forecasts.skill import Coefficient, correlation, explained_share, rank_correlation, summed_up
 from utils import metrics
 from utils.config.trader import Config
 from utils.statistics import deflated_ratio, expected_best, minimum_track_record
@@ -40,16 +40,28 @@ CHOSEN_IN_A_SWEEP = (
     "trials, {trials:,}."
 )
 VARIANTS = (
-    "Policies tried on these days, for which the verdict allows, by --variants and recorded looks: {trials:,}. Nothing "
-    "else tells of them, and days that a policy was fitted to prove nothing."
+    "The verdict allows for {trials:,} policies tried on these days: those of --variants and recorded looks. It cannot "
+    "know of others, and days to which a policy was fitted prove nothing."
 )
 UNAUDITED = (
     "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw these days, flatters."
 )
 _BAND = (5, 95)
 _TRADE_COLUMNS = [
-    *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
-    *("exit_date", "exit_price", "reason", "profit", "costs"),
+    "policy",
+    "window",
+    "ticker",
+    "order_date",
+    "entry_date",
+    "entry_price",
+    "shares",
+    "value",
+    "target_price",
+    "exit_date",
+    "exit_price",
+    "reason",
+    "profit",
+    "costs",
 ]
 _LAST_DAYS = 10
 _DECIDING, _NOTHING = 6, 0.0005
@@ -91,11 +103,16 @@ class Overfitting:
     def lines(self) -> list[str]:
         """Return the estimates as sentences."""
         needed, share = self.minimum_track_record_days, self.deflated_information_ratio
-        record = f"above zero at 95% after {needed:,} days like the {self.days:,} judged" if needed else "not above 0"
+        record = "none, the Sharpe ratio is not above zero."
+        if needed:
+            record = (
+                f"{needed:,} days like the {self.days:,} judged make the Sharpe ratio significantly above zero (95%)."
+            )
+        chance = "-" if share is None else f"{share:.3f}"
         return [
-            f"Deflated information ratio: {'-' if share is None else f'{share:.3f}'}, the probability that it is truly "
-            f"above {self.expected_best_ratio:.2f} a year, as the best of {self.trials:,} without skill.",
-            f"Minimum track record: the Sharpe ratio is {record}.",
+            f"Deflated information ratio: {chance}, the probability that the true ratio is above "
+            f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show.",
+            f"Minimum track record: {record}",
         ]
 
 
@@ -117,7 +134,7 @@ class Evaluation:
     command: str
     """Command line that reproduces this evaluation."""
     champion_generation: int | None = None
-    """None where there is a champion for each fold."""
+    """None where there is a champion for each fold, and for policies of the user."""
     records: Sequence[Mapping[str, Any]] = ()
     """The run's records of metrics.jsonl up to its last generation; empty for a walk-forward test."""
     looks: Sequence[Look] = ()
@@ -128,7 +145,7 @@ class Evaluation:
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days."""
     shares: Sequence[float] = ()
-    """In each champion."""
+    """Share of the capital that follows each champion's agents."""
     importance: Mapping[str, float] = field(default_factory=dict)
     """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
@@ -155,7 +172,7 @@ class Evaluation:
     def verdict(self) -> Verdict:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
-        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {self.judged, *NO_RIVALS}]
+        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {self.judged, *NEVER_BEST}]
         champion, equal = (float(played.curves[name].exposure.mean()) for name in (self.judged, EQUAL))
         return verdict(
             profit[self.judged][0],
@@ -225,8 +242,8 @@ class Evaluation:
         """Return the information coefficient and the rank information coefficient of all scores, by policy."""
         holding, by_policy = self.config.env.trade_sessions, {}
         for name, scores in self.played.scores.items():
-            plain, ranked = information_coefficients(scores, self.played.results)
-            by_policy[name] = (summed_up(plain, holding), summed_up(ranked, holding))
+            daily = (correlation(scores, self.played.results), rank_correlation(scores, self.played.results))
+            by_policy[name] = (summed_up(daily[0], holding), summed_up(daily[1], holding))
         return by_policy
 
     @property
@@ -326,7 +343,8 @@ class Evaluation:
         if self.split != "validation":
             text = (
                 f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
-                f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
+                f"{self.trials:,} champions and policies, for which the verdict allows. Looks in other folders are not "
+                "counted."
             )
         checked = [self.check.sentence] if self.check else [] if self.has_code else [UNAUDITED]
         return [*self.overfitting.lines, self.overfitting.note, text, *checked]

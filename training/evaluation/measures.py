@@ -197,7 +197,7 @@ def _range(values: Array) -> Estimate:
     return Estimate(float(known.mean()), float(low), float(high))
 
 
-def followed(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
+def mix_accounts(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
     """Return accounts of which a share of what is exposed follows agents, and the rest holds a basket.
 
     Both are accounts of their own: prices do not react and costs are proportional, so that the sum is exact. What is

@@ -33,7 +33,7 @@ from training.evaluation.baselines import (
     equal_risk,
     score_policy,
 )
-from training.evaluation.measures import EquityCurves, followed
+from training.evaluation.measures import EquityCurves, mix_accounts
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import play_agent_on, purchases, step_by
 from utils.progress import progress
@@ -81,26 +81,6 @@ class EvaluationSetup:
         return self.under(volume_cap=0.0) if self.env.rules.volume_cap else self
 
 
-def play_agent(
-    setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None
-) -> tuple[EquityCurves, list[dict[str, Any]], Orders]:
-    """Play an agent's account, all orders its own, by its forecasts on the market if they are given.
-
-    Returns:
-        Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders per day,
-        windows) each, the size 0 where nothing was bought.
-    """
-    env, invested = setup.env, list[Tensor]()
-    play_agent_on(
-        TradingEnvironment.on(setup.market, env.rules, account=env),
-        agent,
-        agent.forecasts(setup.market) if forecasts is None else forecasts,
-        setup.starts,
-        safe_point=lambda: invested.append(_invested_share(env)),
-    )
-    return EquityCurves.of(env, invested, 1), _trades(env), purchases(env)
-
-
 def _trades(env: Portfolio) -> list[dict[str, Any]]:
     return [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
 
@@ -131,8 +111,8 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     setup, shifts = setup.uncapped, min(count, _SHIFTS)
     draws, windows, trading = count // shifts, len(setup.starts), setup.env.rules.trading_days
     length = windows * trading
-    place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
-    moved = ((place[1].argsort() + place[0]) * length / shifts).long()
+    offset, order_key = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
+    moved = ((order_key.argsort() + offset) * length / shifts).long()
     first = trading * torch.arange(windows, device=moved.device)
     # (lanes,) where in the circle each lane begins, draws within shifts.
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
@@ -141,17 +121,20 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     if plan.sale_step is not None:
         ordered = torch.arange(len(plan.sale_step), device=begin.device)[:, None, None]
         sessions = (plan.sale_step - ordered).clamp(min=0)
-    # (windows * trading, orders) each, by time.
-    plan_arrays = (plan.stock, plan.coefficient, plan.target_percent, sessions)
-    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in plan_arrays]
+
+    def by_time(part: Tensor) -> Tensor:
+        """Return (steps, orders, windows) as (windows * trading, orders), the circle."""
+        return part[:trading].permute(2, 0, 1).flatten(0, 1)
+
+    stock, coefficient, target = by_time(plan.stock), by_time(plan.coefficient), by_time(plan.target_percent)
     step_of = torch.arange(trading, device=begin.device)[:, None]
-    sold_after = circle.pop()[(begin + step_of) % length].movedim(-1, 1)  # (trading, orders, lanes)
+    sold_after = by_time(sessions)[(begin + step_of) % length].movedim(-1, 1)  # (trading, orders, lanes)
     sale_step = sold_after.new_full((setup.env.rules.episode_steps, *sold_after.shape[1:]), -1)
     sale_step[:trading] = torch.where(sold_after > 0, step_of[..., None] + sold_after, -1)
 
     def order(step: int) -> None:
-        env, now = setup.env, min(step, trading - 1)
-        orders = _drawn(env, Orders(*(part[(begin + now) % length].T for part in circle)), generator)
+        env, now = setup.env, (begin + min(step, trading - 1)) % length
+        orders = _drawn(env, Orders(stock[now].T, coefficient[now].T, target[now].T), generator)
         sold = None if plan.sale_step is None else env.planned_sales(sale_step)
         env.step_orders(replace(orders, sold=sold) if step < trading or sold is not None else None)
 
@@ -216,7 +199,15 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         traded[0, : len(account.traded)] = account.traded.cpu().numpy()
         none, anew = np.full_like(traded, np.nan), rules.initial_capital / equity[:, :1]
         exposure = (invested / equity)[:, :-1].mean(axis=1)[None]
-        return EquityCurves((equity * anew)[None], exposure, none, none, none, traded, rules.cost_rate * traded)
+        return EquityCurves(
+            equity=(equity * anew)[None],
+            exposure=exposure,
+            trades=none,
+            wins=none,
+            sessions=none,
+            traded=traded,
+            costs=rules.cost_rate * traded,
+        )
 
     is_sold = not setup.env.is_continuing
     equal = curves_of(every.hold(rules, starts, steps, is_sold=is_sold))
@@ -232,7 +223,15 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         nothing = np.zeros((1, windows))
         none = np.full_like(nothing, np.nan)
         path = rules.initial_capital * closes / closes[:, :1]
-        curves[BENCHMARK] = EquityCurves(path[None], 1 + nothing, none, none, none, nothing, nothing)
+        curves[BENCHMARK] = EquityCurves(
+            equity=path[None],
+            exposure=1 + nothing,
+            trades=none,
+            wins=none,
+            sessions=none,
+            traded=nothing,
+            costs=nothing,
+        )
     return curves
 
 
@@ -241,8 +240,9 @@ class PlayedPolicies:
     """The accounts of all policies that are compared, by policy."""
 
     curves: Mapping[str, EquityCurves]
-    """The judged policy first, a champion with what it consists of; only those of the random selections hold many
-    policies, which repeat its orders beside its basket."""
+    """The judged policy first; a champion is followed by the two accounts of which it consists. Only the curves of
+    random selections hold many policies: each repeats the orders with stocks drawn at random, beside the same
+    basket."""
     trades: Sequence[dict[str, Any]]
     """Of the judged policy; amounts are those of the capital that follows the agents."""
     days: npt.NDArray[np.int64]
@@ -275,12 +275,25 @@ class OwnAccount:
     """Of the capital that follows it; the rest holds the basket."""
 
 
-def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent) -> OwnAccount:
-    """Play an agent's account, with its scores and the share of the capital that it is worth."""
-    judged = setup.judged
-    forecasts = agent.forecasts(setup.market, judged)
-    scores = agent_scores(forecasts, judged.start, judged.stop - judged.start)
-    return OwnAccount(*play_agent(setup, agent, forecasts), scores, agent.share)
+def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None) -> OwnAccount:
+    """Play an agent's account, all orders its own, by its forecasts on the market if they are given."""
+    env, judged, invested = setup.env, setup.judged, list[Tensor]()
+    if forecasts is None:
+        forecasts = agent.forecasts(setup.market, judged)
+    play_agent_on(
+        TradingEnvironment.on(setup.market, env.rules, account=env),
+        agent,
+        forecasts,
+        setup.starts,
+        safe_point=lambda: invested.append(_invested_share(env)),
+    )
+    return OwnAccount(
+        curves=EquityCurves.of(env, invested, 1),
+        trades=_trades(env),
+        purchases=purchases(env),
+        scores=agent_scores(forecasts, judged),
+        share=agent.share,
+    )
 
 
 def account_by(setup: EvaluationSetup, act: Callable[[int], object], scores: Array | None = None) -> OwnAccount:
@@ -302,8 +315,8 @@ def play_all(
     account, baselines = account_of_agent(setup, agent), play_baselines(setup, score_rules)
     beside = {name: account_of_agent(setup, other).curves for name, other in (others or {}).items()}
     if CLOSED in beside:  # it bets as the champion does
-        basket = baselines[None].curves[BASKET]
-        beside[CLOSED] = followed(beside[CLOSED], basket, agent.share, setup.env.rules.exposure)
+        basket = baselines.curves[BASKET]
+        beside[CLOSED] = mix_accounts(beside[CLOSED], basket, agent.share, setup.env.rules.exposure)
     return play_judged(
         CHAMPION,
         account,
@@ -320,23 +333,25 @@ class Baselines(NamedTuple):
 
     setup: EvaluationSetup
     curves: Mapping[str, EquityCurves]
+    at_cost: Mapping[float, Baselines]
+    """The same under other costs, by basis points a leg; of these empty."""
 
 
-def play_baselines(setup: EvaluationSetup, score_rules: Mapping[str, ScoreRule]) -> dict[float | None, Baselines]:
-    """Play all baselines under the costs of the setup (None), and under others, by basis points a leg."""
-    setups: dict[float | None, EvaluationSetup] = {None: setup}
-    setups |= {bps: setup.under(cost_bps=bps, slippage_bps=0.0) for bps in COSTS_BPS}
-    return {
-        bps: Baselines(one, {**play_held(one), **play_rules(one, score_rules)})
-        for bps, one in progress(setups.items(), "judge", "cost level")
-    }
+def play_baselines(setup: EvaluationSetup, score_rules: Mapping[str, ScoreRule]) -> Baselines:
+    """Play all baselines under the costs of the setup, and under others."""
+    setups = [setup, *(setup.under(cost_bps=bps, slippage_bps=0.0) for bps in COSTS_BPS)]
+    own, *others = (
+        Baselines(one, {**play_held(one), **play_rules(one, score_rules)}, {})
+        for one in progress(setups, "judge", "cost level")
+    )
+    return own._replace(at_cost=dict(zip(COSTS_BPS, others, strict=True)))
 
 
 def play_judged(
     name: str,
     account: OwnAccount,
     score_rules: Mapping[str, ScoreRule],
-    baselines: Mapping[float | None, Baselines],
+    baselines: Baselines,
     *,
     random_selections: int,
     generator: torch.Generator,
@@ -349,36 +364,36 @@ def play_judged(
         baselines: on the windows of the account, see `play_baselines`.
         beside: accounts of other policies, which are shown, and nothing else.
     """
-    setup = baselines[None].setup
+    setup = baselines.setup
     judged, rules, share, exposure = setup.judged, setup.env.rules, account.share, setup.env.rules.exposure
-    first, days = judged.start, judged.stop - judged.start
 
     def play(level: Baselines, agents: EquityCurves, count: int) -> dict[str, EquityCurves]:
         basket = level.curves[BASKET]
         drawn = play_random(level.setup, account.purchases, count, generator)
-        whole = {name: followed(agents, basket, share, exposure), ALL_ORDERS: agents, BASKET: basket}
-        return {**whole, RANDOM: followed(drawn, basket, share, exposure), **level.curves}
+        curves = {name: mix_accounts(agents, basket, share, exposure)}
+        if name == CHAMPION:  # which alone consists of two accounts
+            curves |= {ALL_ORDERS: agents, BASKET: basket}
+        curves[RANDOM] = mix_accounts(drawn, basket, share, exposure)
+        return curves | {other: held for other, held in level.curves.items() if other != BASKET}
 
-    curves, at_cost = {**play(baselines[None], account.curves, random_selections), **beside}, {}
-    for bps in progress(COSTS_BPS, "judge", "cost level"):
-        again = execute_again(baselines[bps].setup, account.purchases)
-        at_cost[bps] = play(baselines[bps], again, min(random_selections, _RANDOM_AT_COST))
+    curves = {**play(baselines, account.curves, random_selections), **beside}
+    at_cost = {}
+    for bps, level in progress(baselines.at_cost.items(), "judge", "cost level"):
+        again = execute_again(level.setup, account.purchases)
+        at_cost[bps] = play(level, again, min(random_selections, _RANDOM_AT_COST))
     scores = {} if account.scores is None else {name: account.scores}
     scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
-    shifted, basket = play_shifted(setup, account.purchases, random_selections, generator), curves[BASKET]
-    if name != CHAMPION:  # which alone consists of two accounts
-        for level in (curves, *at_cost.values()):
-            del level[ALL_ORDERS], level[BASKET]
+    shifted, basket = play_shifted(setup, account.purchases, random_selections, generator), baselines.curves[BASKET]
     return PlayedPolicies(
-        curves,
-        [_scaled(trade, exposure * share) for trade in account.trades if share > 0],
-        setup.days,
-        at_cost,
-        followed(shifted, basket, share, exposure),
-        exposure * (1.0 - share) * basket.daily_profit[0],
-        known_share(account.purchases, rules),
-        scores,
-        trade_results(setup.env.bars, rules, first, days),
+        curves=curves,
+        trades=[_scaled(trade, exposure * share) for trade in account.trades if share > 0],
+        days=setup.days,
+        at_cost=at_cost,
+        shifted=mix_accounts(shifted, basket, share, exposure),
+        held_profit=exposure * (1.0 - share) * basket.daily_profit[0],
+        known_share=known_share(account.purchases, rules),
+        scores=scores,
+        results=trade_results(setup.env.bars, rules, judged),
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its parts, which take a second to import, are loaded when they are used
 
-from training.forecasts.skill import correlation, explained_share, information_coefficients
+from training.forecasts.skill import correlation, explained_share, rank_correlation
 
 Array = npt.NDArray[np.float64]
 TOO_GOOD = 0.1
@@ -39,7 +39,9 @@ class ScoreCheck:
             what = f"scores have a rank IC of {self.rank_ic:.2f}"
         else:
             return ""
-        return f"Expected scores of the past, but {what}, more than it allows; look for values that are dated early."
+        return (
+            f"Expected scores that know the past only, but {what}: more than it can tell; look for values dated early."
+        )
 
     @property
     def sentence(self) -> str:
@@ -47,8 +49,8 @@ class ScoreCheck:
         expected = self.persistence * self.rank_ic
         return (
             f"Scores without code cannot be audited, only looked at beside the future. Their rank IC is "
-            f"{self.rank_ic:.3f}, and {self.stale_rank_ic:.3f} when they are a day old, where their persistence of "
-            f"{self.persistence:.2f} a day lets {expected:.3f} be expected. At most {100 * self.explained:.0f} % of "
+            f"{self.rank_ic:.3f}; a day late it is {self.stale_rank_ic:.3f}, where a persistence of "
+            f"{self.persistence:.2f} a day would leave {expected:.3f}. At most {100 * self.explained:.0f} % of "
             "the next session's moves are explained by them or by what is new in them each day; above "
             f"{100 * TOO_GOOD:.0f} % values are probably dated early. A model that was fitted to these days, stocks "
             "that were chosen in hindsight, and a leak as weak as honest skill cannot be seen in this way."
@@ -63,17 +65,15 @@ def check_scores(scores: Array, moves: Array, results: Array) -> ScoreCheck:
     """
     ranks = _ranks(scores)
     stale, fresh = ranks[:-1], ranks[1:]
-    both = np.isfinite(fresh) & np.isfinite(stale)
-    persistence = _mean(correlation(np.where(both, fresh, np.nan), np.where(both, stale, np.nan)))
+    persistence = _mean(correlation(fresh, stale))
     news = np.vstack((np.full_like(ranks[:1], np.nan), fresh - np.nan_to_num(persistence) * stale))
     news[news == 0] = np.nan  # of a day on which nothing was new
-    rank_ic = _mean(information_coefficients(scores, results)[1])
-    of_news, of_scores = (explained_share(one, _ranks(moves)) for one in (news, ranks))
+    moved = _ranks(moves)
     return ScoreCheck(
-        rank_ic,
-        _mean(information_coefficients(scores[:-1], results[1:])[1]),
-        persistence,
-        max(of_news, of_scores),
+        rank_ic=_mean(rank_correlation(scores, results)),
+        stale_rank_ic=_mean(rank_correlation(scores[:-1], results[1:])),
+        persistence=persistence,
+        explained=max(explained_share(news, moved), explained_share(ranks, moved)),
     )
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from data.market import Market
-from data.splits import Span, consecutive_windows, spaced_windows
+from data.splits import Span, consecutive_windows
 from data.synthetic.built_in import PlantedScores
 from environment.basket import Basket
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule, benchmark_close, simple_rules, tune_planted
+from training.evaluation.baselines import ScoreRule, benchmark_close, simple_rules, tune_planted, tuning_windows
 from training.evaluation.play import EvaluationSetup
-from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
+from training.evaluation.supervised import fit_supervised
 from utils.config.trader import EvaluationConfig
 from utils.errors import ConfigError
 
@@ -28,11 +28,6 @@ class Stage:
     """(W,) first days of training windows, on the environment's device."""
     rules: dict[str, ScoreRule]
     """Baselines that order by a score, by name."""
-
-
-def tuning_windows(market: Market, env: Portfolio) -> Tensor:
-    """Return the (W,) first days of the training windows on which rules are tuned."""
-    return spaced_windows(market.splits.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
 
 
 def stage_of(
@@ -57,7 +52,9 @@ def stage_of(
         ConfigError: there are no such days.
     """
     if not days.days:
-        raise ConfigError("expected data with a holdout, got some all of which are used; leave --split out")
+        raise ConfigError(
+            "expected data with a holdout, got none: training and validation use all days; leave --split out"
+        )
     played = env
     if is_continuous:
         whole = dataclasses.replace(env.rules, trading_days=days.days - 1, settlement_days=0)

@@ -18,10 +18,9 @@ from data.bank import VOLATILITY, box_sums
 from data.features.inputs import FeatureInputs
 from data.features.nine import CLOSE
 from data.market import Market
-from data.splits import spaced_windows
 from environment.portfolio import Portfolio
-from models.inputs import BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
-from training.evaluation.baselines import LIGHTGBM, RIDGE, ScoreRule, score_policy, tune_rule
+from models.inputs import BANK, BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
+from training.evaluation.baselines import LIGHTGBM, RIDGE, ScoreRule, score_policy, tune_rule, tuning_windows
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
 from utils.errors import DataError
@@ -32,9 +31,6 @@ from utils.threads import in_order
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float32Array]
 """From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
-TUNING_WINDOWS = 32
-_BANK = 2 + VOLATILITY
-"""Inputs before the features: the constant and the bank."""
 _BOX_DAYS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_CONTEXT_TERMS = 8
 _SIGNIFICANCE = 0.05
@@ -100,12 +96,12 @@ class BankInputs:
             return np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
 
         rows.fill(rows.days, blocks(market, inputs_of))
-        rows.fill_features(self.features, market, _BANK)
+        rows.fill_features(self.features, market, BANK)
         return self.with_terms(rows, self.boxes(market)) if self.terms else rows
 
     def _rows(self, days: slice, has_bar: BoolArray, terms: int) -> InputRows:
-        shared = (*SHARED, *(_BANK + place for place in self.features.shared))
-        return InputRows(days, has_bar, _BANK + len(self.features) + terms, shared)
+        shared = (*SHARED, *(BANK + place for place in self.features.shared))
+        return InputRows(days, has_bar, BANK + len(self.features) + terms, shared)
 
     def boxes(self, market: Market) -> Float32Array:
         """Return the (days, context columns, boxes) standardised sums of returns."""
@@ -145,8 +141,8 @@ class Ranker:
     def out_of_fold(self, samples: Samples) -> Float32Array:
         """Return (days, n) scores of the training days, each by the model that has not seen its fold; NaN elsewhere."""
         scores = np.full(samples.is_known.shape, np.nan, dtype=np.float32)
-        for model, (_, days) in zip(self.by_fold, samples.folds, strict=True):
-            scores[days] = scores_of(model, samples.x, days)
+        for model, fold in zip(self.by_fold, samples.folds, strict=True):
+            scores[fold.test] = scores_of(model, samples.x, fold.test)
         return scores
 
     def rolling(self, samples: Samples, every: int) -> Float32Array:
@@ -191,9 +187,9 @@ def fit_ridge(samples: Samples) -> Ridge:
     moments = Moments.of(samples)
 
     def fitted(penalty: float) -> Ridge:
-        by_fold = [moments.over(days).solve(penalty) for days, _ in samples.folds]
+        by_fold = [moments.over(fold.fitted).solve(penalty) for fold in samples.folds]
         folds = zip(samples.folds, by_fold, strict=True)
-        error = sum(moments.over(left_out).error(weights[:, -1], -1) for (_, left_out), weights in folds)
+        error = sum(moments.over(fold.test).error(weights[:, -1], -1) for fold, weights in folds)
         return Ridge(moments, penalty, by_fold, error)
 
     return min(map(fitted, _PENALTIES), key=lambda ridge: ridge.error)
@@ -266,7 +262,7 @@ def fit_supervised(
     Args:
         refit_days: sessions after which the models behind a baseline's own scores are refitted beyond the training
             days, to all results known by then; 0 fits once.
-        days: after the training days, that have scores too; all of them, where models are refitted.
+        days: those after the training days for which scores are needed; with `refit_days` all later days have them.
 
     Returns:
         The baselines by name; none, with a warning that says why, where they cannot be fitted.
@@ -282,7 +278,7 @@ def fit_supervised(
         samples = Samples.of(inputs.of(market, bars, learned), env, market.splits.train, last)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
-        starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
+        starts = tuning_windows(market, env)
         profits = []
         for place, percent in enumerate(TARGET_PERCENTS):  # one by one: scores of a large market are large
             rule = ScoreRule(ridge.ranker(place).out_of_fold(samples), target_percent=percent)

@@ -13,7 +13,7 @@ from utils.statistics import LEVEL, MeanTest, mean_test, rank_p_value
 
 Array = npt.NDArray[np.float64]
 TAIL = (1 - LEVEL) / 2
-"""Claims are one-sided: significant is a p-value of at most the upper tail of a 95% interval."""
+"""Claims are one-sided: a p-value is significant up to this, the upper tail of a 95% interval."""
 
 
 class Shifted(NamedTuple):
@@ -77,12 +77,22 @@ class Verdict:
     trials: int
 
     @property
+    def selection_p_value(self) -> float:
+        """The larger of the p-values of two tests: selection is claimed only where both agree."""
+        return max(self.selection.p_value, self.rank_p_value)
+
+    @property
+    def timing_p_value(self) -> float:
+        """The same of timing."""
+        return max(self.timing.p_value, self.timing_known.p_value)
+
+    @property
     def has_selection(self) -> bool:
-        return max(self.selection.p_value, self.rank_p_value) <= TAIL
+        return self.selection_p_value <= TAIL
 
     @property
     def has_timing(self) -> bool:
-        return max(self.timing.p_value, self.timing_known.p_value) <= TAIL
+        return self.timing_p_value <= TAIL
 
     @property
     def has_skill(self) -> bool:
@@ -104,12 +114,17 @@ class Verdict:
     def _skill(self) -> str:
         """Return in words which parts of the profit are significant, and which way."""
         shown = {"selection": f"selection ({self.selection.mean:+.1f})", "timing": f"timing ({self.timing.mean:+.1f})"}
-        gains, losses = (
-            " and ".join(shown[name] for name, one in self.skills.items() if one == sign) for sign in (1, -1)
-        )
-        missing = " or ".join(name for name, sign in self.skills.items() if sign == 0)
-        said = [f"skill in {gains}"] * bool(gains) + [f"worse than random in {losses}"] * bool(losses)
-        said += [("not in " if gains and not losses else "no significant skill in ") + missing] * bool(missing)
+        gains = [shown[name] for name, sign in self.skills.items() if sign > 0]
+        losses = [shown[name] for name, sign in self.skills.items() if sign < 0]
+        missing = [name for name, sign in self.skills.items() if sign == 0]
+        said = list[str]()
+        if gains:
+            said.append(f"skill in {' and '.join(gains)}")
+        if losses:
+            said.append(f"worse than random in {' and '.join(losses)}")
+        if missing:
+            claim = "not in" if gains and not losses else "no significant skill in"
+            said.append(f"{claim} {' or '.join(missing)}")
         return ", ".join(said).capitalize()
 
     @property
@@ -127,18 +142,19 @@ class Verdict:
     @property
     def parts(self) -> list[Part]:
         """Return the parts of the champion's profit, which sum to it, and its differences from others."""
-        p_values = [max(self.selection.p_value, self.rank_p_value), max(self.timing.p_value, self.timing_known.p_value)]
-        tests = [
-            Part("over_random_picker", "selection: over same-day random", self.selection, p_values[0]),
-            Part("timing", "timing: same-day over shifted random", self.timing, p_values[1]),
+        over_equal = self.over_equal_weight
+        parts = [
+            Part("over_random_picker", "selection: over same-day random", self.selection, self.selection_p_value),
+            Part("timing", "timing: same-day over shifted random", self.timing, self.timing_p_value),
             Part("exposure", "exposure: shifted random", self.exposure, None),
+            Part("over_equal_weight", "over equal weight", over_equal, over_equal.p_value),
         ]
-        differences = {("over_equal_weight", "over equal weight"): self.over_equal_weight}
         for name, test in self.scaled.items():
-            differences[f"over_equal_weight_at_its_{name}", f"over equal weight, at its {name}"] = test
-        if self.best_baseline is not None:
-            differences["over_best_rival", f"over {self.best_baseline.name}"] = self.best_baseline.test
-        return tests + [Part(key, label, test, test.p_value) for (key, label), test in differences.items()]
+            key, label = f"over_equal_weight_at_its_{name}", f"over equal weight, at its {name}"
+            parts.append(Part(key, label, test, test.p_value))
+        if (best := self.best_baseline) is not None:
+            parts.append(Part("over_best_rival", f"over {best.name}", best.test, best.test.p_value))
+        return parts
 
 
 def verdict(

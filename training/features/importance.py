@@ -8,7 +8,7 @@ import torch
 
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
-from training.forecasts.skill import Array, information_coefficients
+from training.forecasts.skill import Array, rank_correlation
 
 _DAYS = 100
 """Most days that are looked at, evenly spaced."""
@@ -34,7 +34,7 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> 
     def ranking(seen: torch.Tensor) -> float:
         score = torch.full(bars.shape, torch.nan, dtype=torch.float64)
         score[bars] = agent.mean_scores(seen).double().cpu()
-        return float(np.nanmean(information_coefficients(score.numpy(), results[chosen])[1]))
+        return float(np.nanmean(rank_correlation(score.numpy(), results[chosen])))
 
     whole, losses = ranking(seen), {}
     for name, places in agent.inputs.named_places().items():
@@ -50,7 +50,7 @@ def moved_by(agent: DDPGAgent, market: Market, places: Sequence[tuple[int, int]]
     return [", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in reasons]
 
 
-def decided(agent: DDPGAgent, market: Market, trades: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+def explain_trades(agent: DDPGAgent, market: Market, trades: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     """Return the places of the trades that gained or lost most, the largest first, and what moved their forecasts."""
     net = np.array([trade["profit"] - trade["costs"] for trade in trades])
     largest, columns = np.argsort(-np.abs(net), kind="stable")[:_TRADES].tolist(), market.investable_columns.tolist()

@@ -13,7 +13,7 @@ from data.features.nine import OPEN
 from data.market import Market
 from models.inputs import INPUTS
 from training.forecasts.samples import Float32Array, Float64Array, Moments
-from training.forecasts.skill import cross_fitted_mean_test, information_coefficients, overlapping_mean_test
+from training.forecasts.skill import correlation, cross_fitted_mean_test, overlapping_mean_test, rank_correlation
 from training.forecasts.training_days import TrainingDays
 from utils.statistics import MeanTest
 
@@ -111,7 +111,7 @@ def _row(
     lost: float,
 ) -> FeatureRow:
     wide = values.astype(np.float64)
-    daily = {h: information_coefficients(wide, returns)[1] for h, returns in ahead.items()}
+    daily = {h: rank_correlation(wide, returns) for h, returns in ahead.items()}
     tests = {h: _mean_and_t(overlapping_mean_test(values, h)) for h, values in daily.items()}
     series = ranks[feature.name]
     others = {name: _mean_correlation(series, other) for name, other in ranks.items() if name != feature.name}
@@ -134,7 +134,7 @@ def _row(
 
 
 def _mean_correlation(one: Float64Array, other: Float64Array) -> float:
-    daily = information_coefficients(one, other)[0]
+    daily = correlation(one, other)
     known = daily[np.isfinite(daily)]
     return float(known.mean()) if known.size else np.nan
 
@@ -162,7 +162,7 @@ def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float],
         result = np.where(known, samples.results[-1, test_days].astype(np.float64), np.nan)
         x, weights = samples.x.dense(test_days).astype(np.float64), moments.over(fitted).solve(penalty)[..., -1]
         for one, by_fold in zip(weights, daily, strict=True):
-            by_fold.append(information_coefficients(x @ one, result)[1])
+            by_fold.append(rank_correlation(x @ one, result))
     whole, *without = (np.concatenate(arrays) for arrays in daily)
     lost = {name: float(np.nanmean(whole) - np.nanmean(one)) for name, one in zip(names, without, strict=True)}
     return lost, *_mean_and_t(cross_fitted_mean_test(whole, samples.longest, 1))

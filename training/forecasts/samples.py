@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,15 @@ Float64Array = NDArray[np.float64]
 _FOLDS = 5
 _ROWS_PER_INPUT = 15
 """Fewest rows per input that closes tell, which a regression may be fitted to."""
+
+
+class Fold(NamedTuple):
+    """A fold of the training days."""
+
+    fitted: BoolArray
+    """(days,) on which its models are fitted; purged: none of their trades overlaps one of a test day."""
+    test: slice
+    """Days on which they are tested."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +79,18 @@ class Samples:
         return is_known
 
     @cached_property
-    def folds(self) -> list[tuple[BoolArray, slice]]:
-        """Return for each fold of the training days the (days,) mask to fit on and the days to test on.
-
-        Purged: no trade of a fitting day overlaps a trade of a test day.
-        """
+    def folds(self) -> list[Fold]:
+        """Return the folds of the training days."""
         days, first, count = np.arange(self.results.shape[1]), self.train.first, self.train.days
         folds = []
         for start, stop in pairwise(first + count * fold // _FOLDS for fold in range(_FOLDS + 1)):
             is_apart = (days < start - self.longest) | (days >= stop + self.longest)
-            folds.append((self.train_days & is_apart, slice(start, stop)))
+            folds.append(Fold(self.train_days & is_apart, slice(start, stop)))
         return folds
 
     def require_enough(self) -> None:
         """Raise DataError where too few results lie outside a fold."""
-        fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
+        fewest = min(int(self.is_known[fold.fitted].sum()) for fold in self.folds)
         least = _ROWS_PER_INPUT * min(self.x.inputs, INPUTS)
         if fewest < least:
             raise DataError(

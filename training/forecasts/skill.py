@@ -33,25 +33,25 @@ class Coefficient:
     days: int
 
 
-def agent_scores(forecasts: Forecasts, first_day: int, days: int) -> Array:
-    """Return an agent's scores of stocks, (days, n) percent of a position's value; NaN without a bar."""
-    score = forecasts.score[0, first_day : first_day + days].double().cpu()
+def agent_scores(forecasts: Forecasts, days: slice) -> Array:
+    """Return an agent's scores of stocks on some days, (days, n) percent of a position's value; NaN without a bar."""
+    score = forecasts.score[0, days].double().cpu()
     return np.asarray(torch.where(score.isfinite(), score, torch.nan).numpy())
 
 
-def trade_results(bars: Bars, rules: EnvironmentConfig, first_day: int, days: int) -> Array:
+def trade_results(bars: Bars, rules: EnvironmentConfig, days: slice) -> Array:
     """Return the results of trades ordered on these days at the largest target, (days, n), NaN where not known.
 
     A result is known where the longest possible trade ends by the day after the last of them.
     """
-    results = order_results(bars, rules, first_day, first_day + days, [MAX_TARGET_PERCENT])[0, :days]
+    results = order_results(bars, rules, days.start, days.stop, [MAX_TARGET_PERCENT])[0, :-1]
     return np.asarray(results.double().cpu().numpy())
 
 
 def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
     """Return the mean size of a plan's earlier orders over that of all its orders, (W * D,) by day; 0 without orders.
 
-    Days on which no order is given know the orders of all trading steps before them.
+    On a settlement day the orders of all trading days before it are known.
     """
     trading, windows = rules.trading_days, plan.stock.shape[2]
     size = plan.coefficient[:trading].sum(1).T.flatten().double().cpu().numpy()
@@ -61,15 +61,25 @@ def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
     return np.asarray(earlier.ravel() / size.mean() if size.any() else np.zeros(step.size))
 
 
-def information_coefficients(scores: Array, results: Array) -> tuple[Array, Array]:
-    """Return the correlation and the rank correlation over stocks of (days, n) scores and results, (days,) each.
+def correlation(x: Array, y: Array) -> Array:
+    """Return the (days,) correlations of (days, n) values over the stocks that have both.
 
-    NaN on days when fewer than three stocks have both, or either is the same for all of them.
+    NaN on days with fewer than three such stocks, or where either is the same for all of them.
     """
-    is_known = np.isfinite(scores) & np.isfinite(results)
-    pair = [np.where(is_known, values, np.nan) for values in (scores, results)]
-    ranks = [scipy.stats.rankdata(values, axis=1, nan_policy="omit") for values in pair]
-    return correlation(*pair), correlation(*ranks)
+    is_known = np.isfinite(x) & np.isfinite(y)
+    known = is_known.sum(axis=1, keepdims=True)
+    x, y = (np.where(is_known, values, np.nan) for values in (x, y))
+    x, y = (values - np.nansum(values, axis=1, keepdims=True) / np.maximum(known, 1) for values in (x, y))
+    spread = np.sqrt(np.nansum(x**2, axis=1) * np.nansum(y**2, axis=1))
+    is_defined = (known[:, 0] >= _LEAST_STOCKS) & (spread > _NO_VARIATION)
+    return np.asarray(np.divide(np.nansum(x * y, axis=1), spread, out=np.full(len(x), np.nan), where=is_defined))
+
+
+def rank_correlation(x: Array, y: Array) -> Array:
+    """Return the (days,) correlations of ranks over the stocks that have both, as `correlation`."""
+    is_known = np.isfinite(x) & np.isfinite(y)
+    pair = (np.where(is_known, values, np.nan) for values in (x, y))
+    return correlation(*(scipy.stats.rankdata(values, axis=1, nan_policy="omit") for values in pair))
 
 
 def explained_share(scores: Array, moves: Array) -> float:
@@ -77,18 +87,6 @@ def explained_share(scores: Array, moves: Array) -> float:
     is_known = np.isfinite(scores) & np.isfinite(moves)
     x, y = scores[is_known], moves[is_known]
     return float(np.corrcoef(x, y)[0, 1] ** 2) if x.size > 1 and x.std() > 0 and y.std() > 0 else 0.0
-
-
-def correlation(x: Array, y: Array) -> Array:
-    """Return the correlation over stocks of (days, n) values that are NaN at the same places, (days,).
-
-    NaN on days with fewer than three stocks, or where either is the same for all of them.
-    """
-    known = np.isfinite(x).sum(axis=1, keepdims=True)
-    x, y = (values - np.nansum(values, axis=1, keepdims=True) / np.maximum(known, 1) for values in (x, y))
-    spread = np.sqrt(np.nansum(x**2, axis=1) * np.nansum(y**2, axis=1))
-    is_defined = (known[:, 0] >= _LEAST_STOCKS) & (spread > _NO_VARIATION)
-    return np.asarray(np.divide(np.nansum(x * y, axis=1), spread, out=np.full(len(x), np.nan), where=is_defined))
 
 
 def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> MeanTest:

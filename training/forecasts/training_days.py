@@ -73,10 +73,10 @@ class TrainingDays:
             training.fill_features(inputs.features, market, INPUTS)
             shown.update(total=1 + len(samples.folds))
             others = np.repeat(learned[None], len(samples.folds), axis=0)
-            for known, (_, left_out) in zip(others, samples.folds, strict=True):
-                known[max(0, left_out.start - samples.longest) : left_out.stop + samples.longest] = False
-            for (_, left_out), refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
-                training.fill(left_out, refitted.forecasts(market, left_out), BANK)
+            for known, fold in zip(others, samples.folds, strict=True):
+                known[max(0, fold.test.start - samples.longest) : fold.test.stop + samples.longest] = False
+            for fold, refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
+                training.fill(fold.test, refitted.forecasts(market, fold.test), BANK)
                 shown.update()
         samples = replace(samples, x=training.to(env.device))
         transitions = StockTransitions.of(samples, inputs, env.bars, env.rules)
@@ -97,8 +97,8 @@ class TrainingDays:
         rows, shape = self.samples.x, (len(agents), *self.tradable.shape)
         score = torch.full(shape, -torch.inf, device=self.tradable.device)
         penalty = None if self.risk is None else torch.zeros_like(score)
-        for fold, (_, left_out) in enumerate(self.samples.folds):
-            for days in rows.blocks(left_out):
+        for fold, (_, test_days) in enumerate(self.samples.folds):
+            for days in rows.blocks(test_days):
                 if asked is not None and not asked[days].any():
                     continue
                 x = rows.x(days)
@@ -156,31 +156,44 @@ class TrainingDays:
         samples, days = self.samples, self.samples.x.days
         scores = forecasts.score[:, days]
         known = samples.is_known[days] & samples.train_days[days, None]
-
-        def of_block(some: slice) -> tuple[Float64Array, ...]:
+        score_sums, result_sums = list[Float64Array](), list[Float64Array]()
+        correlations, deviations = list[Float64Array](), list[Float64Array]()
+        for some in samples.x.blocks():  # block by block: on a large market all days together take a gigabyte
             here = samples.x.here(some)
-            total = sum((one[here].double() for one in scores), torch.zeros((), dtype=torch.float64))
+            total = sum((member[here].double() for member in scores), torch.zeros((), dtype=torch.float64))
             score = total.cpu().numpy() / len(scores)
             result = samples.results[-1, some].astype(np.float64) / (100 * self.rules.largest_order)
             known[here] &= np.isfinite(score)
             score, result = (np.where(known[here], values, np.nan) for values in (score, result))
-            has_several = known[here].sum(axis=1) > 1
-            sums = (np.nansum(values, axis=1) for values in (score, result))
-            return *sums, correlation(score, result), np.nanstd(result[has_several], axis=1)
-
-        # Block by block, for on a large market all days together take a gigabyte.
-        blocks = [of_block(some) for some in samples.x.blocks()]
-        *sums, correlations, deviations = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+            score_sums.append(np.nansum(score, axis=1))
+            result_sums.append(np.nansum(result, axis=1))
+            correlations.append(correlation(score, result))
+            deviations.append(np.nanstd(result[known[here].sum(axis=1) > 1], axis=1))
         count = known.sum(axis=1)
-        level = np.stack([of_day[count > 0] / count[count > 0] for of_day in sums])
-        level -= level.mean(axis=1, keepdims=True)
-        daily, (told, spread) = (correlations, level.prod(axis=0)), level.std(axis=1)
-        selection, timing = (cross_fitted_mean_test(values, samples.longest, 2 * trials) for values in daily)
-        chance, unit = expected_best(math.sqrt(1.0 - _likeness(scores, known)), among), float(told * spread) or 1.0
-        ours, theirs = (test.mean - chance * test.standard_error for test in (selection, timing))
-        within = float(deviations.mean()) if deviations.size else 0.0
-        stocks = Bet.on_stocks(ours, selection.standard_error, within, float(count[count > 0].mean()))
-        by_day = Bet.on_days(theirs / unit, timing.standard_error / unit, float(spread), stocks.variance)
+        has_stocks = count > 0
+        score_level = np.concatenate(score_sums)[has_stocks] / count[has_stocks]
+        result_level = np.concatenate(result_sums)[has_stocks] / count[has_stocks]
+        score_level -= score_level.mean()
+        result_level -= result_level.mean()
+        selection = cross_fitted_mean_test(np.concatenate(correlations), samples.longest, 2 * trials)
+        timing = cross_fitted_mean_test(score_level * result_level, samples.longest, 2 * trials)
+
+        # What betting on them is worth, with what the best of several agents leads by chance taken off.
+        lead = expected_best(math.sqrt(1.0 - _likeness(scores, known)), among)  # in standard errors
+        unit = float(score_level.std() * result_level.std()) or 1.0
+        of_days = np.concatenate(deviations)
+        stocks = Bet.on_stocks(
+            estimate=selection.mean - lead * selection.standard_error,
+            error=selection.standard_error,
+            spread=float(of_days.mean()) if of_days.size else 0.0,
+            stocks=float(count[has_stocks].mean()),
+        )
+        by_day = Bet.on_days(
+            estimate=(timing.mean - lead * timing.standard_error) / unit,
+            error=timing.standard_error / unit,
+            spread=float(result_level.std()),
+            variance=stocks.variance,
+        )
         return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
 
 

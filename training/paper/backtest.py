@@ -48,10 +48,12 @@ def backtest(account: Account) -> Backtest:
     # An environment begins on the first training day, for want of another one.
     padded = span_of(market, 0, max(book.start, market.splits.train.first) + steps)
     setup = EvaluationSetup(padded, Portfolio.on(padded, rules, is_continuing=True), torch.tensor([book.start]))
-    curves, trades = account.decider.play(setup, market)
-    filled, days = fills_of(account.name, market, 0, trades), range(book.start, book.last + 1)
+    played = account.decider.play(setup, market)
+    filled, days = fills_of(account.name, market, 0, played.trades), range(book.start, book.last + 1)
     return Backtest(
-        curves.equity[0, 0, : len(days)], [filled.get(day, []) for day in days], account.held_basket()[: len(days)]
+        equity=played.curves.equity[0, 0, : len(days)],
+        fills=[filled.get(day, []) for day in days],
+        basket=account.held_basket()[: len(days)],
     )
 
 

@@ -16,13 +16,12 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import RULE_NUMBERS, ScoreRule, score_policy
-from training.evaluation.measures import EquityCurves
-from training.evaluation.play import EvaluationSetup, account_by, play_agent
+from training.evaluation.play import EvaluationSetup, OwnAccount, account_by, account_of_agent
 from training.policies.read import read_policy
-from training.policies.score_rule import limited, require_wanted, rule_of, rule_of_function, told
+from training.policies.score_rule import limit_warning, require_wanted, rule_of, rule_of_function, rule_text
 from training.rollout import step_by
 from training.signals.holdings import Holding
-from training.signals.signals import Order, account_at, decide, ordered
+from training.signals.signals import Order, account_at, decide, sized_orders
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
@@ -56,14 +55,14 @@ class Champion:
         """Return purchases and the tickers that are sold, by forecasts of the day, see `signals.decide`."""
         return decide(self.agent, market, day, rules, cash, holdings)
 
-    def play(self, setup: EvaluationSetup, market: Market) -> tuple[EquityCurves, Sequence[dict[str, Any]]]:
-        """Return its account on the one window of a setup, as it is evaluated, and its trades, see `trade_ledger`.
+    def play(self, setup: EvaluationSetup, market: Market) -> OwnAccount:
+        """Return its account on the one window of a setup, as it is evaluated.
 
         Args:
             market: without the days that a setup may have beyond those of the account.
         """
         forecasts = self.agent.forecasts(market, slice(setup.judged.start, None), by_day=True)
-        return play_agent(setup, self.agent, forecasts)[:2]
+        return account_of_agent(setup, self.agent, forecasts)
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class OwnPolicy:
         source = Path(place.partition(":")[0]).read_bytes()
         rule = rule_of(name, function, market, Portfolio.on(market, rules), tuning)
         require_wanted(name, rule.scores, market.dates)
-        logger.info("%s", told(name, rule))
+        logger.info("%s", rule_text(name, rule))
         return cls(name, function, {number: getattr(rule, number) for number in RULE_NUMBERS}, source)
 
     @classmethod
@@ -130,18 +129,17 @@ class OwnPolicy:
         orders = score_policy(portfolio, rule, slice(0, 1))(portfolio, 0)
         leaves = portfolio.bars.tradable[0].numpy()[stocks] & (scores < rule.keep_above) & (rules.exits == "daily")
         sales = [holding.ticker for holding, is_sold in zip(holdings, leaves, strict=True) if is_sold]
-        return ordered(portfolio, orders, torch.full_like(orders.coefficient, torch.nan), market, day), sales
+        return sized_orders(portfolio, orders, torch.full_like(orders.coefficient, torch.nan), market, day), sales
 
     def warn_of_limit(self, market: Market, rules: EnvironmentConfig) -> None:
-        """Say where an account cannot follow its weights, see `limited`."""
-        if said := limited(self.name, self._rule(market, rules), rules.max_new_positions_per_day):
+        """Say where an account cannot follow its weights, see `limit_warning`."""
+        if said := limit_warning(self.name, self._rule(market, rules), rules.max_new_positions_per_day):
             logger.warning("%s", said)
 
-    def play(self, setup: EvaluationSetup, market: Market) -> tuple[EquityCurves, Sequence[dict[str, Any]]]:
+    def play(self, setup: EvaluationSetup, market: Market) -> OwnAccount:
         """As `Champion.play`, by its values of all days at once, which must be those of each day by itself."""
         act = score_policy(setup.env, self._rule(market, setup.env.rules), setup.judged)
-        account = account_by(setup, lambda step: step_by(setup.env, act, step))
-        return account.curves, account.trades
+        return account_by(setup, lambda step: step_by(setup.env, act, step))
 
     def _rule(self, market: Market, rules: EnvironmentConfig, stop: int | None = None) -> ScoreRule:
         return rule_of_function(self.name, self.function, market, rules, self.numbers, stop)

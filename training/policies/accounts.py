@@ -12,7 +12,7 @@ from environment.trading_env import Observation, TradingEnvironment, windows_fro
 from training.evaluation.baselines import score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.evaluation.stage import Stage
-from training.policies.score_rule import limited, require_wanted, rule_of, told
+from training.policies.score_rule import limit_warning, require_wanted, rule_of, rule_text
 from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.errors import DataError, first_line
@@ -40,8 +40,8 @@ def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
     require_wanted(name, judged, setup.market.dates[setup.judged])
     act = score_policy(setup.env, rule, setup.judged)
     account = account_by(setup, lambda step: step_by(setup.env, act, step), judged.astype(np.float64))
-    logger.info("%s; %d trades on these days", told(name, rule), len(account.trades))
-    if said := limited(name, rule, setup.env.orders_per_day, setup.judged):
+    logger.info("%s; %d trades on these days", rule_text(name, rule), len(account.trades))
+    if said := limit_warning(name, rule, setup.env.orders_per_day, setup.judged):
         logger.warning("%s", said)
     return account
 
@@ -70,20 +70,16 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAcco
     env = TradingEnvironment.on(setup.market, setup.env.rules, account=setup.env)
     if not hasattr(policy, "act"):
         policy = _Predictor(policy, env)
-    lanes = range(len(setup.starts))
     try:
-        actors = [policy() if isinstance(policy, type) else policy for _ in lanes]
-        seen = list[tuple[Observation, dict[str, Any]]]()
+        actors = [policy() if isinstance(policy, type) else policy for _ in range(len(setup.starts))]
+        observation, info = Observation(), dict[str, Any]()
 
         def act(step: int) -> None:
-            window = windows_from(setup.starts.cpu().numpy(), setup.env.rules)
-            observation, info = seen.pop() if seen else env.reset(**window)
-            actions = [
-                actor.act(_lane(observation, lane), _lane(info, lane))
-                for lane, actor in zip(lanes, actors, strict=True)
-            ]
+            nonlocal observation, info
+            if step == 0:
+                observation, info = env.reset(**windows_from(setup.starts.cpu().numpy(), setup.env.rules))
+            actions = [actor.act(_lane(observation, lane), _lane(info, lane)) for lane, actor in enumerate(actors)]
             observation, *_, info = env.step(np.stack(actions))
-            seen.append((observation, info))
 
         return account_by(setup, act)
     except DataError:

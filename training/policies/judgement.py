@@ -14,9 +14,9 @@ from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import BASKET, CHAMPION, RANDOM, RESERVED
-from training.evaluation.export import entered, write_evaluation
+from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.measures import followed
+from training.evaluation.measures import mix_accounts
 from training.evaluation.play import OwnAccount, PlayedPolicies, account_of_agent, play_baselines, play_judged
 from training.evaluation.stage import Stage, stage_of
 from training.policies.accounts import account_of
@@ -161,11 +161,19 @@ def judge(
     for name, played in _played(market, stage, accounts, judging.random_pickers):
         # A policy that traded otherwise on these days is another one. Code is searched for leaks by other means.
         digest = hashlib.sha256(accounts[name].curves.equity.round(2).tobytes()).hexdigest()[:8]
-        is_code, label = not isinstance(policies[name], pd.DataFrame | Trades), f"{name}-{digest}"
-        one = Evaluation(label, split, config, market.market, played, tried, command, has_code=is_code)
+        one = Evaluation(
+            name=f"{name}-{digest}",
+            split=split,
+            config=config,
+            market=market.market,
+            played=played,
+            trials=tried,
+            command=command,
+            has_code=not isinstance(policies[name], pd.DataFrame | Trades),
+        )
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
-            one = entered(one, Path(runs_dir))
+            one = record_look(one, Path(runs_dir))
         evaluations[name] = one
     return Judgement(evaluations)
 
@@ -174,13 +182,11 @@ def _played(
     market: TradedMarket, stage: Stage, accounts: Mapping[str, OwnAccount], random_selections: int
 ) -> Iterator[tuple[str, PlayedPolicies]]:
     """Yield each policy with all that is played beside it: the others, the run's champion, baselines."""
-    baselines, beside = (
-        play_baselines(stage.setup, stage.rules),
-        {one: it.curves for one, it in accounts.items()},
-    )
+    baselines = play_baselines(stage.setup, stage.rules)
+    beside = {name: account.curves for name, account in accounts.items()}
     if market.run is not None:
-        champion, held = account_of_agent(stage.setup, market.run.champion), baselines[None].curves[BASKET]
-        beside[CHAMPION] = followed(champion.curves, held, champion.share, market.config.env.exposure)
+        champion, held = account_of_agent(stage.setup, market.run.champion), baselines.curves[BASKET]
+        beside[CHAMPION] = mix_accounts(champion.curves, held, champion.share, market.config.env.exposure)
     for name, account in accounts.items():
         yield (
             name,

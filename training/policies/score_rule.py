@@ -76,7 +76,7 @@ def require_wanted(name: str, scores: NDArray[Any], dates: NDArray[np.datetime64
         )
 
 
-def limited(name: str, rule: ScoreRule, limit: int, days: slice = slice(None)) -> str:
+def limit_warning(name: str, rule: ScoreRule, limit: int, days: slice = slice(None)) -> str:
     """Say that an account cannot follow weights which often ask for more new positions on a day than its limit.
 
     Empty where it can, and of scores, the largest of which are meant.
@@ -84,15 +84,15 @@ def limited(name: str, rule: ScoreRule, limit: int, days: slice = slice(None)) -
     new = (np.diff((rule.scores[days] > 0).astype(np.int8), axis=0, prepend=0) > 0).sum(axis=1)
     if rule.sizes is None or (new > limit).sum() <= _OFTEN * (new > 0).sum():
         return ""
-    return f"{name}: {taken(new.max(), limit)}, the others on later days"
+    return f"{name}: {purchase_limit_text(new.max(), limit)}, the others on later days"
 
 
-def taken(purchases: int, limit: int) -> str:
+def purchase_limit_text(purchases: int, limit: int) -> str:
     """Say how many of a day's purchases an account takes."""
     return f"of up to {purchases} purchases a day env.max-new-positions-per-day takes {limit}"
 
 
-def told(name: str, rule: ScoreRule) -> str:
+def rule_text(name: str, rule: ScoreRule) -> str:
     """Say from which score on a policy is followed."""
     if rule.sizes is not None:
         return f"{name}: bought in its weights, and sold at 0"

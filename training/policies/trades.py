@@ -9,7 +9,7 @@ import torch
 
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.policies.read import aligned, long_rows
-from training.policies.score_rule import taken
+from training.policies.score_rule import purchase_limit_text
 from utils.errors import DataError
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT
 
@@ -90,7 +90,7 @@ def account_of_trades(name: str, trades: Trades, setup: EvaluationSetup) -> OwnA
     )
     if filled < count.sum() or misfits:
         logger.warning(
-            f"{name}: {taken(count.max(), env.orders_per_day)}, "
+            f"{name}: {purchase_limit_text(count.max(), env.orders_per_day)}, "
             f"a position ends after {env.rules.longest_holding} sessions (env.max-holding-days), {misfits:,} sizes "
             f"were clipped to 1 to 10 stakes of {env.rules.stake:,.0f} (env.stake-percent)"
         )

@@ -36,7 +36,7 @@ class BasketOrders:
 
     @property
     def line(self) -> str:
-        """Return it in a line."""
+        """Return a summary in one line."""
         return f"basket: {self.stocks} stocks, {self.value:,.0f}{'' if self.orders else ', held: no order'}"
 
 
@@ -81,10 +81,11 @@ def basket_at_broker(name: str, date: str, orders: Sequence[BasketOrder]) -> lis
     return for_brokers(
         [
             BrokerOrder(
-                one.ticker,
-                math.floor(one.shares),
-                "open" if one.side == "buy" else "sale",
-                order_id(f"{name}-basket", date, one.ticker, one.side),
+                ticker=one.ticker,
+                side=one.side,
+                shares=math.floor(one.shares),
+                when="open",
+                order_id=order_id(f"{name}-basket", date, one.ticker, one.side),
             )
             for one in sorted(orders, key=lambda one: one.side, reverse=True)  # sales first: they pay
         ]

@@ -24,20 +24,27 @@ from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 
 IB_COLUMNS = (
-    *("Action", "Quantity", "Symbol", "SecType", "Exchange", "Currency"),
-    *("TimeInForce", "OrderType", "LmtPrice", "BasketTag"),
+    "Action",
+    "Quantity",
+    "Symbol",
+    "SecType",
+    "Exchange",
+    "Currency",
+    "TimeInForce",
+    "OrderType",
+    "LmtPrice",
+    "BasketTag",
 )
 Side = Literal["buy", "sell"]
-When = Literal["open", "sale", "target", "close"]
+When = Literal["open", "target", "close"]
 _FORMS: dict[When, tuple[str, str, str]] = {
     "open": ("OPG", "MKT", "opg"),
-    "sale": ("OPG", "MKT", "opg"),
     "target": ("DAY", "LMT", "day"),
     "close": ("DAY", "MOC", "cls"),
 }
 """Time in force and type of an order at Interactive Brokers, time in force at Alpaca."""
 _ROUNDING = 1e-6
-"""Share that a whole one may lack after a change of units."""
+"""Part of a share by which a whole number may fall short after a change of price units."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
 _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
@@ -48,19 +55,16 @@ class BrokerOrder:
     """An order for the next session."""
 
     ticker: str
+    side: Side
     shares: int
     when: When
-    """A purchase at the open, or a sale at the open, at the target or at the close."""
+    """Purchases are at the open, sales at the open, at the target or at the close."""
     order_id: str
     """Determined by the name of run or account, date, ticker and side."""
     limit_price: Decimal | None = None
     """Of a sale at the target: rounded up to a price that exchanges take."""
     stop_price: Decimal | None = None
     """Of a sale at the target: rounded down to such a price; None without stops."""
-
-    @property
-    def side(self) -> Side:
-        return "buy" if self.when == "open" else "sell"
 
 
 def order_id(name: str, date: str, ticker: str, side: Side) -> str:
@@ -94,13 +98,22 @@ def broker_orders(
     """
     orders = []
     for holding in holdings:
-        when: When = "sale" if holding.ticker in sales else "close" if holding.is_due(rules) else "target"
+        when: When = "open" if holding.ticker in sales else "close" if holding.is_due(rules) else "target"
         limit = _tick(holding.target_price, ROUND_UP) if when == "target" else None
         stop = _tick(holding.stop_price(rules), ROUND_DOWN) if when == "target" else None
-        known, shares = order_id(name, date, holding.ticker, "sell"), math.floor(holding.shares + _ROUNDING)
-        orders.append(BrokerOrder(holding.ticker, shares, when, known, limit, stop))
+        orders.append(
+            BrokerOrder(
+                ticker=holding.ticker,
+                side="sell",
+                shares=math.floor(holding.shares + _ROUNDING),
+                when=when,
+                order_id=order_id(name, date, holding.ticker, "sell"),
+                limit_price=limit,
+                stop_price=stop,
+            )
+        )
     for ticker, size in purchases.items():
-        orders.append(BrokerOrder(ticker, math.floor(size), "open", order_id(name, date, ticker, "buy")))
+        orders.append(BrokerOrder(ticker, "buy", math.floor(size), "open", order_id(name, date, ticker, "buy")))
     return for_brokers(orders)
 
 

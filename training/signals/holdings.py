@@ -135,7 +135,8 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         head = file.readline()
         file.seek(0)
-        reader = csv.DictReader(file, delimiter=(separator := next((one for one in "\t;|" if one in head), ",")))
+        separator = next((one for one in "\t;|" if one in head), ",")
+        reader = csv.DictReader(file, delimiter=separator)
         if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise ValueError(f"no {missing[0]} in its header")
         read = dict((reader.line_num, row) for row in reader)
@@ -162,15 +163,16 @@ def _holding(
     row: Mapping[str, str], market: Market, day: int, basket: Sequence[int], events: Sequence[Event]
 ) -> Holding:
     """Raise ValueError where a row is no position."""
-    ticker, entry_date, *numbers = (row[name] for name in COLUMNS)
-    is_of_basket, owner = not numbers[1], "the agents" if numbers[1] else "the basket"
+    ticker, entry_date, is_of_basket = row["ticker"], row["entry_date"], not row["target_percent"]
+    owner = "the basket" if is_of_basket else "the agents"
     chosen = basket if is_of_basket else market.investable_columns.tolist()
     columns = {market.tickers[column]: column for column in chosen}
     if ticker not in columns:
         raise ValueError(f"{ticker!r}, which {owner} cannot buy")
-    price, target, shares = (float(number) for number in (numbers[0], numbers[1] or "inf", numbers[2]))
+    price, shares = float(row["entry_price"]), float(row["shares"])
+    target = np.inf if is_of_basket else float(row["target_percent"])
     if not all(0 < number < np.inf for number in (price, shares, 1.0 if is_of_basket else target)):
-        raise ValueError(f"{', '.join(numbers)} in place of numbers above 0")
+        raise ValueError(f"{', '.join(row[name] for name in COLUMNS[2:])} in place of numbers above 0")
     entry = session(entry_date, market, f"the entry of {ticker}")
     if entry > day:
         raise ValueError(f"an entry after {market.dates[day]}")
@@ -185,8 +187,8 @@ def _holding(
 def _in_todays_units(holding: Holding, market: Market, day: int, events: Sequence[Event]) -> Holding:
     """Return a position in the units of the market's prices at the close of `day`.
 
-    The bar of its entry tells which events its file knew: price and shares that fit it know all of them, but a price
-    that is the open of that day before a dividend, and not the open after it, is of before.
+    The bar of the entry day tells which events the file has applied. A price within that day's range has all of them
+    applied, unless it equals the open as quoted before a dividend and not the open after it: then it dates from before.
 
     Args:
         events: those after its entry by date, of its ticker.

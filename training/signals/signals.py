@@ -76,7 +76,7 @@ def decide(
     cash: float,
     holdings: Sequence[Holding],
 ) -> tuple[list[Order], list[str]]:
-    """Return the orders that an agent decides at the close of `day` in an account that goes on, the best first, and the
+    """Return the orders that an agent decides at the close of `day` in a continuing account, the best first, and the
     tickers that it sells at the next open; nothing beyond that close is read.
 
     The value of an order is 0 where no cash is left for it.
@@ -94,10 +94,10 @@ def decide(
         positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
     placed = agent.decide_one(positions, portfolio.account_features()[0], forecasts, day)
     target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
-    orders = Orders(*(part.T.cpu() for part in (placed.stock, placed.coefficient.double(), target)))
+    orders = Orders(placed.stock.T.cpu(), placed.coefficient.double().T.cpu(), target.T.cpu())
     expected, keep = forecasts.score[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()
     sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
-    return ordered(portfolio, orders, expected, market, day), sales
+    return sized_orders(portfolio, orders, expected, market, day), sales
 
 
 def account_at(
@@ -120,7 +120,7 @@ def account_at(
     return portfolio
 
 
-def ordered(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Market, day: int) -> list[Order]:
+def sized_orders(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Market, day: int) -> list[Order]:
     """Return what is ordered at the close of `day` in an account of `account_at`, the best first.
 
     Args:

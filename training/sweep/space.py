@@ -12,16 +12,22 @@ from training.run.study_folder import StudyKind
 from utils.config.settings import flatten, from_dict, hint, read_toml, require, settings_of, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, first_line
+from utils.runs.find import SWEEP
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-KIND = StudyKind("sweep", "sweep_plan.json", "trial-*", "sweep.json")
+KIND = StudyKind("sweep", "sweep_plan.json", "trial-*", SWEEP)
 VARIABLE = (
     *(name for name in settings_of(Config) if name.startswith(("learning.", "evolution."))),
-    *("generations", "evaluation.fitness_windows", "evaluation.exploration_windows"),
-    *("env.stake_percent", "env.max_new_positions_per_day"),
-    *("env.inaction_penalty", "env.loss_multiplier", "env.zero_trades_penalty"),
+    "generations",
+    "evaluation.fitness_windows",
+    "evaluation.exploration_windows",
+    "env.stake_percent",
+    "env.max_new_positions_per_day",
+    "env.inaction_penalty",
+    "env.loss_multiplier",
+    "env.zero_trades_penalty",
 )
 """Settings that may vary: they affect learning and trading but not days, prices or costs, so that profits compare."""
 

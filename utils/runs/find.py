@@ -10,7 +10,7 @@ from typing import Protocol
 from utils.config.settings import LATEST, hint
 from utils.errors import ConfigError
 
-CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
+CONFIG, METRICS, SUMMARY, SWEEP = "config.json", "metrics.jsonl", "summary.json", "sweep.json"
 
 
 class Listing(Protocol):
