@@ -18,8 +18,9 @@ from typing import NamedTuple
 from utils.cloud.settings import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
-from utils.runs.find import CONFIG, SUMMARY, Kind, Standing, files_of_runs, standings
+from utils.runs.find import CONFIG, SUMMARY, SWEEP, Kind, Standing, files_of_runs, standings
 from utils.runs.run_lock import wait_for_lost_owner
+from utils.runs.run_log import REPORT
 
 logger = logging.getLogger("box")
 PROGRAM = Path(__file__).parents[1] / "main.py"
@@ -30,16 +31,26 @@ MAX_FAILURES = 5
 """Consecutive failures, without a generation between them, after which it gives up."""
 FIRST_WAIT, LONGEST_WAIT = 10.0, 300.0
 """Seconds before the first retry, doubled for each one after it."""
+
+
+class RunKind(NamedTuple):
+    """A kind of run, by where it lies and the files of its folder."""
+
+    folder: str
+    begin: str
+    end: str
+    command: list[str]
+
+
 KINDS = (
-    ("", CONFIG, SUMMARY, ()),
-    ("", "walk_forward.json", "report.html", ("walk-forward",)),
-    ("", "sweep_plan.json", "sweep.json", ("sweep",)),
-    ("fuel-breaks/", CONFIG, SUMMARY, ("fuel-breaks", "train")),
+    RunKind("", CONFIG, SUMMARY, []),
+    RunKind("", "walk_forward.json", REPORT, ["walk-forward"]),
+    RunKind("", "sweep_plan.json", SWEEP, ["sweep"]),
+    RunKind("fuel-breaks/", CONFIG, SUMMARY, ["fuel-breaks", "train"]),
 )
-"""Kinds of runs: their folder, the file with which one begins, the one that ends it, and the command."""
 
 
-class Found(NamedTuple):
+class LastRun(NamedTuple):
     """The run that progressed last."""
 
     resume: list[str]
@@ -47,21 +58,26 @@ class Found(NamedTuple):
     has_ended: bool
 
 
-def last_to_progress(files: Mapping[str, float]) -> Found | None:
+def last_to_progress(files: Mapping[str, float]) -> LastRun | None:
     """Return the run that progressed last, by the times of files below the folder of runs or in a bucket.
 
     One with settings alone, whose data may never have been accepted, does not hide an unfinished one.
     """
-    known = list[tuple[Standing, Found]]()
-    for folder, begin, end, command in KINDS:
-        below = {name.removeprefix(folder): time for name, time in files.items() if name.startswith(folder)}
-        for one in standings(below, Kind(begin=begin, end=end)):
-            known.append((one, Found([*command, f"--resume={one.name}"], not one.is_unfinished)))
-    accepted = [pair for pair in known if pair[0].is_accepted]
-    newest = max(accepted, key=lambda pair: pair[0].progressed, default=None)
+    known = list[tuple[Standing, LastRun]]()
+    for kind in KINDS:
+        below = {name.removeprefix(kind.folder): time for name, time in files.items() if name.startswith(kind.folder)}
+        for run in standings(below, Kind(begin=kind.begin, end=kind.end)):
+            known.append((run, LastRun([*kind.command, f"--resume={run.name}"], not run.is_unfinished)))
+    accepted = [(standing, run) for standing, run in known if standing.is_accepted]
+    newest = max(accepted, key=_progress, default=None)
     if newest is None or newest[1].has_ended:
-        newest = max(known, key=lambda pair: pair[0].progressed, default=None)
+        newest = max(known, key=_progress, default=None)
     return None if newest is None else newest[1]
+
+
+def _progress(known: tuple[Standing, LastRun]) -> float:
+    standing, _ = known
+    return standing.progressed
 
 
 def to_resume(runs: Path) -> list[str] | None:
@@ -100,7 +116,7 @@ class Supervisor:
         failures, earlier = 0, last_to_progress(files_of_runs(self._runs))
         while True:
             before = self._generations()
-            code = self._play(words)
+            code = self._run_program(words)
             logger.info("the program ended with exit code %d", code)
             if code in (0, MISTAKE, *STOPPED) or self._stopped.is_set():
                 return code
@@ -118,7 +134,7 @@ class Supervisor:
             if not is_resumed and begun is not None and begun != earlier:
                 words = begun.resume
 
-    def _play(self, words: list[str]) -> int:
+    def _run_program(self, words: list[str]) -> int:
         for name in resumed_names(words):
             # A lost machine's lock outlives it for a while; one that is renewed shows that the run goes on elsewhere.
             wait_for_lost_owner(self._runs / ("fuel-breaks" if "fuel-breaks" in words else "") / name)

@@ -11,8 +11,12 @@ from data.features.wide import WideBars
 from training.api import judge, load_market
 
 SETTINGS = {
-    **{"synthetic.kind": "momentum", "synthetic.days": 1200, "synthetic.stocks": 10},
-    **{"env.trading_days": 30, "env.settlement_days": 10, "evaluation.rivals": "none"},
+    "synthetic.kind": "momentum",
+    "synthetic.days": 1200,
+    "synthetic.stocks": 10,
+    "env.trading_days": 30,
+    "env.settlement_days": 10,
+    "evaluation.rivals": "none",
 }
 """Of a small market with short episodes and without learned rivals, so that it takes seconds."""
 

@@ -10,8 +10,12 @@ from stable_baselines3 import PPO
 from training.api import ENVIRONMENT_ID, judge, load_market
 
 SETTINGS = {
-    **{"synthetic.kind": "momentum", "synthetic.days": 1200, "synthetic.stocks": 10},
-    **{"env.trading_days": 30, "env.settlement_days": 10, "evaluation.rivals": "none"},
+    "synthetic.kind": "momentum",
+    "synthetic.days": 1200,
+    "synthetic.stocks": 10,
+    "env.trading_days": 30,
+    "env.settlement_days": 10,
+    "evaluation.rivals": "none",
 }
 STEPS = 512  # a real training takes millions
 

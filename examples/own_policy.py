@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data.market import Market
 from data.synthetic.built_in import built_in_market
-from environment.trading_env import TradingEnvironment
+from environment.trading_env import TradingEnvironment, windows_from
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 LOOKBACK = 20
@@ -33,13 +33,8 @@ def main() -> None:
     market, _ = built_in_market(
         SyntheticConfig(kind="momentum", days=2000, stocks=20), DataConfig(context_window_days=64), rules
     )
-    first = market.splits.validation.first
-    window = (first, first + rules.episode_steps, first + rules.trading_days)
-    columns = market.investable_columns
-    env = TradingEnvironment(
-        market.data_array, market.dates, market.stats, *window, investable_columns=columns, rules=rules
-    )
-    _, info = env.reset(seed=0)
+    env = TradingEnvironment.on(market, rules)
+    _, info = env.reset(seed=0, **windows_from(market.splits.validation.first, rules))
     is_over = False
     while not is_over:
         _, _, is_over, _, info = env.step(momentum_action(market, info["day_index"], info["candidates"]))

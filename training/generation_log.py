@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class GenerationLog:
-    """Measures the phases of each generation; if there is a profiler, it notes their memory, which is cleaned up."""
+    """Times the phases of each generation; with a profiler it also cleans up and logs memory after each."""
 
     def __init__(
         self, generations: int, device: torch.device, profiler: MemoryProfiler | None = None, *, counts: bool = False

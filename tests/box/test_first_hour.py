@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from benchmarks.faults.harness import SMALL_RUN, flags, outcome, run_beside, whole_run
-from box.supervise import Found, last_to_progress, to_resume
+from box.supervise import LastRun, last_to_progress, to_resume
 from tests.box.emulated import Box
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.find import files_of_runs
@@ -69,7 +69,7 @@ def test_an_empty_container_goes_on_from_the_volume_and_the_bucket(
     assert "--resume=one" in log and "restored run one from the cloud" in log
     assert "exit code 0" in log and "ERROR" not in log
     assert outcome(volume / "runs", "one") == whole_run(GENERATIONS, SMALL_RUN).outcome
-    assert last_to_progress(files_of_runs(volume / "runs")) == Found(["--resume=one"], has_ended=True)
+    assert last_to_progress(files_of_runs(volume / "runs")) == LastRun(["--resume=one"], has_ended=True)
     assert (bucket / "one" / "summary.json").is_file()
     for name, value in cloud.items():
         monkeypatch.setenv(name, value)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from box.supervise import MAX_FAILURES, Found, Supervisor, last_to_progress, resumed_names
+from box.supervise import MAX_FAILURES, LastRun, Supervisor, last_to_progress, resumed_names
 from tests.box.emulated import Box
 
 W = ("--resume=w",)
@@ -95,22 +95,22 @@ def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.
     [
         ("", None),
         ("settings.toml=9 report.html=9", None),
-        ("a/config.json=1 b/config.json=2", Found(["--resume=b"], False)),
-        ("a/config.json=1 a/metrics.jsonl=3 b/config.json=2", Found(["--resume=a"], False)),
-        ("a/config.json=1 b/config.json=2 b/summary.json=9", Found(["--resume=b"], True)),
+        ("a/config.json=1 b/config.json=2", LastRun(["--resume=b"], False)),
+        ("a/config.json=1 a/metrics.jsonl=3 b/config.json=2", LastRun(["--resume=a"], False)),
+        ("a/config.json=1 b/config.json=2 b/summary.json=9", LastRun(["--resume=b"], True)),
         # What an evaluation writes later is no progress.
-        ("a/config.json=1 a/summary.json=1 a/results.json=9 b/config.json=2", Found(["--resume=b"], False)),
-        ("a/config.json=3 a/summary.json=3 b/config.json=2", Found(["--resume=a"], True)),
+        ("a/config.json=1 a/summary.json=1 a/results.json=9 b/config.json=2", LastRun(["--resume=b"], False)),
+        ("a/config.json=3 a/summary.json=3 b/config.json=2", LastRun(["--resume=a"], True)),
         # Settings alone may be those of a mistake.
-        ("a/config.json=1 a/market.json=1 b/config.json=2", Found(["--resume=a"], False)),
-        ("w/walk_forward.json=1 w/fold-1/config.json=2", Found(["walk-forward", *W], False)),
-        ("w/walk_forward.json=1 w/fold-1/metrics.jsonl=4 a/config.json=3", Found(["walk-forward", *W], False)),
-        ("w/walk_forward.json=1 w/fold-1/summary.json=2 w/report.html=2", Found(["walk-forward", *W], True)),
-        ("s/sweep_plan.json=1 s/trial-0-seed-0/config.json=2", Found(["sweep", "--resume=s"], False)),
-        ("fuel-breaks/f/config.json=1", Found(["fuel-breaks", "train", "--resume=f"], False)),
+        ("a/config.json=1 a/market.json=1 b/config.json=2", LastRun(["--resume=a"], False)),
+        ("w/walk_forward.json=1 w/fold-1/config.json=2", LastRun(["walk-forward", *W], False)),
+        ("w/walk_forward.json=1 w/fold-1/metrics.jsonl=4 a/config.json=3", LastRun(["walk-forward", *W], False)),
+        ("w/walk_forward.json=1 w/fold-1/summary.json=2 w/report.html=2", LastRun(["walk-forward", *W], True)),
+        ("s/sweep_plan.json=1 s/trial-0-seed-0/config.json=2", LastRun(["sweep", "--resume=s"], False)),
+        ("fuel-breaks/f/config.json=1", LastRun(["fuel-breaks", "train", "--resume=f"], False)),
     ],
 )
-def test_the_run_that_progressed_last(files: str, found: Found | None) -> None:
+def test_the_run_that_progressed_last(files: str, found: LastRun | None) -> None:
     times = {name: float(time) for name, _, time in (word.partition("=") for word in files.split())}
     assert last_to_progress(times) == found
 

@@ -13,7 +13,7 @@ import pytest
 from data.features.nine import CLOSE, PRICES
 from data.market import Market
 from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied
-from training.paper.account import Account, Held
+from training.paper.account import Account, Suspended
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer
@@ -34,14 +34,14 @@ def without(market: Market, *days: int) -> Market:
 def test_a_holiday_in_the_data_and_a_missing_day_are_held(tmp_path: Path) -> None:
     walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
     walk.step(*range(START, PRESIDENTS_DAY))
-    with pytest.raises(Held, match="a session of XNYS, got bars of 2010-02-15"):
+    with pytest.raises(Suspended, match="a session of XNYS, got bars of 2010-02-15"):
         walk.step(PRESIDENTS_DAY)
     assert [row[1] for row in walk.rows() if row[0] == "hold"] == ["2010-02-15 session"]
     # The 16th without the 15th is right; the 18th without the 17th is not.
     right = dataclasses.replace(walk, market=without(MARKET, PRESIDENTS_DAY))
     assert right.step(PRESIDENTS_DAY)
     gap = dataclasses.replace(walk, market=without(MARKET, PRESIDENTS_DAY, PRESIDENTS_DAY + 2))
-    with pytest.raises(Held, match="bars of 2010-02-17, got none"):
+    with pytest.raises(Suspended, match="bars of 2010-02-17, got none"):
         gap.step(PRESIDENTS_DAY + 1)
 
 
@@ -81,7 +81,7 @@ def test_bars_of_yesterday_under_the_date_of_today_are_held(tmp_path: Path) -> N
     walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
     walk.step(START)
     bars[START + 1] = bars[START]
-    with pytest.raises(Held, match="got those of the day before for"):
+    with pytest.raises(Suspended, match="got those of the day before for"):
         dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars)).step(START + 1)
     assert walk.step(START + 1)
 
@@ -97,7 +97,7 @@ def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ra
     bars[START + 3 :, column, CLOSE] *= 1.01
     walk.market = dataclasses.replace(MARKET, data_array=bars)
     kind = "reverse split" if ratio > 1 else "split"
-    with pytest.raises(Held, match=f"{ticker}, got what looks like a {kind} by"):
+    with pytest.raises(Suspended, match=f"{ticker}, got what looks like a {kind} by"):
         walk.step(START + 3)
     walk.go()
     assert walk.step(START + 3)

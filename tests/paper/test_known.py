@@ -15,7 +15,7 @@ from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from data.readjustment import price_step, readjustment
 from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
-from training.paper.account import Account, Held
+from training.paper.account import Account, Suspended
 from training.paper.backtest import backtest
 from training.paper.known import under_known_names, units
 from training.paper.report import parity_sentence
@@ -164,7 +164,7 @@ def test_a_split_that_the_vendor_adjusts_late_is_made_good(tmp_path: Path, plain
     for today in range(START, LAST + 1):
         walk = dataclasses.replace(walk, market=before if today < day else raw if today < day + 2 else MARKET)
         if today == day:
-            with pytest.raises(Held, match=f"{ticker}, got what looks like a split"):
+            with pytest.raises(Suspended, match=f"{ticker}, got what looks like a split"):
                 walk.step(today)
             walk.go()
         walk.step(today)
@@ -183,7 +183,7 @@ def test_a_revised_bar_is_asked_about_once(tmp_path: Path, day: int) -> None:
     before = equities(walk)
     walk = dataclasses.replace(walk, market=multiplied(MARKET, ticker, day, 1.01, CLOSE))
     for _ in range(2):
-        with pytest.raises(Held, match=f"the bars of {ticker} as the account knew them"):
+        with pytest.raises(Suspended, match=f"the bars of {ticker} as the account knew them"):
             walk.step(LAST + 1)
     walk.go()
     for later in range(LAST + 1, LAST + 4):
@@ -194,7 +194,7 @@ def test_a_revised_bar_is_asked_about_once(tmp_path: Path, day: int) -> None:
     back.step(LAST + 4)
     again = dataclasses.replace(walk, market=multiplied(walk.market, ticker, START + 8, 1.02, CLOSE))
     if np.isfinite(MARKET.data_array[START + 8, MARKET.tickers.index(ticker), CLOSE]):
-        with pytest.raises(Held, match=ticker):
+        with pytest.raises(Suspended, match=ticker):
             again.step(LAST + 5)
 
 
@@ -204,7 +204,7 @@ def test_a_dividend_after_an_accepted_revision_is_no_question(tmp_path: Path, pl
     other = multiplied(other, ticker, START + 4, 1.01, CLOSE)
     walk = walked(tmp_path / "one")
     walk.market = other
-    with pytest.raises(Held):
+    with pytest.raises(Suspended):
         walk.step(LAST + 1)
     walk.go()
     walk.step(LAST + 1)

@@ -12,7 +12,7 @@ from main import main
 from tests.tiny_run import assert_like, frame, tiny_in, unjudged
 from tests.tiny_run import run as train
 from training.erl_trainer import ERLTrainer
-from training.run.extension import inheritance
+from training.run.extension import load_inherited
 from training.run.saved import open_saved_run
 from utils.runs.checkpoint import load_latest
 
@@ -46,7 +46,7 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
         assert new.market.dates[span.last] > old.market.dates[getattr(old.market.splits, name).last]
     before, after = (load_latest(folder / "runs" / name / "checkpoints") for name in ("one", "two"))
     assert before is not None and after is not None
-    inherited = inheritance(folder / "runs" / "two")
+    inherited = load_inherited(folder / "runs" / "two")
     assert inherited is not None and (inherited.run_id, inherited.generation) == ("one", 2)
     genes = inherited.state["population"]["genes"]
     assert torch.equal(genes, before.state["population"]["genes"])

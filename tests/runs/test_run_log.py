@@ -191,7 +191,7 @@ def test_a_study_that_has_ended_does_not_hide_one_that_was_stopped(tmp_path: Pat
         for later, file in enumerate(files):
             (tmp_path / name / file).touch()
             at(10**9 + 10 * age + later, tmp_path / name / file)
-    assert study.find(Config(resume=LATEST, runs_dir=tmp_path), None).name == "stopped"
+    assert study._find(Config(resume=LATEST, runs_dir=tmp_path), None).name == "stopped"
 
 
 def test_latest_run_is_the_one_written_last(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def _show(journal: Journal) -> None:
         return
     date, last = next(reversed(sessions.items()))
     factors, positions = units(journal), last.body["positions"].items()
-    holdings = ", ".join(f"{ticker} {shares / factors.get(ticker, 1.0):g}" for ticker, shares in positions)
+    holdings = ", ".join(f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in positions)
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     orders = [order for order in intents[date].body["orders"] if order["id"] not in refused] if date in intents else []
     of_basket = [order for order in orders if order["is_of_basket"]]

@@ -14,7 +14,7 @@ from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.export import EQUITY
 from training.evaluation.export import RESULTS as JUDGED
-from training.run.market import load_market, remember_market
+from training.run.market import load_market, record_or_pin_market
 from training.run.study_folder import Study, fetch_files
 from training.sweep.outcome import outcome_of, report, results_of
 from training.sweep.space import KIND, SweepPlan, read_space, run_name, space_of
@@ -61,7 +61,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
                 f"expected generations = {generations}, with which the sweep began, got {config.generations}; leave it "
                 "out: only trials trained for as many generations compare"
             )
-        splits = remember_market(path, load_market(config)[0]).splits
+        splits = record_or_pin_market(path, load_market(config)[0]).splits
         if sweep.is_reached:
             sweep.keep(KIND.plan, MARKET)
         logger.info("sweep %s: %d trials on %d seeds from %d on", path, plan.trials, plan.seeds, config.seed)

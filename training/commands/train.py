@@ -19,8 +19,15 @@ from training.evaluation.charts import equity_chart, fitness_chart, learning_cha
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import write_evaluation
 from training.evaluation.judge import Evaluation
-from training.run.extension import INHERITED, bequeath, extended_settings, inherit, inheritance, run_to_extend
-from training.run.market import load_market, remember_market
+from training.run.extension import (
+    INHERITED,
+    apply_inherited,
+    extended_settings,
+    load_inherited,
+    run_to_extend,
+    save_inherited,
+)
+from training.run.market import load_market, record_or_pin_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import (
     generation_row,
@@ -89,19 +96,19 @@ def run_training(
             return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
         logger.info("%s", opening_line(config, session.device, session.run.path))
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
-        market = remember_market(session.run.path, market, splits)
+        market = record_or_pin_market(session.run.path, market, splits)
         logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
         warn_of_few_stocks(config, len(market.investable_columns))
         if config.evaluation.benchmark is not None:
             read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
         if parent is not None:
-            inherit(parent, session.run.path, market)
+            save_inherited(parent, session.run.path, market)
         trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
         release_free_memory()  # before it is kept: preparing a large market takes more than training on it
         keep_freed_memory()
-        if not session.restore(trainer) and (inherited := inheritance(session.run.path)) is not None:
+        if not session.restore(trainer) and (inherited := load_inherited(session.run.path)) is not None:
             logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
-            bequeath(inherited, trainer)
+            apply_inherited(inherited, trainer)
         if config.memory_report == "trace":
             tracemalloc.start()
         get_profiler().is_reporting = config.memory_report in ("on", "trace") or (

@@ -20,7 +20,7 @@ from training.evaluation.export import FILES, log_evaluation, record_look, write
 from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import PlayedPolicies
-from training.run.market import load_market, remember_market
+from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
 from utils.config.cli import command_line
@@ -67,10 +67,10 @@ def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits
     """Return the folds of the data as of the start of the test."""
     market, _ = load_market(config)
     is_begun = (path / MARKET).is_file()
-    days = remember_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
+    days = record_or_pin_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
     folds = make_folds(days, plan, config.split, config.env)
     if not is_begun:
-        remember_market(path, market, folds[-1])
+        record_or_pin_market(path, market, folds[-1])
     first, last = market.dates[folds[0].holdout.first], market.dates[folds[-1].holdout.last]
     logger.info("walk-forward test %s: %d folds, test days from %s to %s", path, len(folds), first, last)
     return folds

@@ -36,7 +36,7 @@ def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Ti
     return landscape, splits
 
 
-def remember_landscape(run_path: Path, landscape: Landscape) -> None:
+def record_or_check_landscape(run_path: Path, landscape: Landscape) -> None:
     """Record the landscape of a new run. Raises DataError for a run that began on another one."""
     path, digest = run_path / "landscape.json", hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
     for name, array in sorted(landscape.arrays().items()):
@@ -67,7 +67,7 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     run = RunLog.open(runs_dir, name)
     config = run.settings(FuelBreakRunConfig)
     landscape, splits = load_tiles(config)
-    remember_landscape(run.path, landscape)
+    record_or_check_landscape(run.path, landscape)
     network, symmetry = build_network(config.network).to(device), build_symmetry(config.tiles.tile_cells)
 
     def take_over(checkpoint: Checkpoint) -> tuple[dict[str, float], int]:

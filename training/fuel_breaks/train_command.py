@@ -8,7 +8,7 @@ from typing import Any
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import caveats, lead_text, load_tiles, remember_landscape
+from training.fuel_breaks.run import caveats, lead_text, load_tiles, record_or_check_landscape
 from training.run.session import GENERATION, open_session
 from utils.config.cli import command_line
 from utils.memory.guard import peak_rss_mb
@@ -31,7 +31,7 @@ def run_train(
         config = session.settings
         logger.info("run %s", session.run.path)
         landscape, splits = loaded or load_tiles(config)
-        remember_landscape(session.run.path, landscape)
+        record_or_check_landscape(session.run.path, landscape)
         trainer = DQNTrainer(config, splits["train"], splits["validation"], session.device, session.safe_point, clock)
         is_resumed = session.restore(trainer)
         spent = trainer.seconds["total"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,9 +32,9 @@ from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
 _FEWEST_BARS = 0.5
-"""Share of the bars of the session before below which a session's data count as incomplete."""
+"""A session with fewer bars than this share of the session before counts as incomplete."""
 _LONGEST_PAUSE = np.timedelta64(5, "D")
-"""Days from one session to the next, without a calendar."""
+"""Without a calendar, data older than this are stale."""
 _SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
 """Round ratios besides whole numbers."""
 _DUST = 1e-9
@@ -43,16 +43,23 @@ _SURELY_SPLIT = 1.45
 """Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
 
 
-class Held(DataError):
+class Suspended(DataError):
     """A session cannot be taken into the account as the data are."""
+
+
+class Parts(NamedTuple):
+    """An amount of money for each part of an account."""
+
+    agents: float
+    basket: float
 
 
 @dataclass
 class Account:
     """A paper account on a market, whose last day is the newest session known.
 
-    It consists of the agents' account and a basket. At the embedded venue each goes on with all of the capital, as if
-    it were alone, and what the account is worth are their shares of it. At a broker each has its part of the capital.
+    It consists of the agents' account and a basket. At the embedded venue each trades the whole capital as if it were
+    alone, and the account is worth a weighted sum of the two. At a broker each has its part of the capital.
     """
 
     path: Path
@@ -88,16 +95,17 @@ class Account:
         return float(self.journal.opening["capital"])
 
     @property
-    def _parts(self) -> tuple[float, float]:
-        """Capital at the opening of which each part has the use: the agents, and the basket."""
+    def _exposed(self) -> Parts:
+        """Capital at the opening that each part may use."""
         exposed = self.config.env.exposure * self.capital
-        return exposed * self.decider.share, exposed * (1.0 - self.decider.share)
+        return Parts(exposed * self.decider.share, exposed * (1.0 - self.decider.share))
 
     @property
-    def capitals(self) -> tuple[float, float]:
-        """Capitals with which the accounts of agents and basket begin: at the embedded venue each with all of it."""
-        agents, others = (self.capital,) * 2 if self.journal.opening["venue"] == "paper" else self._parts
-        return max(1.0, agents), max(1.0, others)
+    def capitals(self) -> Parts:
+        """Capital with which each part begins: at the embedded venue all of it, at a broker its own part."""
+        is_embedded = self.journal.opening["venue"] == "paper"
+        parts = Parts(self.capital, self.capital) if is_embedded else self._exposed
+        return Parts(max(1.0, parts.agents), max(1.0, parts.basket))
 
     def on(self, day: int, **changes: Any) -> Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
@@ -107,7 +115,7 @@ class Account:
         """Take in new sessions, decide at the newest close and send the orders; tell whether anything was new.
 
         Raises:
-            Held: a session cannot be taken in as the data are.
+            Suspended: a session cannot be taken in as the data are.
             NoAnswer: the venue was silent; the next step goes on where this one ended.
         """
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
@@ -140,52 +148,64 @@ class Account:
         return is_late
 
     def _note_changes(self) -> None:
-        """Write down dividends, splits and revised bars; raise Held for those that nobody has accepted yet."""
+        """Write down dividends, splits and revised bars; raise Suspended for those that nobody has accepted yet."""
         shares = self.book.shares(self.book.last) if self.journal.of("session") else {}
         for change in self.changes:
             body, ticker = change.body, change.body["ticker"]
             if change.kind == "event" and ticker in shares:
-                before = shares[ticker] / units(self.journal).get(ticker, 1.0)
+                before = shares[ticker] / units(self.journal)[ticker]
                 body["held"] = f"; {before:.6g} shares are {before / body['ratio']:.6g} now"
             self.journal.append(change.kind, change.key, body)
             if change.kind == "event":
                 logger.info("%s%s", body["text"], body.get("held", ""))
         if revised := [change for change in self.changes if change.kind == "hold"]:
             others = f" (and others of {len(revised) - 1} more tickers)" if len(revised) > 1 else ""
-            self._hold(revised[0].key, revised[0].body["text"] + others)
+            self._suspend(revised[0].key, revised[0].body["text"] + others)
 
-    def _hold(self, key: str, text: str) -> None:
-        """Write down what is doubtful, and raise Held unless `paper go` has come after that, or nobody watches."""
+    def _suspend(self, key: str, text: str) -> None:
+        """Write down what is doubtful; raise Suspended unless `paper go` has come after that, or nobody watches."""
         row = self.journal.append("hold", key, {"text": text})
         if not self.is_replay and not any(go.number > row.number for go in self.journal.of("go").values()):
-            raise Held(f"expected {text}; mend the data and step again, or accept them with `paper go {self.name}`")
+            remedy = f"mend the data and step again, or accept them with `paper go {self.name}`"
+            raise Suspended(f"expected {text}; {remedy}")
 
     def _check(self, day: int) -> None:
-        """Raise Held where a new session's data cannot be right."""
+        """Raise Suspended where a new session's data cannot be right."""
         dates, book = self.market.dates.astype("datetime64[D]"), self.book
-        if not self.sessions.is_session(dates[day]):
-            self._hold(f"{dates[day]} session", f"a session of {self.sessions.name}, got bars of {dates[day]}")
+        date = dates[day]
+        if not self.sessions.is_session(date):
+            self._suspend(f"{date} session", f"a session of {self.sessions.name}, got bars of {date}")
         if day == book.start:
             return
-        if missing := self.sessions.between(dates[day - 1], dates[day]):
-            self._hold(f"{dates[day]} missing", f"bars of {', '.join(missing)}, got none before those of {dates[day]}")
+        if missing := self.sessions.between(dates[day - 1], date):
+            self._suspend(f"{date} missing", f"bars of {', '.join(missing)}, got none before those of {date}")
         before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
         if bars < _FEWEST_BARS * before:
-            self._hold(f"{dates[day]} bars", f"some {before} bars on {dates[day]} as on the session before, got {bars}")
+            self._suspend(f"{date} bars", f"some {before} bars on {date} as on the session before, got {bars}")
         yesterday, today = self.market.data_array[day - 1 : day + 1][..., list(PRICES)]
         if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
-            self._hold(f"{dates[day]} repeated", f"new bars on {dates[day]}, got those of the day before for {again}")
+            self._suspend(f"{date} repeated", f"new bars on {date}, got those of the day before for {again}")
         known = [ticker for ticker in book.shares(day - 1) if ticker in self.market.tickers]
         for ticker in dict.fromkeys([*known, *(order.ticker for order in book.orders(day - 1))]):
-            ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
-            nights = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
-            move, shown = max(ratio, 1 / ratio), np.exp(np.nanmax(np.abs(nights), initial=0.0))
-            split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda by: abs(move / by - 1))
-            near = 0.03 if move < _SURELY_SPLIT else max(0.03, 3.0 * float(np.nan_to_num(np.nanstd(nights))))
-            if abs(move / split - 1) < near and move > min(_SURELY_SPLIT, shown):
-                kind = "split" if ratio > 1 else "reverse split"
-                text = f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {dates[day]}"
-                self._hold(f"{dates[day]} split {ticker}", text)
+            if text := self._looks_split(ticker, day):
+                self._suspend(f"{date} split {ticker}", text)
+
+    def _looks_split(self, ticker: str, day: int) -> str:
+        """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not."""
+        ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
+        move = max(ratio, 1 / ratio)
+        if not np.isfinite(move):
+            return ""
+        past = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
+        largest_past_move = np.exp(np.nanmax(np.abs(past), initial=0.0))
+        split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda candidate: abs(move / candidate - 1))
+        tolerance = 0.03
+        if move >= _SURELY_SPLIT:
+            tolerance = max(tolerance, 3.0 * float(np.nan_to_num(np.nanstd(past))))
+        if abs(move / split - 1) >= tolerance or move <= min(_SURELY_SPLIT, largest_past_move):
+            return ""
+        kind = "split" if ratio > 1 else "reverse split"
+        return f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {self.book.date(day)}"
 
     def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
         """Return the prices of a stock up to a day, NaN without a bar."""
@@ -201,7 +221,7 @@ class Account:
 
     def new_venue(self) -> PaperVenue:
         """Return the embedded venue before its first session, for all days of the market."""
-        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals[0])
+        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals.agents)
         return PaperVenue(self.name, self.market, rules, self.book.start, self.held_basket())
 
     def _take_in(self, day: int) -> None:
@@ -225,15 +245,16 @@ class Account:
     def held_basket(self) -> NDArray[np.float64]:
         """Return the equity of the basket at recorded prices, at the closes from the first session to the last day."""
         start, sessions = self.book.start, len(self.market.dates) - 1 - self.book.start
-        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals[1])
+        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals.basket)
         released = {day - start for day in self.book.released}
         account = self.basket.hold(rules, torch.tensor([start]), sessions, is_sold=False, released=released)
         return np.asarray(account.equity[0].numpy())
 
     def whole(self, agents: Any, basket: Any) -> Any:
         """Return the account's equity by those of its two parts."""
-        (of_agents, of_basket), exposed = self.capitals, self._parts
-        return agents * (exposed[0] / of_agents) + basket * (exposed[1] / of_basket) + (self.capital - sum(exposed))
+        capitals, exposed = self.capitals, self._exposed
+        unexposed = self.capital - (exposed.agents + exposed.basket)
+        return agents * (exposed.agents / capitals.agents) + basket * (exposed.basket / capitals.basket) + unexposed
 
     def _embedded(self, day: int) -> Statement:
         venue = self.embedded = self.embedded or self.new_venue()
@@ -248,22 +269,22 @@ class Account:
         The basket holds what it bought, and the agents the other positions. The agents' cash is what their fills have
         left, and what a split leaves of a share; what else comes in, as dividends, is the basket's, if there is one.
         """
-        book, (agents, others) = self.book, self._parts
+        book, (agents, others) = self.book, self._exposed
         if day == book.start:
             return Statement([], agents, agents, {}, others, self.capital)
         fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         factors, ids = units(self.journal, book.date(day)), book.known_orders
         fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in fills if fill.id in ids]
-        fills = [fill.in_units(1 / factors.get(fill.ticker, 1.0)) for fill in fills]
+        fills = [fill.in_units(1 / factors[fill.ticker]) for fill in fills]
         tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
-        positions = {ticker: shares * factors.get(ticker, 1.0) for ticker, shares in positions.items()}
+        positions = {ticker: shares * factors[ticker] for ticker, shares in positions.items()}
         due, basket, own_cash = book.expected(day, fills)
         both = {one: due.get(one, 0.0) + basket.get(one, 0.0) for one in due | basket}
         split = {
-            body["ticker"] for body, known in book.events(day) if not known and body["kind"] == "split"
+            event.body["ticker"] for event in book.events(day) if not event.applied_to and event.body["kind"] == "split"
         } & both.keys()
-        paid = {one for one in split if abs(both[one] - positions.get(one, 0.0)) < factors.get(one, 1.0)}
+        paid = {one for one in split if abs(both[one] - positions.get(one, 0.0)) < factors[one]}
         self._compare(day, positions, both | {one: positions.get(one, 0.0) for one in paid})
         basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
         rest = {one: count - basket.get(one, 0.0) for one, count in positions.items()}
@@ -308,7 +329,8 @@ class Account:
         book = self.book
         if book.date(day) in self.journal.of("intent"):
             return
-        reason, (orders, sales) = self.journal.stop_reason(), self._decided(day)
+        reason = self.journal.stop_reason()
+        orders, sales = self._decided(day)
         if reason or book.is_locked(day):
             orders = []
         orders = [*sales, *orders]
@@ -331,21 +353,18 @@ class Account:
         date, known = self.book.date(day), {order.id: order for order in orders}
         factors, sales = units(self.journal, date), [order.ticker for order in orders if order.side == "sell"]
         shares = {
-            order.ticker: order.value / (float(self._prices(order.ticker, day)[-1]) * factors.get(order.ticker, 1.0))
+            order.ticker: order.value / (float(self._prices(order.ticker, day)[-1]) * factors[order.ticker])
             for order in orders
             if order.side == "buy"
         }
         positions = [position.holding for position in self.book.positions(day)]
-        holdings = [holding.in_units(factors.get(holding.ticker, 1.0)) for holding in positions]
+        holdings = [holding.in_units(factors[holding.ticker]) for holding in positions]
         forms = broker_orders(self.name, date, shares, holdings, self.config.env, sales)
-        of_basket = [dataclasses.replace(one, shares=one.shares / factors.get(one.ticker, 1.0)) for one in basket]
-        placed = [
-            known.get(form.order_id) or Order(form.order_id, form.ticker, "sell", 0.0, 0.0, 0.0, False)
-            for form in forms
-        ]
+        of_basket = [dataclasses.replace(one, shares=one.shares / factors[one.ticker]) for one in basket]
+        placed = [known.get(form.order_id) or Order(form.order_id, form.ticker, "sell") for form in forms]
         values, trades = {one.ticker: one.value for one in basket}, basket_at_broker(self.name, date, of_basket)
         placed += [
-            Order(form.order_id, form.ticker, form.side, values[form.ticker], 0.0, 0.0, False, is_of_basket=True)
+            Order(form.order_id, form.ticker, form.side, value=values[form.ticker], is_of_basket=True)
             for form in trades
         ]
         requests = alpaca_requests([*forms, *trades])
@@ -361,12 +380,17 @@ class Account:
         bought, sold = self.decider.decide(self.market, day, rules, cash, holdings)
         purchases = [
             Order(
-                order_id(self.name, date, one.ticker, "buy"),
-                *(one.ticker, "buy", one.value, one.coefficient, one.target_percent, True),
+                id=order_id(self.name, date, one.ticker, "buy"),
+                ticker=one.ticker,
+                side="buy",
+                value=one.value,
+                coefficient=one.coefficient,
+                target_percent=one.target_percent,
+                is_own=True,
             )
             for one in bought
         ]
-        sales = [Order(order_id(self.name, date, one, "sell"), one, "sell", 0.0, 0.0, 0.0, True) for one in sold]
+        sales = [Order(order_id(self.name, date, ticker, "sell"), ticker, "sell", is_own=True) for ticker in sold]
         return purchases, sales
 
     def _send(self) -> None:
@@ -386,5 +410,5 @@ class Account:
                 raise
             answer = {"status": "rejected", "reason": refusal} if refusal else {"status": "accepted"}
             self.journal.append("answer", order.id, answer)
-            level, said = logging.WARNING if refusal else self.level, (answer["status"], refusal)
-            logger.log(level, "%s %s for the next session: %s %s", order.side, order.ticker, *said)
+            level, text = logging.WARNING if refusal else self.level, "%s %s for the next session: %s %s"
+            logger.log(level, text, order.side, order.ticker, answer["status"], refusal)

@@ -114,7 +114,8 @@ class AlpacaVenue:
     def _ask(self, call: Callable[[], Any], *, is_order: bool = False) -> Any:
         """Return the answer; raises NoAnswer for silence and for errors of the server, which tell nothing.
 
-        An order that is refused raises the library's error; 403 says so of it, and else of the keys.
+        A refused order raises the library's error. 403 means a refusal in answer to an order, and invalid keys
+        otherwise.
         """
         from alpaca.common.exceptions import APIError
 

@@ -44,7 +44,7 @@ def backtest(account: Account) -> Backtest:
     """Play the account up to its last session: its agents and its basket, each in one account that goes on."""
     book, env = account.book, account.config.env
     market, steps = span_of(account.market, 0, book.last), max(1, book.last - book.start)
-    rules = dataclasses.replace(env, initial_capital=account.capitals[0], trading_days=steps, settlement_days=0)
+    rules = dataclasses.replace(env, initial_capital=account.capitals.agents, trading_days=steps, settlement_days=0)
     # An environment begins on the first training day, for want of another one.
     padded = span_of(market, 0, max(book.start, market.splits.train.first) + steps)
     setup = EvaluationSetup(padded, Portfolio.on(padded, rules, is_continuing=True), torch.tensor([book.start]))

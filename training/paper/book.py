@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,14 @@ class Position:
     order: Order
     ordered: int
     """Day at whose close it was ordered."""
+
+
+class NotedEvent(NamedTuple):
+    """A dividend or a split of the journal."""
+
+    body: dict[str, Any]
+    applied_to: str
+    """Last session whose positions know of it; empty where it was noted since."""
 
 
 class Book:
@@ -72,19 +80,24 @@ class Book:
 
     @property
     def released(self) -> set[int]:
-        """The days after whose session `paper go` came, by which locks end."""
-        sessions, gone = self.journal.of("session").values(), self.journal.of("go").values()
-        known = ([row.key for row in sessions if row.number < go.number] for go in gone)
-        return {self.day_of(before[-1]) for before in known if before}
+        """The days at whose close `paper go` ended a lock."""
+        sessions, days = self.journal.of("session").values(), set[int]()
+        for go in self.journal.of("go").values():
+            if before := [row.key for row in sessions if row.number < go.number]:
+                days.add(self.day_of(before[-1]))
+        return days
 
     def is_locked(self, day: int, part: str = "equity") -> bool:
         """Tell whether a drawdown has ended the orders of the agents, or of the `basket`, until a person says so."""
-        peak, lock, is_locked, released = 0.0, self._rules.drawdown_lock, False, self.released
-        for known in range(self.start, day + 1) if lock > 0 else ():
-            equity = self.session(known)[part]
+        lock, released = self._rules.drawdown_lock, self.released
+        if lock == 0:
+            return False
+        peak, is_locked = 0.0, False
+        for session in range(self.start, day + 1):
+            equity = self.session(session)[part]
             peak = max(peak, equity)
             is_locked = is_locked or equity <= peak * (1 - lock / 100)
-            if is_locked and known in released:
+            if is_locked and session in released:
                 peak, is_locked = equity, False
         return is_locked
 
@@ -137,11 +150,11 @@ class Book:
         days = map(self.day_of, self.journal.of("intent"))
         return {order.id: order for day in days for order in self.intended(day)}
 
-    def events(self, day: int) -> list[tuple[dict[str, Any], str]]:
-        """Return the dividends and splits, each with the session before a day by which it was noted; empty: since."""
+    def events(self, day: int) -> list[NotedEvent]:
+        """Return the dividends and splits, with whether the positions at the close before a day know of them."""
         before = self.journal.of("session")[self.date(day - 1)]
         events = self.journal.of("event").values()
-        return [(event.body, before.key if event.number < before.number else "") for event in events]
+        return [NotedEvent(event.body, before.key if event.number < before.number else "") for event in events]
 
     def expected(self, day: int, fills: Sequence[Fill]) -> tuple[dict[str, float], dict[str, float], float]:
         """Return what a session's fills make of the close before: shares of agents and basket, and the agents' cash."""
@@ -149,17 +162,19 @@ class Book:
         agents, basket, cash = (before[name] for name in ("positions", "basket_positions", "cash"))
         agents, basket = dict(agents), dict(basket)
         today = self.date(day)
-        for body, known in self.events(day):  # a dividend is paid in cash
-            is_late = not known and body["since"] < today  # of a split noted late the venue had new shares
-            if known < body["since"] <= today and (body["kind"] == "dividend" or is_late):
+        for body, applied_to in self.events(day):  # a dividend is paid in cash
+            is_late = not applied_to and body["since"] < today  # of a split noted late the venue had new shares
+            if applied_to < body["since"] <= today and (body["kind"] == "dividend" or is_late):
                 for part in (agents, basket):
                     part.update({t: part[t] * body["ratio"] for t in {body["ticker"]} & part.keys()})
-            if known < body.get("pay", "") <= today:
+            if applied_to < body.get("pay", "") <= today:
                 cash += self._entitled(body) * body["cash"]
         for fill in fills:
-            part, sign = basket if ids[fill.id].is_of_basket else agents, 1 if fill.side == "buy" else -1
+            is_of_basket = ids[fill.id].is_of_basket
+            part, sign = basket if is_of_basket else agents, 1 if fill.side == "buy" else -1
             part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
-            cash -= sign * fill.value * (part is agents)
+            if not is_of_basket:
+                cash -= sign * fill.value
         return agents, basket, cash
 
     def _entitled(self, dividend: Mapping[str, Any]) -> float:

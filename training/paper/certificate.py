@@ -9,8 +9,8 @@ A day's result is that of the champion's own positions relative to what they wou
 drawn at random on the day of their order: the same sizes, entries and sessions. It is measured in multiples of a loss
 that is known the day before: that of the largest position as a whole, at least 40 forecast standard deviations. Gains
 are cut, which can only lower the mean; losses are not, and one of more than this ruins the largest bets. The bound thus
-holds for selections that never lose more than this in a session. The session in which a position is sold at its target
-counts to the close, so that sizes are known before each session and nothing of it decides them.
+holds for selections that never lose more than this in a session. In the session in which a
+position is sold at its target, its return counts up to the close, so that sizes are fixed before the session.
 
 A stock that has had no bar for as many sessions as the rules wait counts a loss in the next one, at least that of
 Shumway (1997, "The delisting bias in CRSP data", JF 52); it is taken back if the stock trades again within `WINDOW`
@@ -42,7 +42,7 @@ WINDOW = 63
 LEAST_LOSS = 0.3
 """Share of its last price that a stock without bars loses, unless the rules say more."""
 _FEWEST, _LONGEST = 20, 50 * 252
-"""Sessions of results below which nothing is said of the future, and sessions ahead beyond which nothing is."""
+"""With fewer results than the first, or a date further ahead than the second, nothing is said about the future."""
 TERMS = {
     "null": "the conditional mean of each day's result is at most 0",
     "result": "own positions less the mean of all candidates of their order's day, over the largest position or "

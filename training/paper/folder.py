@@ -30,7 +30,7 @@ from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
 _LAYOUT = 2
-"""Of what a journal says; raised where an account could not go on by an earlier one."""
+"""Version of the journal's contents; increased when accounts of an earlier version cannot continue."""
 
 
 def open_account(

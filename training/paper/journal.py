@@ -46,19 +46,20 @@ class Journal:
         Raises:
             DataError: a row was changed.
         """
-        self.path, self._of = path, dict[str, dict[str, Row]]()
+        self.path = path
+        self._of: dict[str, dict[str, Row]] = {}
         with _errors(path):
             self._connection = _connect(copied or path)
             rows = self._connection.execute("SELECT * FROM rows ORDER BY number").fetchall()
         before = ""
-        for place, (number, kind, key, text, known) in enumerate(rows, start=1):
-            if number != place or known != _hash(before, number, kind, key, text):
+        for expected, (number, kind, key, text, stored) in enumerate(rows, start=1):
+            if number != expected or stored != _hash(before, number, kind, key, text):
                 raise DataError(
                     f"expected the journal {path} as it was written, got row {number} ({kind} {key}), which does not "
                     "follow from the rows before it; restore the file from a copy"
                 )
-            before = known
-            self._keep(Row(number, kind, key, json.loads(text), known))
+            before = stored
+            self._keep(Row(number, kind, key, json.loads(text), stored))
 
     @classmethod
     def create(cls, path: Path, body: dict[str, Any]) -> None:

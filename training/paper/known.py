@@ -9,6 +9,7 @@ Shares and prices for people and brokers are translated back by `units`.
 import base64
 import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from data.readjustment import Readjustment, readjustment
 from data.record import MarketRecord, history_of, past_ratios
 from training.paper.journal import Journal, Row
 
+_CLOSE = PRICES.index(CLOSE)
 _SAME, _NEAR = 1e-6, 1e-3
 """Relative differences up to which two ratios are one: exactly measured, and measured on few bars in decimals."""
 
@@ -39,12 +41,12 @@ class Change:
     body: dict[str, Any]
 
 
-def units(journal: Journal, until: str = "9999") -> dict[str, float]:
-    """Return by ticker the factor from the account's prices to those of a day, by its events; 1 is left out."""
-    factors = dict[str, float]()
+def units(journal: Journal, until: str = "9999") -> defaultdict[str, float]:
+    """Return by ticker the factor from the account's prices to those of a day, by its events; 1 for all others."""
+    factors = defaultdict[str, float](lambda: 1.0)
     for event in journal.of("event").values():
         if event.body["since"] <= until:
-            factors[event.body["ticker"]] = factors.get(event.body["ticker"], 1.0) * event.body["ratio"]
+            factors[event.body["ticker"]] *= event.body["ratio"]
     return factors
 
 
@@ -89,8 +91,8 @@ def known_market(
     Args:
         market: under the account's names, pinned to its record.
         record: of the market at the opening.
-        named: events that a vendor names, by date, under the account's names; where they explain by what prices were
-            multiplied these are the account's, each by its day and kind, and else what was measured is one event.
+        named: events that a vendor names, by date and under the account's names. Where they explain the ratio of new to
+            old prices, each is recorded by its day and kind; otherwise the measured ratio is recorded as one event.
     """
     factors, asked, changes = units(journal), _accepted(journal), list[Change]()
     dates, past = market.dates.astype("datetime64[D]").astype(str).tolist(), _past(market, record, asked)
@@ -106,7 +108,7 @@ def known_market(
     for column, ticker in enumerate(market.tickers):
         settled = {date for body in asked.get(ticker, ()) for date in body["dates"]}
         kept = [row for row, one in enumerate(rows) if one.key not in settled]
-        factor, old = factors.get(ticker, 1.0), bars[:, column]
+        factor, old = factors[ticker], bars[:, column]
         before, current = factor * old[kept, prices], now[[days[row] for row in kept], column, prices]
         change = readjustment(before, current)
         total, is_past_other = _total(factor, past.get(ticker, 1.0), change, bool(np.isfinite(before).any()))
@@ -119,7 +121,7 @@ def known_market(
             multiplied = kept[: change.bars or len(kept)]
             after = rows[multiplied[-1]].key if multiplied else record.known_to
             until = since if as_before else dates[-1]
-            closes = before[: len(multiplied), 1]
+            closes = before[: len(multiplied), _CLOSE]
             close = float([math.nan, *closes[np.isfinite(closes)]][-1])
             candidates = [one for one in named if one.ticker == ticker and after < one.date <= until]
             for event in _events(ticker, since, ratio, explaining(candidates, ratio, close)):
@@ -203,7 +205,7 @@ def _values(market: Market) -> NDArray[np.float32]:
 
 def _translated(market: Market, factors: Mapping[str, float], days: Sequence[int], bars: NDArray[np.float64]) -> Market:
     """Return data in the account's units, with the bars that it knew."""
-    factor = np.array([factors.get(ticker, 1.0) for ticker in market.tickers], dtype=np.float64)
+    factor = np.array([factors[ticker] for ticker in market.tickers], dtype=np.float64)
     array, volume, places = market.data_array.copy(), market.volume, range(len(factor))
     array[..., list(PRICES)] /= factor[:, None].astype(np.float32)
     array[np.ix_(days, places, PRICES)] = bars[..., : len(PRICES)]

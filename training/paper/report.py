@@ -106,7 +106,7 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     notes = sorted(noted, key=lambda row: row.number)
     return {
         "Orders for the next session": orders,
-        "Positions": [_cells(one.holding.in_units(factors.get(one.holding.ticker, 1.0)), *names) for one in positions],
+        "Positions": [_cells(one.holding.in_units(factors[one.holding.ticker]), *names) for one in positions],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
             {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]

@@ -47,8 +47,9 @@ class Sessions:
 
     def between(self, first: np.datetime64, last: np.datetime64) -> list[str]:
         """Return the sessions after `first` and before `last`; none without a calendar."""
-        days = np.array([], "datetime64[D]") if self._days is None else self._days
-        return [str(day) for day in days[(days > first) & (days < last)]]
+        if self._days is None:
+            return []
+        return [str(day) for day in self._days[(self._days > first) & (self._days < last)]]
 
     def last_closed(self, now: datetime) -> np.datetime64 | None:
         """Return the last session that has closed by now, a time in UTC; None without a calendar."""

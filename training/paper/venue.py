@@ -30,12 +30,12 @@ class Order:
     """Determined by account, session, ticker and side; the venue knows the order by it."""
     ticker: str
     side: Side
-    value: float
+    value: float = 0.0
     """Amount to spend before costs, of a purchase."""
-    coefficient: float
+    coefficient: float = 0.0
     """Size of a purchase in stakes."""
-    target_percent: float
-    is_own: bool
+    target_percent: float = 0.0
+    is_own: bool = False
     """The agents decided it; the others are sales by the rules, or the basket's."""
     request: dict[str, Any] | None = None
     """Request to a broker, see `alpaca_requests`."""
@@ -52,7 +52,7 @@ class Fill:
     """A purchase or a sale that was executed."""
 
     id: str
-    """Of its order; a sale by the rules of the environment is named as an order to sell would be."""
+    """Of its order; a sale by the rules of the environment gets the id that an order to sell would have."""
     ticker: str
     side: Side
     shares: float
@@ -107,8 +107,8 @@ class Venue(Protocol):
 class PaperVenue:
     """The embedded venue: the account of the environment on recorded prices, which the orders rebuild, and its basket.
 
-    It fills, sells and charges costs as training does. It needs no memory besides the journal's: the same orders on the
-    same prices give the same account, bit for bit. One that is kept goes on where it is.
+    It fills, sells and charges costs as training does. It can be rebuilt from the journal: the same orders on the same
+    prices give the same account, bit for bit. An instance that is kept continues from its last day.
     """
 
     def __init__(

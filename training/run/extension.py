@@ -21,7 +21,7 @@ INHERITED = "inherited"
 """Folder in that of a run that extends another one: a checkpoint of what it inherits."""
 
 
-def inheritance(path: Path) -> Checkpoint | None:
+def load_inherited(path: Path) -> Checkpoint | None:
     """Return what the run in `path` inherited, under its parent's name; None for random initialisation.
 
     Raises ConfigError where it is damaged.
@@ -32,7 +32,7 @@ def inheritance(path: Path) -> Checkpoint | None:
     return checkpoint
 
 
-def bequeath(inherited: Checkpoint, trainer: ERLTrainer) -> None:
+def apply_inherited(inherited: Checkpoint, trainer: ERLTrainer) -> None:
     """Initialise a trainer with the genes that its run inherited, and the inputs that its agents see.
 
     Networks begin anew: folds are fifths of the training days, which have grown, so that a network would have seen days
@@ -74,7 +74,7 @@ def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) 
     return with_settings(parent.settings(Config), {name: given[name] for name in given.keys() & names})
 
 
-def inherit(parent: RunLog, path: Path, market: Market) -> None:
+def save_inherited(parent: RunLog, path: Path, market: Market) -> None:
     """Write to `path` what a new run inherits from its parent.
 
     Raises ConfigError where the parent has no generation, DataError where it was trained on other data or the data have

@@ -57,22 +57,17 @@ def with_own_features(market: Market, path: Path | None, audits: bool) -> Market
     return with_features(dataclasses.replace(market, columns=columns, own_features=digest))
 
 
-def remember_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
+def record_or_pin_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
     """Record the market of a new run in `path`; for an existing run return `market` as recorded.
 
     `splits` replace those by the configured fractions. Raises DataError where the run began on another market.
     """
     if (path / MARKET).is_file():
-        return pinned(path, market)
+        return pin_market(market, read_market_record(path))
     if splits is not None:
         market = split_market(market, splits)
     write_json(path / MARKET, sealed(record_market(market)))
     return market
-
-
-def pinned(path: Path, market: Market) -> Market:
-    """Return the market as recorded by the run in `path`. Raises DataError as `pin_market`, or for a damaged record."""
-    return pin_market(market, read_market_record(path))
 
 
 def read_market_record(path: Path) -> MarketRecord:

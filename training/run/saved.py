@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from data.market import Market
-from data.record import MARKET
+from data.record import MARKET, pin_market
 from data.synthetic.built_in import PlantedScores
 from environment.basket import Basket
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.extension import INHERITED
-from training.run.market import load_market, pinned
+from training.run.market import load_market, read_market_record
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
@@ -83,8 +83,9 @@ def open_saved_run(
 
     def agents(checkpoint: Checkpoint) -> tuple[int, dict[str, DDPGAgent]]:
         states = {name: checkpoint.state[name] for name in names}
-        if problem := next(filter(None, (misfit(state, state, name) for name, state in states.items())), None):
-            raise CheckpointError(problem)  # NaN
+        for name, state in states.items():
+            if problem := misfit(state, state, name):  # compared with itself it shows NaN
+                raise CheckpointError(problem)
         return checkpoint.generation, {name: DDPGAgent.from_state(state, device) for name, state in states.items()}
 
     generation, saved = run.newest_generation(settings_hash(config), agents)
@@ -94,6 +95,6 @@ def open_saved_run(
         raise ConfigError(f"expected {MARKET} in {run.path}, got none; continue the run once with --resume {run.name}")
     # The record has the stocks that may be bought, so that their list may be gone.
     market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
-    market = pinned(run.path, market)
+    market = pin_market(market, read_market_record(run.path))
     champion, best, start = saved["champion"], saved["best_agent"], saved.get("closed_form")
     return SavedRun(run.path, config, market, scores, torch.device(device), generation, champion, best, start)

@@ -149,7 +149,8 @@ def open_session(
 ) -> Iterator[Session[Settings]]:
     """Open the run of the settings for the duration of the block.
 
-    A new run that is refused, there or here, leaves nothing behind. An error that stops one says how it continues.
+    A new run that is refused, by the store or on this disk, leaves nothing behind. An error that stops one says how it
+    continues.
 
     Args:
         explicit: dotted names of the settings that the user gave, which a resumed run takes over or refuses.
@@ -163,7 +164,8 @@ def open_session(
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
-    is_new, is_reached = settings.resume is None, store is not None and store.check()
+    is_new = settings.resume is None
+    is_reached = store is not None and store.check()
     run, settings = _open_run(settings, explicit, store, is_reached)
     with contextlib.ExitStack() as stack:
         began = run.settings(type(settings))

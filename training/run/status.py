@@ -42,8 +42,8 @@ def market_lines(config: Config, market: Market) -> str:
     days, columns, features = market.data_array.shape
     planted = f"the built-in market ({config.synthetic.kind}; it says nothing about real ones)"
     source, stocks = planted if config.data is None else config.data, len(market.investable_columns)
-    train, validation, holdout = vars(market.splits).values()
-    spans = {"training": train, "validation": validation}
+    splits = market.splits
+    spans = {"training": splits.train, "validation": splits.validation}
     environments = (
         f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
         for name, span in spans.items()
@@ -58,8 +58,9 @@ def market_lines(config: Config, market: Market) -> str:
         f"{market.dates[-1]}, {'all' if stocks == columns else stocks} may be bought\n"
         f"Environments: {', '.join(environments)}; episodes of {config.env.trading_days} trading and "
         f"{config.env.settlement_days} settlement days\n"
-        f"Training range: days {train.first} to {train.last}; validation range: days {validation.first} to "
-        f"{validation.last}; {holdout.days} days at the end are left out, for the holdout (--split.holdout-fraction)\n"
+        f"Training range: days {splits.train.first} to {splits.train.last}; validation range: days "
+        f"{splits.validation.first} to {splits.validation.last}; {splits.holdout.days} days at the end are left out, "
+        "for the holdout (--split.holdout-fraction)\n"
         f"Inputs: past returns and {len(market.features)} features{named}{basket}"
     )
 

@@ -93,13 +93,13 @@ class StudyKind:
         if arguments.cluster is not None:
             import_ray()  # a missing package is reported before anything begins
         began = config = arguments.settings
-        store, is_new = open_cloud(), config.resume is None
-        reached, plan = store if store is not None and store.check() else None, asked
+        store, is_new, plan = open_cloud(), config.resume is None, asked
+        reached = store if store is not None and store.check() else None
         if is_new:
             contents = {"plan": asdict(asked), "settings": to_dict(config)}  # type: ignore[call-overload]
             path = new_folder(config.runs_dir, config.run, self.plan, contents)
         else:
-            path = self.find(config, reached)
+            path = self._find(config, reached)
             plan, began = self.read(path, type(asked))
             for name, value in vars(plan).items():
                 new = getattr(asked, name)
@@ -122,7 +122,7 @@ class StudyKind:
         count = len(list(path.glob(f"{self.runs}/{SUMMARY}")))
         return f"{count} of its training runs {'is' if count == 1 else 'are'} complete and others go on where they were"
 
-    def find(self, config: Config, store: ObjectStore | None) -> Path:
+    def _find(self, config: Config, store: ObjectStore | None) -> Path:
         """Return the folder of the study to resume, fetched if only the store has it; ConfigError if there is none."""
         name = name_to_resume(str(config.resume), config.runs_dir, store, Kind(self.name, self.plan, self.end))
         path = config.runs_dir / name
