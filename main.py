@@ -26,13 +26,15 @@ PROGRAM = Path(__file__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the command line; returns the exit code.
+    """Run one command, by default that of the command line; return the exit code.
 
-    0; 1 if a file cannot be written, the cloud lacks some, or numbers are not finite and the run is to stop there; 2
-    for a user's mistake, 3 at the memory limit or out of memory, 130 after Ctrl-C, 143 after SIGTERM.
+    0: done; 1: a file, checkpoint, upload or broker failed, or `audit` found a leak; 2: a user's mistake; 3: the memory
+    limit; 128 + N: signal N (130 Ctrl-C, 143 SIGTERM). A study returns the highest code of its jobs.
     """
     setup_logging()
-    argv, command = sys.argv[1:] if argv is None else argv, None
+    if argv is None:
+        argv = sys.argv[1:]
+    command = None
     try:
         if argv == ["--version"]:
             logger.info("erl-trader %s", VERSION)

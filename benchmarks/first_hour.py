@@ -25,7 +25,7 @@ from benchmarks.gpu_budget.generation import FULL, SMALL
 from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from training.erl_trainer import build_trainer
-from utils.memory.guard import MB
+from utils.memory.guard import MIB
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json
 
@@ -97,7 +97,7 @@ def describe(setup: Setup) -> list[Finding]:
     return [
         *here,
         Finding("card", properties.name),
-        Finding("memory of the card", properties.total_memory / MB, "MiB"),
+        Finding("memory of the card", properties.total_memory / MIB, "MiB"),
         Finding("driver", driver, note=f"torch is built for CUDA {torch.version.cuda}"),
     ]
 
@@ -148,7 +148,7 @@ def generation(setup: Setup, agents: int) -> list[Finding]:
     taken = [seconds_of(trainer.run_generation, setup.device) for _ in range(_GENERATIONS)]
     budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}") if setup.is_card else None
     # Graphs keep, beside all that is counted, their inputs and pools of what is alive within a rollout.
-    peak = 2 * budget[TOTAL]["peak"] / MB if budget else None
+    peak = 2 * budget[TOTAL]["peak"] / MIB if budget else None
     return [
         Finding(name, statistics.median(taken[2:]), "s"),  # nothing is warm before, and graphs are captured
         predicted(f"{name}, peak memory", gauge.peak_mb(), "MiB", peak),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from utils.cloud.settings import open_cloud
 from utils.config.kinds import RUNS
 from utils.errors import ProgramError
-from utils.runs.find import CONFIG, SUMMARY, SWEEP, Kind, Standing, files_of_runs, standings
+from utils.runs.find import CONFIG, SUMMARY, SWEEP, RunFiles, Standing, files_of_runs, standings
 from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import REPORT
 
@@ -66,7 +66,7 @@ def last_to_progress(files: Mapping[str, float]) -> LastRun | None:
     known = list[tuple[Standing, LastRun]]()
     for kind in KINDS:
         below = {name.removeprefix(kind.folder): time for name, time in files.items() if name.startswith(kind.folder)}
-        for run in standings(below, Kind(begin=kind.begin, end=kind.end)):
+        for run in standings(below, RunFiles(begin=kind.begin, end=kind.end)):
             known.append((run, LastRun([*kind.command, f"--resume={run.name}"], not run.is_unfinished)))
     accepted = [(standing, run) for standing, run in known if standing.is_accepted]
     newest = max(accepted, key=_progress, default=None)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from utils.config.settings import hint
 from utils.errors import DataError, first_line
-from utils.memory.guard import MB, free_memory_mb
+from utils.memory.guard import MIB, free_memory_mb
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -267,9 +267,9 @@ def _numbers(column: pa.Array) -> Float64Array:
 
 def require_memory(days: int, tickers: int, bytes_per_bar: int) -> None:
     """Raise `DataError` if what is kept of this number of bars exceeds the memory that is free."""
-    needed_mb, free_mb = days * tickers * bytes_per_bar / MB, free_memory_mb()
+    needed_mb, free_mb = days * tickers * bytes_per_bar / MIB, free_memory_mb()
     if needed_mb > free_mb:
         raise DataError(
-            f"expected data that fit into {free_mb:,.0f} MB of free memory, got {days:,} days x {tickers:,} tickers x "
-            f"{bytes_per_bar} bytes = {needed_mb:,.0f} MB; give fewer days or tickers"
+            f"expected data that fit into {free_mb:,.0f} MiB of free memory, got {days:,} days x {tickers:,} tickers x "
+            f"{bytes_per_bar} bytes = {needed_mb:,.0f} MiB; give fewer days or tickers"
         )

@@ -60,7 +60,7 @@ class GenerationLog:
         if self.profiler is not None:
             # Most garbage is young; the old is collected once a generation.
             ended = time.perf_counter()
-            logger.debug("clean-up after %s gave back %.1f MB", name, clean_up(2 if name == "train" else 1))
+            logger.debug("clean-up after %s gave back %.1f MiB", name, clean_up(2 if name == "train" else 1))
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + time.perf_counter() - ended
             # A census takes about a second, and growth needs several to be named.
             is_suspect = self.counts and name == "evolve" and self.profiler.is_growing()

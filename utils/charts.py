@@ -1,19 +1,21 @@
 """Charts as data, which `utils.pictures` draws."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from utils.memory_profiler import Snapshot
+
 FloatArray = npt.NDArray[np.float64]
 Dates = npt.NDArray[np.datetime64]
-MemoryPoint = tuple[str, float, float, float, float]
-"""Phase, seconds since the start, and RSS, unique set size and GPU memory in MiB."""
-
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
@@ -38,14 +40,15 @@ class Chart:
     bands: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)  # (T,) lowest and highest values
     note: str = ""
     has_zero: bool = True  # the y axis always includes 0
-    told: Callable[[FloatArray], float] = itemgetter(-1)  # that value of a line's known ones
+    legend_value: Callable[[FloatArray], float] = itemgetter(-1)  # that value of a line's known ones
     colours: Mapping[str, str] = field(default_factory=dict)  # by label, where lines have one in all charts
 
     @property
     def ends(self) -> dict[str, str]:
         """Return the value that each line's legend tells, as text."""
         known = {label: values[np.isfinite(values)] for label, values in self.lines.items()}
-        return {label: self.end.format(self.told(values)) if len(values) else DASH for label, values in known.items()}
+        shown = self.legend_value
+        return {label: self.end.format(shown(values)) if len(values) else DASH for label, values in known.items()}
 
 
 def described(charts: Sequence[Chart]) -> str:
@@ -54,14 +57,17 @@ def described(charts: Sequence[Chart]) -> str:
     return " ".join(f"{chart.title}. {chart.note} {end}".strip() for chart, end in zip(charts, ends, strict=True))
 
 
-def memory_chart(points: Sequence[MemoryPoint]) -> Chart:
-    """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any."""
-    minutes, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
+def memory_chart(snapshots: Sequence[Snapshot]) -> Chart:
+    """Chart memory over time, from at least one snapshot: resident, unique to the process, and on the GPU if any."""
+
+    def series(name: str) -> FloatArray:
+        return np.array([snapshot.measures[name] for snapshot in snapshots], dtype=np.float64)
+
+    minutes = np.array([snapshot.seconds for snapshot in snapshots]) / 60
+    resident, gpu = series("rss_mb"), series("gpu_allocated_mb")
+    lines = {"resident": resident, "unique": series("uss_mb")}
+    if gpu.any():
+        lines["GPU"] = gpu
     peak = int(resident.argmax())
-    return Chart(
-        "Memory of the process, MiB, by minutes",
-        minutes / 60,
-        {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {}),
-        "{:,.0f} MiB",
-        note=f"At the end of each phase. Peak {number(resident[peak], 0)} MiB, {points[peak][0]}.",
-    )
+    note = f"At the end of each phase. Peak {number(resident[peak], 0)} MiB, {snapshots[peak].label}."
+    return Chart("Memory of the process, MiB, by minutes", minutes, lines, "{:,.0f} MiB", note=note)

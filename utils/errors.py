@@ -46,7 +46,7 @@ class DataError(ProgramError):
 
 
 class LookAheadError(DataError):
-    """A function of bars whose values follow from later ones."""
+    """A feature or policy that reads data of later days."""
 
 
 class FileError(ProgramError):

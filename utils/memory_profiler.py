@@ -18,24 +18,25 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from operator import itemgetter
 
 import psutil
 
 from utils.memory.census import Heap, count_kinds, large_object_table
 from utils.memory.clean_up import gpu_memory, thawed_heap
-from utils.memory.guard import MB, peak_rss_mb
+from utils.memory.guard import MIB, peak_rss_mb
 from utils.memory.living import CLASSES, count_living, forget_living
 from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 1000
+GENERATION = "generation"
+"""Label of the snapshots at the ends of generations."""
 WARM_UP_VISITS = 2
 CENSUS_STEPS, OWNER_STEPS = 3, 2
 """Visits in a row at which leaks that censuses find, and those of owners, have grown."""
 MAX_NAMED = 6
 RECENT_VISITS, LEAST_VISITS = 10, 5
 LEAK_MB = 5.0
-"""Slower growth than this by visit is no leak."""
+"""Growth below this per visit is not called a leak."""
 FIGURE_TYPE, TYPE = "matplotlib.figure.Figure", "python objects of type "
 KINDS = ("lists", "dicts", "arrays", "tensors")
 SHOWN_LINES = 10
@@ -102,10 +103,13 @@ class MemoryProfiler:
             snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, self._measure())
             if is_census:
                 heap = Heap()  # after the measurement, which would include its lists
-                snapshot.measures.update(heap.counts())
+                counted = heap.counts()
+                snapshot.measures.update(counted)
                 if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
-                    self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1)).append(_kinds(heap))
-                texts += [f"largest objects\n{large_object_table(heap)}"] * show_objects
+                    kept = self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1))
+                    kept.append(_kinds(heap.types(), counted))
+                if show_objects:
+                    texts.append(f"largest objects\n{large_object_table(heap)}")
                 del heap  # it keeps everything alive
             if counts:
                 snapshot.measures.update(count_kinds())
@@ -114,23 +118,20 @@ class MemoryProfiler:
             self._traced = tracemalloc.take_snapshot()
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        (show or (logger.info if self.is_reporting else logger.debug))("\n".join([str(snapshot), *texts]))
+        if show is None:
+            show = logger.info if self.is_reporting else logger.debug
+        show("\n".join([str(snapshot), *texts]))
         return snapshot
 
     def _measure(self) -> dict[str, float]:
         (allocated, reserved), memory = gpu_memory(), self._process.memory_full_info()
         sizes = {"rss": memory.rss, "vms": memory.vms, "uss": memory.uss}
         sizes |= {"gpu_allocated": allocated, "gpu_reserved": reserved}
-        return {f"{name}_mb": size / MB for name, size in sizes.items()} | count_living()
+        return {f"{name}_mb": size / MIB for name, size in sizes.items()} | count_living()
 
     def visits(self, label: str) -> list[Snapshot]:
         """Return the kept snapshots with this label, oldest first."""
         return [snapshot for snapshot in self.snapshots if snapshot.label == label]
-
-    def phases(self) -> list[tuple[str, float, float, float, float]]:
-        """Return label, seconds, and RSS, USS and GPU memory in MiB of each kept snapshot."""
-        sizes = itemgetter("rss_mb", "uss_mb", "gpu_allocated_mb")
-        return [(one.label, one.seconds, *sizes(one.measures)) for one in self.snapshots]
 
     def trend(self, label: str) -> dict[str, float]:
         """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up, given two visits."""
@@ -143,47 +144,47 @@ class MemoryProfiler:
         later = [s for s in self.visits(label) if s.visit >= WARM_UP_VISITS]
         return [(s.visit, s.measures[name]) for s in later if name in s.measures]
 
-    def leaks(self, label: str = "generation") -> dict[str, str]:
-        """Find what leaks, with its growth: owners that became more at each of the last two visits of `label`.
+    def leaks(self) -> dict[str, str]:
+        """Find what leaks, with its growth: owners that became more at the ends of each of the last two generations.
 
         Where there are none but memory grows, whatever grew at each of the last three censuses of a place.
         """
-        seen = [s.measures for s in (self.baseline, *self.visits(label)) if s is not None][-OWNER_STEPS - 1 :]
+        seen = [s.measures for s in (self.baseline, *self.visits(GENERATION)) if s is not None][-OWNER_STEPS - 1 :]
         if owners := _growing([{name: int(sizes[name]) for name in count_living()} for sizes in seen], OWNER_STEPS):
             return owners
-        return self.find_leaks() if self.is_growing(label) else {}
+        return self.find_leaks() if self.is_growing() else {}
 
     def find_leaks(self) -> dict[str, str]:
         """Return what grew at each of the last three censuses of a place after the warm-up, with its growth."""
         by_kind = [_growing(list(censuses), CENSUS_STEPS) for censuses in self._censuses.values()]
         return {kind: growth for leaks in by_kind for kind, growth in leaks.items()}
 
-    def is_growing(self, label: str = "generation") -> bool:
-        """Tell whether resident or GPU memory grows by at least 5 MB a visit of `label`, significantly.
+    def is_growing(self) -> bool:
+        """Tell whether resident or GPU memory grows by at least 5 MiB a generation, significantly.
 
         Growth in a few steps with plateaus between them, as of a process that warms up, is not significant.
         """
         for name in ("rss_mb", "gpu_allocated_mb"):
-            if len(points := self._series(label, name)[-RECENT_VISITS:]) >= LEAST_VISITS:
+            if len(points := self._series(GENERATION, name)[-RECENT_VISITS:]) >= LEAST_VISITS:
                 slope, lowest = _slope(points)
-                # Rounded as it is shown: where 5 MB leak, the estimate is a little below as often as above.
+                # Rounded as it is shown: where 5 MiB leak, the estimate is a little below as often as above.
                 if round(slope) >= LEAK_MB and lowest > LEAK_MB / 2:
                     return True
         return False
 
-    def summary_line(self, label: str = "generation") -> str:
-        """Return memory now, its growth since the baseline and by visit of `label`, owners, and a verdict."""
-        last, points = self.snapshots[-1], self._series(label, "rss_mb")[-RECENT_VISITS:]
+    def summary_line(self) -> str:
+        """Return memory now, its growth since the baseline and a generation, owners, and a verdict."""
+        last, points = self.snapshots[-1], self._series(GENERATION, "rss_mb")[-RECENT_VISITS:]
         now, before = last.measures, (self.baseline or last).measures
-        grown = {name: f"{now[name] - before[name]:+,.0f} MB" for name in ("rss_mb", "gpu_allocated_mb")}
-        trend = f", {_slope(points)[0]:+,.1f} MB a {label}" if len(points) > 1 else ""
-        resident = f"resident {now['rss_mb']:,.0f} MB ({grown['rss_mb']} since the baseline{trend})"
-        texts = [f"{resident}, peak {peak_rss_mb():,.0f} MB"]
+        grown = {name: f"{now[name] - before[name]:+,.0f} MiB" for name in ("rss_mb", "gpu_allocated_mb")}
+        trend = f", {_slope(points)[0]:+,.1f} MiB a generation" if len(points) > 1 else ""
+        resident = f"resident {now['rss_mb']:,.0f} MiB ({grown['rss_mb']} since the baseline{trend})"
+        texts = [f"{resident}, peak {peak_rss_mb():,.0f} MiB"]
         if now["gpu_reserved_mb"]:
-            allocated = f"GPU {now['gpu_allocated_mb']:,.0f} MB allocated ({grown['gpu_allocated_mb']})"
-            texts.append(f"{allocated}, {now['gpu_reserved_mb']:,.0f} MB reserved")
+            allocated = f"GPU {now['gpu_allocated_mb']:,.0f} MiB allocated ({grown['gpu_allocated_mb']})"
+            texts.append(f"{allocated}, {now['gpu_reserved_mb']:,.0f} MiB reserved")
         texts.append(", ".join(f"{owner.replace('_', ' ')} {now[owner]}" for owner in count_living()))
-        if (leaks := self.leaks(label)) or self.is_growing(label):
+        if (leaks := self.leaks()) or self.is_growing():
             texts.append(f"growing: {', '.join(leaks) or 'nothing named yet'}")
         else:
             texts.append("steady" if len(points) >= LEAST_VISITS else "too early to tell")
@@ -199,18 +200,19 @@ class MemoryProfiler:
             known = ", ".join(self._visits) or "none"
             raise ValueError(f"expected the label of a snapshot, got {baseline_label!r}; labels so far: {known}")
         slopes = {name: slope for label in self._visits for name, slope in self.trend(label).items()}
-        rows = [
-            {
-                "measure": CLASSES.get(name, name),
-                "first": before,
-                "last": now,
-                "change": now - before,
-                "growth %": 100.0 * (now - before) / before if before else None,
-                "slope per visit": slopes.get(name),
-            }
-            for name, now in self.snapshots[-1].measures.items()
-            for before in (first.measures.get(name, math.nan),)
-        ]
+        rows = []
+        for name, now in self.snapshots[-1].measures.items():
+            before = first.measures.get(name, math.nan)
+            rows.append(
+                {
+                    "measure": CLASSES.get(name, name),
+                    "first": before,
+                    "last": now,
+                    "change": now - before,
+                    "growth %": 100.0 * (now - before) / before if before else None,
+                    "slope per visit": slopes.get(name),
+                }
+            )
         columns = ("measure", "first", "last", "change", "growth %", "slope per visit")
         return f"memory growth since {first.label!r}\n{table(rows, columns)}"
 
@@ -235,7 +237,7 @@ class MemoryProfiler:
         grown = tracemalloc.take_snapshot().compare_to(self._traced, "lineno")
         own = [one for one in grown if one.traceback[0].filename != tracemalloc.__file__][:SHOWN_LINES]
         rows = [
-            {"mb": one.size / MB, "change": one.size_diff / MB, "objects": one.count_diff, "line": str(one.traceback)}
+            {"mb": one.size / MIB, "change": one.size_diff / MIB, "objects": one.count_diff, "line": str(one.traceback)}
             for one in own
         ]
         return f"\nallocations that grew since the baseline\n{table(rows, ('mb', 'change', 'objects', 'line'))}"
@@ -276,21 +278,22 @@ def print_memory_growth(baseline_label: str | None = None) -> None:
 def print_memory_summary() -> None:
     """Print the table of phases, growth since the baseline, leaks and the largest objects."""
     with thawed_heap():
-        print(f"{get_profiler().history()}\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}")
+        print(f"{get_profiler().history()}\nobjects of 50 MiB and more\n{large_object_table(Heap(), 50.0)}")
 
 
-def _kinds(heap: Heap) -> dict[str, int]:
+def _kinds(types: dict[str, int], counted: Mapping[str, int]) -> dict[str, int]:
     """Count by kind all that may leak; what explains the growth of others comes first."""
-    types, counts = heap.types(), heap.counts()
     kinds = {**count_living(), "figures": types.pop(FIGURE_TYPE, 0)}
-    kinds |= {name: counts[name] for name in ("retained_graphs", "tensors", "arrays")}
+    kinds |= {name: counted[name] for name in ("retained_graphs", "tensors", "arrays")}
     return kinds | {TYPE + name: count for name, count in types.items()}
 
 
 def _growing(counts: Sequence[Mapping[str, int]], steps: int) -> dict[str, str]:
     """Return what grew at each of the steps; owners explain graphs, these tensors and arrays, and these objects."""
     ranked: dict[int, dict[str, str]] = {}
-    for kind in counts[-1] if len(counts) > steps else ():
+    if len(counts) <= steps:
+        return {}
+    for kind in counts[-1]:
         is_type, seen = kind.startswith(TYPE), [counted.get(kind, 0) for counted in counts]
         if all(later - earlier >= (MIN_OBJECTS if is_type else 1) for earlier, later in pairwise(seen)):
             rank = 3 if is_type else {"retained_graphs": 1, "tensors": 2, "arrays": 2}.get(kind, 0)

@@ -46,7 +46,7 @@ def draw_charts(charts: Sequence[Chart], path: Path, note: str | None = None, ti
         save_figure(_figure(charts, title, note), path)
 
 
-def svg_address(chart: Chart) -> str:
+def svg_data_uri(chart: Chart) -> str:
     """Return a chart as the address of an SVG image that holds all of it; equal charts give equal ones."""
     file = BytesIO()
     with rc_context(_RC), warnings.catch_warnings():
@@ -102,16 +102,31 @@ def _draw(chart: Chart, axes: Axes, legend: Mapping[str, Any] = _BESIDE, note_wi
             axes.plot(chart.x, bound, color=GREY, linewidth=0.6, marker=marker, markersize=3)
     for number, (label, end) in enumerate(chart.ends.items()):
         place = [*chart.colours].index(label) if label in chart.colours else number
-        style: dict[str, Any] = {"color": chart.colours.get(label, f"C{number}"), "linestyle": _DASHES[place % 4]}
-        style |= {"linewidth": 2.2, "zorder": 3} if number == 0 else {"linewidth": 1.5}
-        style |= {"marker": marker, "markersize": 3, "label": f"{_wrapped(label)}\n{end}"}
-        axes.plot(chart.x, chart.lines[label], **style)
+        axes.plot(
+            chart.x,
+            chart.lines[label],
+            color=chart.colours.get(label, f"C{number}"),
+            linestyle=_DASHES[place % 4],
+            linewidth=2.2 if number == 0 else 1.5,
+            zorder=3 if number == 0 else 2,
+            marker=marker,
+            markersize=3,
+            label=f"{_wrapped(label)}\n{end}",
+        )
     for number, (label, (x, y)) in enumerate(chart.points.items()):
         # Hollow ones do not hide those below them.
-        style = {"marker": _MARKERS[number], "linestyle": ""}
-        style |= {"color": chart.colours.get(label, f"C{len(chart.lines) + number}")}
-        style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if number else {}
-        axes.plot(x, y, markersize=5, zorder=4, label=_wrapped(label), **style)
+        hollow: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 1.4} if number else {}
+        axes.plot(
+            x,
+            y,
+            color=chart.colours.get(label, f"C{len(chart.lines) + number}"),
+            linestyle="",
+            marker=_MARKERS[number],
+            markersize=5,
+            zorder=4,
+            label=_wrapped(label),
+            **hollow,
+        )
     if chart.has_zero:
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)
     axes.yaxis.set_major_formatter("{x:,.10g}")

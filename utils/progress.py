@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -27,8 +27,15 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._begun = self._updated = REPORTER.clock()
-        shown: dict[str, Any] = {"desc": self.label, "unit": self.unit, "total": self.total, "initial": self.done}
-        self.bar = tqdm(**shown, leave=False, disable=None, delay=DELAY_SECONDS)
+        self.bar = tqdm(
+            desc=self.label,
+            unit=self.unit,
+            total=self.total,
+            initial=self.done,
+            leave=False,
+            disable=None,
+            delay=DELAY_SECONDS,
+        )
         if self.bar.disable:  # no terminal
             REPORTER.begin(self)
         return self

@@ -152,7 +152,7 @@ def rank_p_value(value: float, others: Array, trials: int = 1) -> float:
     return min(1.0, trials * p_value)
 
 
-def expected_best(deviation: float, trials: int) -> float:
+def expected_maximum(deviation: float, trials: int) -> float:
     """Return what the best of `trials` without skill shows on average (Bailey & Lopez de Prado 2014).
 
     `deviation` is the standard deviation of what they show, such as a Sharpe ratio; the unit is theirs. One trial: 0.
@@ -163,11 +163,11 @@ def expected_best(deviation: float, trials: int) -> float:
     return float(deviation * ((1 - np.euler_gamma) * low + np.euler_gamma * high))
 
 
-def deflated_ratio(returns: Array, benchmark: float) -> float | None:
+def probabilistic_sharpe_ratio(returns: Array, benchmark: float) -> float | None:
     """Return the probability of a true Sharpe ratio above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
 
     Phi((S - S0) sqrt(T - 1) / sqrt(1 - skewness S + (kurtosis - 1) / 4 S^2)), S the ratio of the (T,) returns. With
-    S0 = `expected_best` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
+    S0 = `expected_maximum` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
     information ratio. None where the returns never vary.
     """
     deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0
@@ -175,23 +175,23 @@ def deflated_ratio(returns: Array, benchmark: float) -> float | None:
         return None
     standard = (returns - returns.mean()) / returns.std()
     skewness, kurtosis = float((standard**3).mean()), float((standard**4).mean())
-    return probabilistic_sharpe(float(returns.mean()) / deviation, benchmark, len(returns), skewness, kurtosis)
+    return psr_of_moments(float(returns.mean()) / deviation, benchmark, len(returns), skewness, kurtosis)
 
 
-def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
-    """Apply the formula of `deflated_ratio` to moments; a normal law has kurtosis 3."""
+def psr_of_moments(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
+    """Apply the formula of `probabilistic_sharpe_ratio` to moments; a normal law has kurtosis 3."""
     spread = max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12)
     return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / spread)))
 
 
-def minimum_track_record(returns: Array) -> int | None:
+def minimum_track_record_length(returns: Array) -> int | None:
     """Return the days after which a Sharpe ratio like that of (T,) returns is above zero at 95%; None where it is not
     above zero.
 
-    The number of days at which `deflated_ratio` is 0.95, all moments being equal (Bailey & Lopez de Prado 2012, "The
-    Sharpe ratio efficient frontier").
+    The number of days at which `probabilistic_sharpe_ratio` is 0.95, all moments being equal (Bailey & Lopez de Prado
+    2012, "The Sharpe ratio efficient frontier").
     """
-    chance = deflated_ratio(returns, 0.0)
+    chance = probabilistic_sharpe_ratio(returns, 0.0)
     if chance is None or chance <= 0.5:
         return None
     return math.ceil(1 + (len(returns) - 1) * float(ndtri(LEVEL) / ndtri(chance)) ** 2)

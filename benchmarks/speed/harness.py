@@ -15,7 +15,7 @@ from data.features.nine import NUM_FEATURES, PRICES, indicators, normalization_s
 from data.market import Market
 from data.splits import make_splits
 from utils.config.trader import Config, profile_config
-from utils.memory.guard import MB, peak_rss_mb, release_free_memory
+from utils.memory.guard import MIB, peak_rss_mb, release_free_memory
 
 CPU = torch.device("cpu")
 FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE = 3781, 669, 108
@@ -124,7 +124,7 @@ class MemoryGauge:
     def peak_mb(self) -> float:
         """Return the peak so far; where the system cannot forget an older peak, that of the process's whole life."""
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / MB
+            return torch.cuda.max_memory_allocated(self.device) / MIB
         return peak_rss_mb()
 
     def rise_mb(self) -> float:

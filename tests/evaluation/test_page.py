@@ -23,7 +23,7 @@ from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.judge import Evaluation, FoldResult
 from utils import charts as chart_axes
 from utils.charts import Chart, described
-from utils.pictures import svg_address
+from utils.pictures import svg_data_uri
 
 pytestmark = pytest.mark.usefixtures("real_charts")
 HOSTILE = (
@@ -107,7 +107,7 @@ def named(name: str) -> Evaluation:
 
 
 def drawn(chart: Chart) -> str:
-    kind, _, data = svg_address(chart).partition(",")
+    kind, _, data = svg_data_uri(chart).partition(",")
     assert kind == "data:image/svg+xml;base64"
     return base64.b64decode(data).decode()
 

@@ -14,6 +14,7 @@ from tests.evaluation.page_case import case
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
 from utils import pictures
 from utils.charts import Chart, memory_chart
+from utils.memory_profiler import Snapshot
 from utils.tables import table
 
 pytestmark = pytest.mark.usefixtures("real_charts")
@@ -108,14 +109,17 @@ def test_learning_shows_losses_profits_and_hurdles() -> None:
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one() -> None:
-    host = [("start", 0.0, 100.0, 80.0, 0.0), ("train", 600.0, 500.0, 90.0, 0.0), ("train", 1200.0, 300.0, 85.0, 0.0)]
-    chart = memory_chart(host)
+    def snapshot(label: str, seconds: float, resident: float, unique: float, gpu: float = 0.0) -> Snapshot:
+        return Snapshot(label, 0, seconds, {"rss_mb": resident, "uss_mb": unique, "gpu_allocated_mb": gpu})
+
+    points = (("start", 0.0, 100.0, 80.0), ("train", 600.0, 500.0, 90.0), ("train", 1200.0, 300.0, 85.0))
+    chart = memory_chart([snapshot(*point) for point in points])
     assert chart.x.tolist() == [0, 10, 20] and "Peak 500 MiB, train" in chart.note
     assert {name: sizes.tolist() for name, sizes in chart.lines.items()} == {
         "resident": [100, 500, 300],
         "unique": [80, 90, 85],
     }
-    assert memory_chart([(*point[:4], 2000.0) for point in host]).lines["GPU"].tolist() == [2000] * 3
+    assert memory_chart([snapshot(*point, gpu=2000.0) for point in points]).lines["GPU"].tolist() == [2000] * 3
 
 
 def test_tables_line_up() -> None:

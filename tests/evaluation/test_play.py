@@ -47,7 +47,7 @@ from training.evaluation.play import (
 from training.rollout import play, play_agent_on
 from utils.config.trader import EnvironmentConfig, Fill
 from utils.metrics import daily_returns
-from utils.statistics import expected_best
+from utils.statistics import expected_maximum
 
 WINDOWS = 4
 
@@ -330,7 +330,7 @@ def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     assert validation.note.startswith("Nothing was chosen on validation days")
     assert [found.expected_best_ratio for found in (validation, looked[0])] == [0.0, 0.0]
     days = 2 * SESSIONS
-    assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_best(1.0, 4))
+    assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_maximum(1.0, 4))
     first, second = (found.deflated_information_ratio for found in looked)
     assert first and second and validation.deflated_information_ratio == first > second
 

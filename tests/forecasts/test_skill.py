@@ -28,13 +28,13 @@ from utils.metrics import sharpe, total_return_percent
 from utils.spaces import POSITION_FEATURES
 from utils.statistics import (
     bootstrap_intervals,
-    deflated_ratio,
-    expected_best,
+    expected_maximum,
     mean_block_days,
     mean_test,
-    minimum_track_record,
+    minimum_track_record_length,
     overfitting_probability,
-    probabilistic_sharpe,
+    probabilistic_sharpe_ratio,
+    psr_of_moments,
     rank_p_value,
     stationary_bootstrap,
 )
@@ -221,20 +221,20 @@ def test_the_chance_of_a_rank() -> None:
 def test_the_published_example_of_a_deflated_ratio_ratio() -> None:
     """Bailey & Lopez de Prado (2014): 2.5 a year over 1,250 days, of 100 trials whose ratios have variance 1/2."""
     deviation, ratio = math.sqrt(0.5 / 250), 2.5 / math.sqrt(250)
-    benchmark = expected_best(deviation, 100)
+    benchmark = expected_maximum(deviation, 100)
     assert benchmark == pytest.approx(0.1132, abs=5e-5)
-    assert probabilistic_sharpe(ratio, benchmark, 1250, -3.0, 10.0) == pytest.approx(0.9004, abs=5e-4)
-    fewer = expected_best(deviation, 46)
-    assert probabilistic_sharpe(ratio, fewer, 1250, -3.0, 10.0) == pytest.approx(0.9505, abs=5e-4)
-    assert probabilistic_sharpe(ratio, expected_best(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(
-        0.9505, abs=5e-3
-    ), "normal returns would allow 88 trials"
+    assert psr_of_moments(ratio, benchmark, 1250, -3.0, 10.0) == pytest.approx(0.9004, abs=5e-4)
+    fewer = expected_maximum(deviation, 46)
+    assert psr_of_moments(ratio, fewer, 1250, -3.0, 10.0) == pytest.approx(0.9505, abs=5e-4)
+    assert psr_of_moments(ratio, expected_maximum(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(0.9505, abs=5e-3), (
+        "normal returns would allow 88 trials"
+    )
 
 
 def test_one_trial_has_nothing_to_deflate() -> None:
-    assert expected_best(0.3, 1) == 0.0
-    assert deflated_ratio(np.zeros(20), 0.0) is None
-    assert deflated_ratio(np.array([0.1]), 0.0) is None
+    assert expected_maximum(0.3, 1) == 0.0
+    assert probabilistic_sharpe_ratio(np.zeros(20), 0.0) is None
+    assert probabilistic_sharpe_ratio(np.array([0.1]), 0.0) is None
 
 
 def test_the_published_length_of_a_track_record() -> None:
@@ -242,14 +242,16 @@ def test_the_published_length_of_a_track_record() -> None:
     normal = statistics.NormalDist()
     returns = np.array([normal.inv_cdf((place + 0.5) / 4_000) for place in range(4_000)])
     returns += returns.std(ddof=1) / math.sqrt(252)
-    assert minimum_track_record(returns) == pytest.approx(2.71 * 252, rel=0.01), "1 a year is above 0 as soon, nearly"
-    assert minimum_track_record(-returns) is None and minimum_track_record(np.zeros(20)) is None
+    assert minimum_track_record_length(returns) == pytest.approx(2.71 * 252, rel=0.01), (
+        "1 a year is above 0 as soon, nearly"
+    )
+    assert minimum_track_record_length(-returns) is None and minimum_track_record_length(np.zeros(20)) is None
 
 
 def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:
     """Where the true ratio is the benchmark, the probability is uniform."""
     returns = np.random.default_rng(0).standard_normal((2000, 250)) + 0.1
-    found = np.array([deflated_ratio(row, 0.1) for row in returns], dtype=np.float64)
+    found = np.array([probabilistic_sharpe_ratio(row, 0.1) for row in returns], dtype=np.float64)
     for level in (0.05, 0.5, 0.95):
         assert (found <= level).mean() == pytest.approx(level, abs=0.025)
 

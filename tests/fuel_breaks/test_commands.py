@@ -70,7 +70,7 @@ def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
     assert summary["episodes"] == 16 and summary["replay_bytes_per_transition"] < 2600
     assert len(summary["rss_mb_per_generation"]) == 4
     log = (run / "run.log").read_text()
-    memory = ("GPU 0 MB allocated, 0 MB reserved;", "clean-ups (")
+    memory = ("GPU 0 MiB allocated, 0 MiB reserved;", "clean-ups (")
     for words in (*memory, " by episodes, ", "replay 48 / 80", "losses", "clean-up 1 after episodes"):
         assert words in log, words
 

@@ -17,7 +17,7 @@ from tests.memory.thing import Environment, Thing
 from utils.errors import MemoryLimitReached
 from utils.memory.census import UNKNOWN_HOLDER, Heap
 from utils.memory.clean_up import frozen_heap, thawed_heap
-from utils.memory.guard import MB, MemoryGuard, memory_limit_mb
+from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
@@ -59,18 +59,18 @@ def test_views_share_the_bytes_of_their_array_or_tensor(profiler: MemoryProfiler
 @pytest.mark.usefixtures("small_heap")
 def test_largest_objects_tell_what_they_are_and_what_holds_them() -> None:
     holder = Thing(np.zeros((512, 512)))
-    tensors = Thing({"weights": [torch.zeros(3 * MB // 4), None]})
-    view = [np.frombuffer(b"x" * (4 * MB), np.uint8)[5:]]
+    tensors = Thing({"weights": [torch.zeros(3 * MIB // 4), None]})
+    view = [np.frombuffer(b"x" * (4 * MIB), np.uint8)[5:]]
     module = ModuleType("keeper")
-    module.__dict__["KEPT"] = [np.zeros(5 * MB // 8)]
-    numbers = [0] * (7 * MB // 8)
+    module.__dict__["KEPT"] = [np.zeros(5 * MIB // 8)]
+    numbers = [0] * (7 * MIB // 8)
     found = {round(row["mb"]): (row["object"], row["held by"]) for row in Heap().largest(min_mb=1.5)}
     thing = f"{Thing.__module__}.Thing"
     assert found == {
-        7: (f"list of {7 * MB // 8:,}", UNKNOWN_HOLDER),
-        5: (f"ndarray ({5 * MB // 8},) float64 on cpu", "list in dict in <module 'keeper'>"),
-        4: (f"ndarray ({4 * MB},) uint8 on cpu", "list"),
-        3: (f"Tensor ({3 * MB // 4},) torch.float32 on cpu", f"list in dict in {thing}"),
+        7: (f"list of {7 * MIB // 8:,}", UNKNOWN_HOLDER),
+        5: (f"ndarray ({5 * MIB // 8},) float64 on cpu", "list in dict in <module 'keeper'>"),
+        4: (f"ndarray ({4 * MIB},) uint8 on cpu", "list"),
+        3: (f"Tensor ({3 * MIB // 4},) torch.float32 on cpu", f"list in dict in {thing}"),
         2: ("ndarray (512, 512) float64 on cpu", thing),
     }
     del holder, tensors, view, numbers
@@ -105,10 +105,10 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
     dead = weakref.proxy(Thing())
     kept = [Hostile(), {"key": Hostile()}, dead]
     holder = Hostile()
-    object.__setattr__(holder, "array", np.zeros(2 * MB // 8))
+    object.__setattr__(holder, "array", np.zeros(2 * MIB // 8))
     kept.append(holder)
     profiler.log_memory("hostile", show_objects=True)
-    large = [row for row in Heap().largest(min_mb=1.5) if str(2 * MB // 8) in row["object"]]
+    large = [row for row in Heap().largest(min_mb=1.5) if str(2 * MIB // 8) in row["object"]]
     assert len(large) == 1 and "Hostile" in large[0]["held by"]
     del kept
 
@@ -116,7 +116,7 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
 @pytest.mark.usefixtures("small_heap")
 def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
     def run() -> list[weakref.ref[Any]]:
-        array, tensor, thing = np.zeros(MB // 4), torch.zeros(MB), Environment()
+        array, tensor, thing = np.zeros(MIB // 4), torch.zeros(MIB), Environment()
         profiler.log_memory("here", show_objects=True)
         assert count_living()["environments"] == 1
         references = [weakref.ref(item) for item in (array, tensor, thing)]
@@ -134,7 +134,7 @@ CGROUPS = {
     "v2 tightest": (V2, {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"}, 300),
     "v2 host path not visible": ("0::/../other", {"memory.max": 400}, 400),
     "v1": (V1, {"memory/memory.limit_in_bytes": 120}, 120),
-    "v1 without limit": (V1, {"memory/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
+    "v1 without limit": (V1, {"memory/memory.limit_in_bytes": 9223372036854771712 / MIB}, None),
     "junk": ("nonsense\n1:memory", {"memory.max": "", "memory/memory.limit_in_bytes": "-1"}, None),
 }
 
@@ -145,13 +145,13 @@ def test_limit_is_read_from_cgroup_files(
 ) -> None:
     written(tmp_path / "self", f"{membership}\n")
     for name, value in files.items():
-        written(tmp_path / "fs" / name, f"{value if isinstance(value, str) else int(value * MB)}\n")
-    machine_mb = psutil.virtual_memory().total / MB
+        written(tmp_path / "fs" / name, f"{value if isinstance(value, str) else int(value * MIB)}\n")
+    machine_mb = psutil.virtual_memory().total / MIB
     assert memory_limit_mb(tmp_path / "fs", tmp_path / "self") == pytest.approx(limit_mb or machine_mb)
 
 
 def test_guard_compares_resident_memory_with_its_limit() -> None:
     MemoryGuard(limit_mb=1e9).check()
     assert MemoryGuard().limit_mb == pytest.approx(0.9 * memory_limit_mb())
-    with pytest.raises(MemoryLimitReached, match="exceeds the limit of 1 MB"):
+    with pytest.raises(MemoryLimitReached, match="exceeds the limit of 1 MiB"):
         MemoryGuard(limit_mb=1).check()

@@ -16,7 +16,7 @@ from tests.tiny import learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils.config.trader import EvolutionConfig
-from utils.memory.guard import MB
+from utils.memory.guard import MIB
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler, get_profiler, log_memory, print_memory_growth, print_memory_summary
 
@@ -67,7 +67,7 @@ def test_leaked_owners_are_named_by_the_second_generation(profiler: MemoryProfil
 
 def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys: pytest.CaptureFixture[str]) -> None:
     log_memory("before", show_objects=True)
-    kept = [np.ones(12 * MB // 8), [{"a": [0]} for _ in range(100)]]
+    kept = [np.ones(12 * MIB // 8), [{"a": [0]} for _ in range(100)]]
     log_memory("after", show_objects=True)
     shown = capsys.readouterr().out
     for text in ("memory [before] rss_mb", "lists", "dicts", "TradingEnvironment 0", "largest objects", "1572864"):
@@ -77,7 +77,7 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
     print_memory_growth()
     assert capsys.readouterr().out == by_label
     lists, dicts, size = (int(row(by_label, name)[3].replace(",", "")) for name in ("lists", "dicts", "array_bytes"))
-    assert lists >= 101 and dicts >= 100 and size >= 12 * MB and len(kept) == 2
+    assert lists >= 101 and dicts >= 100 and size >= 12 * MIB and len(kept) == 2
     print_memory_summary()
     summary = capsys.readouterr().out
     assert [line.split()[0] for line in summary.splitlines()[2:4]] == ["before", "after"]

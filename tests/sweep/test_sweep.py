@@ -26,7 +26,7 @@ from utils.config.settings import from_dict, read_toml, settings_hash
 from utils.config.trader import Config
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import RunLog
-from utils.statistics import expected_best, probabilistic_sharpe
+from utils.statistics import expected_maximum, psr_of_moments
 
 ROOT = Path(__file__).parents[2]
 TRIALS, SEEDS = 12, 5
@@ -98,12 +98,12 @@ def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
             )[1:]
             ratios.append(excess.mean() / excess.std(ddof=1))
             best = excess if one["number"] == whole["best"]["number"] else best
-    threshold = expected_best(statistics.stdev(ratios), len(ratios))
+    threshold = expected_maximum(statistics.stdev(ratios), len(ratios))
     assert whole["expected_best_sharpe"] == pytest.approx(math.sqrt(252) * threshold)
     standard = (best - best.mean()) / best.std()
     moments = float((standard**3).mean()), float((standard**4).mean())
     ratio = float(best.mean() / best.std(ddof=1))
-    chance = probabilistic_sharpe(ratio, threshold, len(best), *moments)
+    chance = psr_of_moments(ratio, threshold, len(best), *moments)
     assert whole["deflated_sharpe"] == pytest.approx(chance)
     assert whole["overfitting_probability"] < 0.2, "the formula's best is among the best on any days"
 

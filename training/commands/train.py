@@ -1,7 +1,6 @@
 """A whole training run: from settings to a market, generations, checkpoints, pictures and a summary."""
 
 import dataclasses
-import json
 import logging
 import sys
 import tracemalloc
@@ -28,7 +27,7 @@ from training.run.extension import (
     save_inherited,
 )
 from training.run.market import load_market, record_or_pin_market
-from training.run.session import GENERATION, Session, open_session
+from training.run.session import Session, open_session
 from training.run.status import (
     generation_row,
     market_lines,
@@ -45,7 +44,7 @@ from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.memory.guard import keep_freed_memory, peak_rss_mb, release_free_memory
 from utils.memory.living import count_living
-from utils.memory_profiler import get_profiler
+from utils.memory_profiler import GENERATION, get_profiler
 from utils.pictures import draw_charts
 from utils.progress import progress
 from utils.runs.checkpoint import generation_name, list_checkpoints
@@ -77,8 +76,8 @@ def run_training(
     splits: Splits | None = None,
     store: ObjectStore | None = None,
     parent: RunLog | None = None,
-) -> dict[str, Any]:
-    """Train, or continue a run, to its last generation; return the contents of `summary.json`.
+) -> None:
+    """Train, or continue a run, to its last generation.
 
     Args:
         explicit: dotted names of the settings that the user gave, which a resumed run applies or refuses.
@@ -93,7 +92,7 @@ def run_training(
     with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
         config, run = session.settings, session.run
         if is_complete(run, config, explicit):
-            return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
+            return
         logger.info("%s", opening_line(config, session.device, session.run.path))
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = record_or_pin_market(session.run.path, market, splits)
@@ -116,7 +115,7 @@ def run_training(
         )
         get_profiler().log_memory("baseline", show_objects=config.memory_report != "off", counts=True)
         _train(session, trainer)
-        return _finish(trainer, session.run, config, scores)
+        _finish(trainer, session.run, config, scores)
 
 
 def train_of_study(config: Config, explicit: frozenset[str], splits: Splits) -> int:
@@ -183,10 +182,10 @@ def _draw_progress(run: RunLog, note: str) -> None:
     records = run.records()
     draw_charts([fitness_chart(records)], run.path / "fitness.png", note)
     draw_charts(learning_charts(records), run.path / "learning.png", note, "Learning by generation")
-    draw_charts([memory_chart(get_profiler().phases())], run.path / "memory.png")
+    draw_charts([memory_chart(get_profiler().snapshots)], run.path / "memory.png")
 
 
-def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
+def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> None:
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
     evaluation = judge_training(trainer, config, run.path, scores)
@@ -200,7 +199,6 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     run.tracker.keep((REPORT, SUMMARY), trainer.champion.save)
     whole, brief = result_block(evaluation, _note(config), run.path, generation_name(trainer.generation))
     logger.info("%s", whole, extra={"terminal": brief})
-    return summary
 
 
 def _summary(trainer: ERLTrainer, evaluation: Evaluation) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
         evaluation.dates,
         {name: 100.0 * (equity / np.fmax.accumulate(equity) - 1.0) for name, equity in drawn.items()},
         end="at most {:.1f} %",
-        told=np.min,
+        legend_value=np.min,
         note="Fall below the earlier peak.",
         colours=colours(evaluation),
     )

@@ -22,7 +22,7 @@ from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, correlation, explained_share, rank_correlation, summed_up
 from utils import metrics
 from utils.config.trader import Config
-from utils.statistics import deflated_ratio, expected_best, minimum_track_record
+from utils.statistics import expected_maximum, minimum_track_record_length, probabilistic_sharpe_ratio
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
@@ -282,9 +282,9 @@ class Evaluation:
         2012, at a ratio of 0), which stands for the deviation over trials.
         """
         champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (self.judged, EQUAL))
-        best = expected_best(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
-        deflated, days = deflated_ratio(champion - equal, best), len(champion)
-        needed, is_of_sweep = minimum_track_record(champion), self.split == "validation" and self.trials > 1
+        best = expected_maximum(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
+        deflated, days = probabilistic_sharpe_ratio(champion - equal, best), len(champion)
+        needed, is_of_sweep = minimum_track_record_length(champion), self.split == "validation" and self.trials > 1
         note = CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
         if self.judged != CHAMPION:
             note = VARIANTS.format(trials=self.trials)

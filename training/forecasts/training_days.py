@@ -23,7 +23,7 @@ from training.forecasts.transitions import StockTransitions
 from utils.config.trader import EnvironmentConfig
 from utils.progress import Progress
 from utils.spaces import MAX_TARGET_PERCENT, TARGET_PERCENTS
-from utils.statistics import expected_best
+from utils.statistics import expected_maximum
 
 _LEAST_RISK = 0.05
 """Least of what the risk of an order costs, as a share of the mean."""
@@ -179,7 +179,7 @@ class TrainingDays:
         timing = cross_fitted_mean_test(score_level * result_level, samples.longest, 2 * trials)
 
         # What betting on them is worth, with what the best of several agents leads by chance taken off.
-        lead = expected_best(math.sqrt(1.0 - _likeness(scores, known)), among)  # in standard errors
+        lead = expected_maximum(math.sqrt(1.0 - _likeness(scores, known)), among)  # in standard errors
         unit = float(score_level.std() * result_level.std()) or 1.0
         of_days = np.concatenate(deviations)
         stocks = Bet.on_stocks(

@@ -65,8 +65,7 @@ class DQNTrainer:
             "environment_steps": bounds.check_every_environment_steps,
             "training_steps": bounds.check_every_training_steps,
         }
-        # A full collection takes as long as several steps, and their garbage is young.
-        self.checks = PeriodicChecks(safe_point, every, lambda: self.cleanup_memory(generation=1))
+        self.checks = PeriodicChecks(safe_point, every)
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
         self.validation = judging_environment([validation[tile] for tile in chosen], config.env)

@@ -9,10 +9,10 @@ from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArgume
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import caveats, lead_text, load_tiles, record_or_check_landscape
-from training.run.session import GENERATION, open_session
+from training.run.session import open_session
 from utils.config.cli import command_line
 from utils.memory.guard import peak_rss_mb
-from utils.memory_profiler import get_profiler
+from utils.memory_profiler import GENERATION, get_profiler
 from utils.progress import Progress
 from utils.runs.run_log import RunLog
 
@@ -100,12 +100,12 @@ def status_lines(record: Mapping[str, Any]) -> str:
     lengths = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
     freed = sum(memory["freed_mb"].values())
     counted = ", ".join(f"{count} by {work.replace('_', ' ')}" for work, count in memory["checks"].items())
-    gpu = f"{memory['gpu_allocated_mb']:,.0f} MB allocated, {memory['gpu_reserved_mb']:,.0f} MB reserved"
+    gpu = f"{memory['gpu_allocated_mb']:,.0f} MiB allocated, {memory['gpu_reserved_mb']:,.0f} MiB reserved"
     best = f"{validation['best']:.2f} % of generation {validation['best_generation']}"
     played = f"{record['episodes']:,} episodes, {record['updates']:,} updates, {record['seconds']['total']:,.0f} s"
     return f"""Generation {record["generation"]}: network {validation["agent"]:.2f} %, {_leads(validation)}
   best {best}; {played}
   loss {record["loss"]:.4g}, return {record["return_percent"]:.2f} %, epsilon {record["epsilon"]:.3f}
   replay {buffers["replay"]:,} / {buffers["replay_capacity"]:,} ({buffers["replay_bytes"]:,} bytes), {lengths}
-  {memory["rss_mb"]:,.0f} MB, GPU {gpu}; clean-ups ({counted}) gave back {freed:,.1f} MB
+  {memory["rss_mb"]:,.0f} MiB, GPU {gpu}; clean-ups ({counted}) gave back {freed:,.1f} MiB
 """

@@ -20,7 +20,7 @@ from utils.config.settings import RunSettings, flatten, settings_hash, settings_
 from utils.errors import CheckpointError, MemoryLimitReached
 from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
-from utils.memory_profiler import get_profiler, restart_profiler
+from utils.memory_profiler import GENERATION, get_profiler, restart_profiler
 from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints
 from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads
@@ -34,8 +34,6 @@ from utils.runs.stopping import SafePoint
 from utils.runs.tracker import TRACKED, Tracker
 
 logger = logging.getLogger(__name__)
-GENERATION = "generation"
-"""Label of the memory snapshot at the end of a generation."""
 DRAIN_SECONDS = 1800.0
 """Longest wait for uploads at the end of a run."""
 

@@ -26,7 +26,7 @@ from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.durable import make_directory
 from utils.runs.ending import locked, resumable
-from utils.runs.find import SUMMARY, Kind, name_to_resume
+from utils.runs.find import SUMMARY, RunFiles, name_to_resume
 from utils.runs.run_log import CHECKPOINTS, new_folder
 
 Plan = TypeVar("Plan")
@@ -124,7 +124,7 @@ class StudyKind:
 
     def _find(self, config: Config, store: ObjectStore | None) -> Path:
         """Return the folder of the study to resume, fetched if only the store has it; ConfigError if there is none."""
-        name = name_to_resume(str(config.resume), config.runs_dir, store, Kind(self.name, self.plan, self.end))
+        name = name_to_resume(str(config.resume), config.runs_dir, store, RunFiles(self.name, self.plan, self.end))
         path = config.runs_dir / name
         if (path / self.plan).is_file():
             return path

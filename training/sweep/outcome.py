@@ -18,7 +18,7 @@ from training.sweep.space import SweepPlan, run_name
 from training.sweep.study import values_of
 from utils.errors import ConfigError
 from utils.metrics import YEAR_ROOT, daily_returns
-from utils.statistics import deflated_ratio, expected_best, overfitting_probability
+from utils.statistics import expected_maximum, overfitting_probability, probabilistic_sharpe_ratio
 from utils.tables import table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def outcome_of(folder: Path, plan: SweepPlan, first_seed: int, study: Study) -> 
     excess = np.nanmean(champion - equal, axis=1)
     deviation = excess.std(axis=1, ddof=1)
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
-    threshold = expected_best(float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0, len(shown))
+    threshold = expected_maximum(float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0, len(shown))
     median_run = runs[shown.index(best)][best["profits"].index(statistics.median_low(best["profits"]))]
     return {
         "sweep": folder.name,
@@ -59,7 +59,7 @@ def outcome_of(folder: Path, plan: SweepPlan, first_seed: int, study: Study) -> 
         "overfitting_probability": overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
         # Probability that the best trial's true Sharpe ratio over equal weight is above that of the best of all trials
         # without skill, which follows per year.
-        "deflated_sharpe": deflated_ratio(excess[shown.index(best)], threshold),
+        "deflated_sharpe": probabilistic_sharpe_ratio(excess[shown.index(best)], threshold),
         "expected_best_sharpe": YEAR_ROOT * threshold,
         # The verdict on the champion of its median seed, which allows for the number of trials.
         "sentence": results_of(median_run)["verdict"]["sentence"],

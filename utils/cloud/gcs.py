@@ -66,8 +66,9 @@ class GcsStore(ObjectStore):
         return True
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
-        blob, file = self._bucket.blob(self._full_name(name), chunk_size=CHUNK_BYTES), rewound(source)
-        size, expected = file.seek(0, io.SEEK_END), 0 if if_absent else None
+        blob = self._bucket.blob(self._full_name(name), chunk_size=CHUNK_BYTES)
+        size = rewound(source).seek(0, io.SEEK_END)
+        expected = 0 if if_absent else None
         with _translated(f"store {name}"):
             try:
                 blob.upload_from_file(

@@ -53,7 +53,8 @@ class ParsedCommand:
         Args:
             program: path of the program.
         """
-        words = [*([] if self.name == DEFAULT_COMMAND else self.name.split()), *flags]
+        words = [] if self.name == DEFAULT_COMMAND else self.name.split()
+        words += flags
         for setting in settings_of(type(self.arguments)).values():
             if len(setting.path) == 1 and (Mark.FREE in setting.field.metadata or not setting.flag):
                 words += setting.words(getattr(self.arguments, setting.name))
@@ -61,8 +62,11 @@ class ParsedCommand:
 
     def run(self) -> None:
         """Import the command's function and call it."""
-        call = pkgutil.resolve_name(self.function)
-        call(self.arguments, *([self.explicit] if hasattr(self.arguments, "settings") else []))
+        function = pkgutil.resolve_name(self.function)
+        if hasattr(self.arguments, "settings"):
+            function(self.arguments, self.explicit)
+        else:
+            function(self.arguments)
 
 
 def parse_command(

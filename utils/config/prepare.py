@@ -38,21 +38,29 @@ class Choices:
     @cached_property
     def roles(self) -> dict[str, str]:
         """Role by title or place, of `columns`. Raises ConfigError for another text."""
-        pairs = [tuple(map(str.strip, one.partition("=")[::2])) for one in self.columns]
-        for role, title in pairs:
+        roles = dict[str, str]()
+        for text in self.columns:
+            role, _, title = text.partition("=")
+            role, title = role.strip(), title.strip()
             if role not in ROLES or not title:
                 raise ConfigError(
                     f"--columns: expected {', '.join(ROLES)} with a title, as in close=Kurs, got {role!r}"
                     f"{hint(role, ROLES)}"
                 )
-        return {title: role for role, title in pairs}
+            roles[title] = role
+        return roles
 
     def places(self, titles: Sequence[str]) -> dict[str, int]:
         """Return the places of named columns among these titles, by role; those to ignore under names of their own."""
         names, places = [title.strip().casefold() for title in titles], dict[str, int]()
         for title, role in self.roles.items():
             name = title.casefold()
-            place = names.index(name) if name in names else int(title) - 1 if title.isdecimal() else -1
+            if name in names:
+                place = names.index(name)
+            elif title.isdecimal():
+                place = int(title) - 1
+            else:
+                continue
             if 0 <= place < len(names):
                 places[f"ignore {title}" if role == "ignore" else role] = place
         return places

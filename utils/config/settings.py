@@ -6,7 +6,6 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import reduce
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
@@ -74,7 +73,8 @@ class Setting:
         # A name that Python keeps for itself, as `from`, has an underscore at its end.
         concern, dot, last = name.rstrip("_").replace("_", "-").rpartition(".")
         prefix = "" if Mark.SHORT in field.metadata else concern + dot
-        flag = "" if Mark.POSITIONAL in field.metadata else f"--{prefix}{'no-' * (field.default is True)}{last}"
+        no = "no-" if field.default is True else ""
+        flag = "" if Mark.POSITIONAL in field.metadata else f"--{prefix}{no}{last}"
         return cls(path, owner, field, name, kind, word, f"{word} {' and '.join(limits)}".rstrip(), flag)
 
     @property
@@ -151,7 +151,10 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
         if name not in known:
             raise ConfigError(f"expected a known setting, got {name!r}{hint(name, known, '; see --help')}")
         *concerns, last = known[name].path
-        reduce(lambda table, concern: table.setdefault(concern, {}), concerns, nested)[last] = value
+        table = nested
+        for concern in concerns:
+            table = table.setdefault(concern, {})
+        table[last] = value
     try:
         # Only JSON has strict types and still allows paths as strings.
         return TypeAdapter(kind).validate_json(json.dumps(nested, default=str))

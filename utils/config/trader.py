@@ -110,8 +110,8 @@ class EnvironmentConfig:
     stop_percent: Annotated[float, Field(ge=0, lt=100)] = 0.0
     """Percent below the price of its fill at which a position is sold at a loss. 0: no stop."""
     drawdown_lock: Annotated[float, Field(ge=0, lt=100)] = 0.0
-    """Percent by which equity may fall from its highest close: from then on an account places no order until a person
-    says so, in an episode until its end. 0: no lock."""
+    """Percent by which equity may fall from its highest close. Beyond it an account places no orders: in an episode
+    until its end, elsewhere until a person releases it. 0: no lock."""
     exposure: kinds.PositiveShare = 1.0
     """Share of the capital that a champion exposes, by its agents and its basket; the rest is cash. Training is on all
     of it."""
@@ -185,7 +185,7 @@ class LearningConfig:
     hidden: kinds.PositiveInt = 32
     """Width of the two hidden layers of the critic, which the actor reads."""
     exploration_noise: kinds.NonNegativeFloat = 0.1
-    """Standard deviation of the noise on scores in exploration windows, in those of a session's results."""
+    """Deviation of the noise on scores in exploration windows, in standard deviations of a session's results."""
     gamma: kinds.Share = 0.8
     """Discount factor from one decision to the next. 1 is well defined as long as capital has a price, so that
     positions end. 0: a position is worth its next session."""
@@ -285,7 +285,8 @@ def profile_config(profile: Profile) -> Config:
 
 def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted name, of the `stated` profile, else of the one that suits data and machine."""
-    data, profile = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None), stated.get("profile")
+    data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
+    profile = stated.get("profile")
     if profile is None:
         # A resumed run keeps its profile, so that nothing waits for torch to look for a GPU.
         profile = "full" if data is not None or ("resume" not in stated and _has_cuda()) else "quick"

@@ -9,6 +9,7 @@ import platform
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,7 @@ def connect(address: str) -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
         # Ray prints a page of advice when a worker dies; the pool logs one line.
         ray._private.worker._worker_logs_enabled = False
-        counts = len(ray.nodes()), _count("CPU"), _count("GPU")
-        logger.info("cluster of %d nodes, %d CPUs, %d GPUs", *counts)
+        logger.info("cluster of %d nodes, %d CPUs, %d GPUs", len(ray.nodes()), _count("CPU"), _count("GPU"))
         yield
 
 
@@ -92,6 +92,17 @@ def _checksum(*paths: Path) -> str:
     return whole.hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class NodeSetup:
+    """What every node must have, and where jobs run on it."""
+
+    files: tuple[Path, ...]
+    facts: Mapping[str, str]
+    folder: Path
+    logs: Path | None
+    environment: Mapping[str, str]
+
+
 class ClusterTasks(Pool):
     """Runs jobs on the nodes of a cluster, with one CPU each and a whole number of GPUs where it has any."""
 
@@ -101,9 +112,14 @@ class ClusterTasks(Pool):
         """Take what all nodes must have, the most jobs at once, a folder for what they print, and the GPUs of each."""
         super().__init__(safe_point)
         self._ray, self._most, self._gpus = import_ray(), most, min(gpus, _count("GPU"))
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         read = tuple(path.absolute() for path in files)
-        self._place = read, facts(read), Path.cwd(), None if logs is None else logs.absolute(), environment
+        self._setup = NodeSetup(
+            files=read,
+            facts=facts(read),
+            folder=Path.cwd(),
+            logs=None if logs is None else logs.absolute(),
+            environment={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        )
         remote = self._ray.remote(num_cpus=1, num_gpus=self._gpus, scheduling_strategy="SPREAD", max_retries=0)
         self._task = remote(perform_on_node)
 
@@ -112,7 +128,7 @@ class ClusterTasks(Pool):
         return max(1, room if self._most is None else min(room, self._most))
 
     def submit(self, name: str, pickled: bytes) -> Future[bytes]:
-        return self._task.remote(*self._place, name, pickled).future()  # type: ignore[no-any-return]
+        return self._task.remote(self._setup, name, pickled).future()  # type: ignore[no-any-return]
 
     def is_lost(self, error: Exception) -> bool:
         if isinstance(cause := getattr(error, "cause", None), ConfigError):
@@ -128,23 +144,15 @@ class ClusterTasks(Pool):
         self.stop(force=True)
 
 
-def perform_on_node(
-    files: tuple[Path, ...],
-    known: Mapping[str, str],
-    folder: Path,
-    logs: Path | None,
-    environment: Mapping[str, str],
-    name: str,
-    pickled: bytes,
-) -> bytes:
+def perform_on_node(setup: NodeSetup, name: str, pickled: bytes) -> bytes:
     """Run a pickled job in the folder of the program, see `perform_pickled`. ConfigError if the node differs."""
-    os.environ.update(environment)
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(folder)
-    for what, here in facts(files).items():
-        if here != known[what]:
+    os.environ.update(setup.environment)
+    setup.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(setup.folder)
+    for what, here in facts(setup.files).items():
+        if here != setup.facts[what]:
             raise ConfigError(
-                f"expected {what} {known[what]} on all nodes, got {here} on node {platform.node()}; install the same "
-                "version and files there, share --runs-dir or keep runs in a bucket, or remove the node"
+                f"expected {what} {setup.facts[what]} on all nodes, got {here} on node {platform.node()}; install the "
+                "same version and files there, share --runs-dir or keep runs in a bucket, or remove the node"
             )
-    return perform_pickled(name, pickled, logs)
+    return perform_pickled(name, pickled, setup.logs)

@@ -61,11 +61,14 @@ class Processes(Pool):
             executor.shutdown()
 
     def _start(self) -> ProcessPoolExecutor:
-        executor, threads = ProcessPoolExecutor(1, get_context("spawn"), begin_worker), os.environ.pop(THREADS, None)
+        executor = ProcessPoolExecutor(1, get_context("spawn"), begin_worker)
+        threads = os.environ.get(THREADS)
         os.environ[THREADS] = "1"  # libraries read it when they are loaded
         executor.submit(int)
-        del os.environ[THREADS]
-        os.environ |= {} if threads is None else {THREADS: threads}
+        if threads is None:
+            del os.environ[THREADS]
+        else:
+            os.environ[THREADS] = threads
         self._processes += executor._processes.values()
         return executor
 

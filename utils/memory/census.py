@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
-from utils.memory.guard import MB
+from utils.memory.guard import MIB
 from utils.tables import table
 
 MAX_LISTED = 20
@@ -73,10 +73,10 @@ class Heap:
         sized = [item for item in self.objects if type(item) in _SIZED]
         alone = ((size, item, item) for size, item in zip(map(sys.getsizeof, sized), sized, strict=True))
         storages = chain(find_storages([*self.arrays, *self.tensors]), alone)
-        large = sorted((one for one in storages if one[0] >= min_mb * MB), key=lambda one: -one[0])[:MAX_LISTED]
+        large = sorted((one for one in storages if one[0] >= min_mb * MIB), key=lambda one: -one[0])[:MAX_LISTED]
         held_by = self._held_by([item for _, _, item in large])
         return [
-            {"mb": size / MB, "object": _describe(owner), "held by": holders}
+            {"mb": size / MIB, "object": _describe(owner), "held by": holders}
             for (size, owner, _), holders in zip(large, held_by, strict=True)
         ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import torch
 
-from utils.memory.guard import MB, release_free_memory
+from utils.memory.guard import MIB, release_free_memory
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def clean_up(generation: int = 2) -> float:
         release_free_memory()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    return max(0, resident - process.memory_info().rss) / MB
+    return max(0, resident - process.memory_info().rss) / MIB
 
 
 @contextmanager
@@ -63,9 +63,9 @@ def gpu_memory() -> tuple[int, int]:
 class PeriodicChecks:
     """Calls a safe point and cleans up memory after a number of units of each kind of work."""
 
-    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int], clean_up: Callable[[], float]) -> None:
-        """Take how often each kind of work is checked, and a function that returns the MiB that it gave back."""
-        self.safe_point, self._clean_up, self._every = safe_point, clean_up, every
+    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int]) -> None:
+        """Take how often each kind of work is checked."""
+        self.safe_point, self._every = safe_point, every
         self.counts, self._since = dict.fromkeys(every, 0), dict.fromkeys(every, 0)
         self.freed_mb = dict.fromkeys(every, 0.0)
 
@@ -76,12 +76,13 @@ class PeriodicChecks:
             self._since[work] %= self._every[work]
             self.counts[work] += 1
             self.safe_point()
-            self.freed_mb[work] += (freed := self._clean_up())
-            logger.debug("clean-up %d after %s gave back %.1f MB", self.counts[work], work, freed)
+            freed = clean_up(1)  # a full collection takes as long as several steps, and their garbage is young
+            self.freed_mb[work] += freed
+            logger.debug("clean-up %d after %s gave back %.1f MiB", self.counts[work], work, freed)
 
     def record(self) -> dict[str, Any]:
         """Return the memory in use (MiB), and by work the checks made and what their clean-ups gave back."""
         allocated, reserved = gpu_memory()
         sizes = {"rss": psutil.Process().memory_info().rss, "gpu_allocated": allocated, "gpu_reserved": reserved}
-        in_use = {f"{name}_mb": size / MB for name, size in sizes.items()}
+        in_use = {f"{name}_mb": size / MIB for name, size in sizes.items()}
         return {**in_use, "checks": dict(self.counts), "freed_mb": dict(self.freed_mb)}

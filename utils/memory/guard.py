@@ -10,7 +10,7 @@ import psutil
 
 from utils.errors import MemoryLimitReached
 
-MB = 2**20
+MIB = 2**20
 SHARE_OF_ALLOWED = 0.9
 UNLIMITED_BYTES = 2**60  # cgroup v1 writes "no limit" as about 2^63
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
@@ -27,11 +27,11 @@ class MemoryGuard:
 
     def check(self) -> None:
         """Raise MemoryLimitReached if resident memory is above the limit now."""
-        rss_mb = self._process.memory_info().rss / MB
+        rss_mb = self._process.memory_info().rss / MIB
         if rss_mb > self.limit_mb:
             raise MemoryLimitReached(
-                f"resident memory of {rss_mb:,.0f} MB exceeds the limit of {self.limit_mb:,.0f} MB; stopped before the "
-                "system kills the run"
+                f"resident memory of {rss_mb:,.0f} MiB exceeds the limit of {self.limit_mb:,.0f} MiB; stopped before "
+                "the system kills the run"
             )
 
 
@@ -46,13 +46,13 @@ def memory_limit_mb(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path
             groups |= {group, *group.parents}
     files = [root / "memory/memory.limit_in_bytes", *(root / group / "memory.max" for group in groups)]
     limits = [int(text) for text in map(_read, files) if text.isdigit() and 0 < int(text) < UNLIMITED_BYTES]
-    return min([psutil.virtual_memory().total, *limits]) / MB
+    return min([psutil.virtual_memory().total, *limits]) / MIB
 
 
 def free_memory_mb() -> float:
     """Return the MiB that this process can still take: what the machine has free, or its limit less what it has."""
-    left = memory_limit_mb() - psutil.Process().memory_info().rss / MB
-    return min(psutil.virtual_memory().available / MB, left)
+    left = memory_limit_mb() - psutil.Process().memory_info().rss / MIB
+    return min(psutil.virtual_memory().available / MIB, left)
 
 
 def peak_rss_mb() -> float:
@@ -60,7 +60,7 @@ def peak_rss_mb() -> float:
     # On Linux getrusage begins with the peak of the process that started this one; VmHWM does not.
     if match := re.search(r"^VmHWM:\s+(\d+)", _read(_STATUS), re.MULTILINE):
         return int(match[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB  # macOS counts bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB  # macOS counts bytes
 
 
 def keep_freed_memory() -> None:

@@ -1,27 +1,25 @@
 """Which run or study is meant: by its name, the newest one, or the one to resume, on this disk or in the cloud."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from utils.config.settings import LATEST, hint
 from utils.errors import ConfigError
 
+if TYPE_CHECKING:
+    from utils.cloud.store import ObjectStore
+
 CONFIG, METRICS, SUMMARY, SWEEP = "config.json", "metrics.jsonl", "summary.json", "sweep.json"
 
 
-class Listing(Protocol):
-    """A store of files, as `utils.cloud.store.ObjectStore`."""
-
-    def list(self, prefix: str) -> Mapping[str, float]:
-        """Return the times by name of what is stored below a prefix."""
-
-
 @dataclass(frozen=True)
-class Kind:
+class RunFiles:
     """A kind of run, told by the files of its folder."""
 
     noun: str = "run"
@@ -50,7 +48,7 @@ def newest_run(runs_dir: Path, name: str | None = None) -> Path:
         if not trained:
             message = f"expected a run that has trained in {runs_dir}, got none"
             raise ConfigError(f"{message}; start one, or name another --runs-dir")
-        return runs_dir / max(trained, key=lambda one: replace(one, is_unfinished=True)).name
+        return runs_dir / max(trained, key=lambda one: (one.progressed, one.name)).name
     if not (runs_dir / name / CONFIG).is_file():
         runs = sorted(config.parent.name for config in runs_dir.glob(f"*/{CONFIG}"))
         newest = f"; the last names there: {', '.join(runs[-5:]) or 'none'}"
@@ -58,7 +56,7 @@ def newest_run(runs_dir: Path, name: str | None = None) -> Path:
     return runs_dir / name
 
 
-def name_to_resume(asked: str, runs_dir: Path, store: Listing | None, kind: Kind = Kind()) -> str:
+def name_to_resume(asked: str, runs_dir: Path, store: ObjectStore | None, kind: RunFiles = RunFiles()) -> str:
     """Return the name asked for, or what --resume without one means: the greatest `Standing` here, else in the store.
 
     Raises ConfigError where there is none.
@@ -75,7 +73,7 @@ def name_to_resume(asked: str, runs_dir: Path, store: Listing | None, kind: Kind
     return max(runs).name
 
 
-def standings(files: Mapping[str, float], kind: Kind = Kind()) -> list[Standing]:
+def standings(files: Mapping[str, float], kind: RunFiles = RunFiles()) -> list[Standing]:
     """Return the runs of a kind, given times by path below the folder of runs."""
     by_run: dict[str, dict[str, float]] = defaultdict(dict)
     for path, when in files.items():

@@ -196,12 +196,13 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
 
 def _fresh_folder(runs_dir: Path) -> Path:
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    attempt, path = 1, runs_dir / stamp
+    attempt = 1
     while True:
+        path = runs_dir / (stamp if attempt == 1 else f"{stamp}_{attempt}")
         with contextlib.suppress(FileExistsError):  # another run began in the same second
             path.mkdir(parents=True)
             return path
-        attempt, path = attempt + 1, runs_dir / f"{stamp}_{attempt + 1}"
+        attempt += 1
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

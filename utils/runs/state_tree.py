@@ -42,8 +42,12 @@ def misfit(saved: Any, like: Any, name: str = "state") -> str:
         both = (key for key in like if key in saved)
         return next(filter(None, (misfit(saved[key], like[key], f"{name}.{key}") for key in both)), "")
     if not isinstance(like, Tensor):
-        is_same = like is None or isinstance(saved, int | float if isinstance(like, int | float) else type(like))
-        return "" if is_same else f"expected {type(like).__name__} for {name}, got {type(saved).__name__}"
+        if like is None:
+            return ""
+        expected = (int, float) if isinstance(like, int | float) else type(like)
+        if isinstance(saved, expected):
+            return ""
+        return f"expected {type(like).__name__} for {name}, got {type(saved).__name__}"
     if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (like.shape, like.dtype):
         return f"expected {_shown(like)} for {name}, got {_shown(saved)}"
     return f"expected numbers in {name}, got NaN" if saved.is_floating_point() and bool(saved.isnan().any()) else ""

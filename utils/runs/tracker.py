@@ -28,8 +28,15 @@ class _Wandb:
     def __init__(self, path: Path, identity: str | None, settings: Mapping[str, Any]) -> None:
         self._wandb, self.identity = import_module("wandb"), identity or uuid.uuid4().hex
         quiet = self._wandb.Settings(silent=True, console="off")
-        place = {"project": _PROJECT, "name": path.name, "id": self.identity, "dir": str(path), "resume": "allow"}
-        self._run = self._wandb.init(**place, config=dict(settings), settings=quiet)
+        self._run = self._wandb.init(
+            project=_PROJECT,
+            name=path.name,
+            id=self.identity,
+            dir=str(path),
+            resume="allow",
+            config=dict(settings),
+            settings=quiet,
+        )
 
     def log(self, numbers: Mapping[str, float], generation: int) -> None:
         self._run.log(dict(numbers), step=generation)
@@ -101,10 +108,13 @@ class Tracker:
         self._is_complete = True
         if (run := self._run) is None:
             return
+
+        def keep(champion: Path) -> None:
+            save(champion)
+            run.keep([*(self._path / name for name in names), champion])
+
         with TemporaryDirectory() as folder:
-            champion = Path(folder) / "champion.safetensors"
-            self._try(lambda: save(champion))
-            self._try(lambda: run.keep([*(self._path / name for name in names), champion]))
+            self._try(lambda: keep(Path(folder) / "champion.safetensors"))
 
     def close(self) -> None:
         """End the run at the client, as a complete one if its files were kept."""

@@ -33,7 +33,7 @@ def document(template: str, title: str, *, folder: Path = _HERE, **values: Any) 
 
 @cache
 def _template(folder: Path, name: str) -> Template:
-    from utils.pictures import svg_address  # imported late: a command that is refused should not wait for matplotlib
+    from utils.pictures import svg_data_uri  # imported late: a command that is refused should not wait for matplotlib
 
     environment = Environment(
         loader=FileSystemLoader([folder, _HERE]),
@@ -46,7 +46,7 @@ def _template(folder: Path, name: str) -> Template:
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
         "p_value": written_p,
-        "svg": svg_address,
+        "svg": svg_data_uri,
         "described": described,
     }
     return environment.get_template(name)
