@@ -13,10 +13,8 @@ import pandas as pd
 import scipy  # its parts, which take a second to import, are loaded when they are used
 from numpy.typing import NDArray
 
+from utils.arrays import Float32Array, Float64Array
 from utils.threads import in_order
-
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 
 HALF_LIVES = tuple(2**power for power in range(8))
 """Days, 1 to 128."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from utils.arrays import Float64Array, Int64Array
 from utils.config.settings import hint
 from utils.errors import DataError, first_line
 from utils.memory.guard import MIB, free_memory_mb
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-IntArray = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 VOLUME = "volume"
@@ -51,8 +50,8 @@ _SHOWN = 60
 class Part:
     """Some rows: `day` since 1970-01-01 and `texts[ticker]` (rows,), prices (4, rows) as `PRICE_COLUMNS`."""
 
-    day: IntArray
-    ticker: IntArray
+    day: Int64Array
+    ticker: Int64Array
     texts: list[str]
     """Tickers, "" for a missing one."""
     prices: Float64Array
@@ -99,7 +98,7 @@ class LongBars:
         columns, further = _check_schema(columns, table.schema, table.num_rows, "frame", names)
         return cls(columns, further, table.num_rows, lambda names: iter(table.select(names).to_batches(PART_ROWS)))
 
-    def axes(self) -> tuple[IntArray, list[str]]:
+    def axes(self) -> tuple[Int64Array, list[str]]:
         """Return the sorted days since 1970-01-01 and the sorted tickers; `DataError` for a row without either."""
         days, tickers = [np.empty(0, dtype=np.int64)], set[str]()
         for batch in self._read(("date", "ticker")):
@@ -238,7 +237,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _day_numbers(column: pa.Array) -> IntArray:
+def _day_numbers(column: pa.Array) -> Int64Array:
     """Return days since 1970-01-01 of a date, timestamp (its day is that of its own zone) or ISO string column."""
     if not pa.types.is_temporal(column.type):
         column = pc.utf8_slice_codeunits(pc.utf8_trim_whitespace(column.cast(pa.string())), 0, 10)
@@ -249,7 +248,7 @@ def _day_numbers(column: pa.Array) -> IntArray:
         raise DataError(f"expected dates like 2014-11-10, got {first_line(error)}; convert the column") from None
 
 
-def _encoded(column: pa.Array) -> tuple[list[str], IntArray]:
+def _encoded(column: pa.Array) -> tuple[list[str], Int64Array]:
     """Return the distinct texts of a column, "" for a missing one, and each row's place among them."""
     try:
         encoded = pc.fill_null(column.cast(pa.string()), "").dictionary_encode()

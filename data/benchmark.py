@@ -11,10 +11,10 @@ from data.bars import EARLIEST, latest_day
 from data.raw.files import read_table
 from data.raw.layout import UnclearFileError, UnusableFileError
 from data.raw.rows import Evidence, examine, one_bar_a_day, rows_of, settle
+from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 from utils.errors import DataError
 
-Float64Array = NDArray[np.float64]
 LONGEST_GAP_DAYS = 31
 """Days for which a close stays valid, enough for monthly ones."""
 

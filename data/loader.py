@@ -34,12 +34,11 @@ from data.features.nine import (
     NUM_FEATURES,
     OPEN,
     PRICES,
-    Float32Array,
-    Float64Array,
     NormalizationStats,
     indicators,
     normalization_stats,
 )
+from utils.arrays import Float32Array, Float64Array, Int64Array
 from utils.config.settings import hint
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError, first_line
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-IntArray = npt.NDArray[np.int64]
 
 DEFAULT_CONFIG = DataConfig()
 LARGE_MOVE = 0.5
@@ -120,7 +118,7 @@ class StockDataLoader:
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
         self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
         self.tickers: list[str] = []
-        self.investable_columns: IntArray = np.empty(0, dtype=np.int64)
+        self.investable_columns: Int64Array = np.empty(0, dtype=np.int64)
         self.volume: Float32Array | None = None
         self.columns: dict[str, Float32Array] = {}
         self.quality = DataQuality(0, 0, 0, 0, 0, 0)
@@ -209,7 +207,7 @@ class StockDataLoader:
             raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
         return normalization_stats(self.data_array, last_day)
 
-    def _read(self, bars: LongBars, days: IntArray) -> tuple[Float64Array, Counter[str]]:
+    def _read(self, bars: LongBars, days: Int64Array) -> tuple[Float64Array, Counter[str]]:
         """Put all rows in place, part by part; return (columns, days) closes as read, and counts of rows.
 
         Indicators are still NaN. Raises `DataError` for duplicates.
@@ -234,7 +232,7 @@ class StockDataLoader:
             )
         return close, counts
 
-    def _put(self, part: Part, day: IntArray, column: IntArray, close: Float64Array) -> Counter[str]:
+    def _put(self, part: Part, day: Int64Array, column: Int64Array, close: Float64Array) -> Counter[str]:
         """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""
         with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
             single = part.prices.astype(np.float32)
@@ -291,7 +289,7 @@ def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None
         logger.warning("Got %s; no order is cut there", lack)
 
 
-def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:
+def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> Int64Array:
     """Return the sorted indices of the wanted tickers, of all without a list; raises `DataError` for an unknown one.
 
     A file has one ticker per line; empty lines and comments after a # are ignored.

@@ -6,8 +6,9 @@ python -m examples.own_kind
 import numpy as np
 
 from data.synthetic.draw import synthetic_market
-from data.synthetic.law import Float64Array, PlantedKind, register
+from data.synthetic.law import PlantedKind, register
 from data.synthetic.planted import oracle_scores, rule_scores
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 PERIOD, SWING, HOLDING_DAYS = 60, 0.004, 20

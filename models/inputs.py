@@ -21,12 +21,10 @@ from data.features.nine import CLOSE
 from data.market import Market
 from models.impulses.deviations import fit_deviations
 from models.responses import FORECASTS, Responses, up_to_the_last
+from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.errors import DataError
 from utils.threads import in_order
 
-BoolArray = NDArray[np.bool_]
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 OfBlock = Callable[[slice], Float32Array]
 """From a block of stocks to their (days, stocks, inputs)."""
 Blocks = Iterator[tuple[slice, Float32Array]]

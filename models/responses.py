@@ -14,10 +14,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from data.bank import Float32Array, Float64Array, exponential_mean, log_returns, stock_blocks
+from data.bank import exponential_mean, log_returns, stock_blocks
 from models.impulses.leaders import after_leaders, leader_terms
 from models.impulses.pairs import after_pairs, pair_terms
-from models.impulses.terms import SESSIONS, BoolArray, Int64Array, bound, last_sum, ratio
+from models.impulses.terms import SESSIONS, bound, last_sum, ratio
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.threads import in_order
 
 EVENT_SESSIONS = (1, 3, 20)

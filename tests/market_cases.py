@@ -7,9 +7,8 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from tests.environment.oracle import Bar, Result, simulate
+from utils.arrays import Float32Array
 from utils.config.trader import EnvironmentConfig
-
-FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -20,13 +19,13 @@ class MarketCase:
     coefficient, target percent. Step t decides on day start + t, end = start + steps.
     """
 
-    data: FloatArray
-    orders: FloatArray
+    data: Float32Array
+    orders: Float32Array
     start: int
     end: int
     trading_end: int
     rules: EnvironmentConfig
-    volume: FloatArray | None = None
+    volume: Float32Array | None = None
     """(days, stocks) shares traded, in places unknown: NaN, infinite or negative."""
 
     @property
@@ -54,7 +53,7 @@ def random_panel(
     gap: float = 0.015,
     jump: float = 0.03,
     tick: float | None = None,
-) -> FloatArray:
+) -> Float32Array:
     """Prices (days, stocks, 4) float32, open, high, low, close, with rows of NaN where a stock has no bar.
 
     `missing` is the share of single days without a bar; `delist`, `late_start` and `halt` are the shares of stocks that
@@ -72,7 +71,7 @@ def random_panel(
     prices = np.exp(np.clip(np.stack([open_, high, low, close], axis=-1), -2, 10))
     if tick is not None:
         prices = np.maximum(np.round(prices / tick), 1) * tick
-    panel: FloatArray = prices.astype(np.float32)
+    panel: Float32Array = prices.astype(np.float32)
     panel[~_has_bar(rng, days, stocks, missing, delist, late_start, halt)] = np.nan
     return panel
 
@@ -104,14 +103,14 @@ def _has_bar(
     return present
 
 
-def random_volume(rng: np.random.Generator, data: FloatArray, money: float) -> FloatArray:
+def random_volume(rng: np.random.Generator, data: Float32Array, money: float) -> Float32Array:
     """Shares traded (days, stocks) float32, mostly worth about so much `money`; some unknown, some 0."""
     volume = money / np.where(np.isnan(data[..., 3]), 1.0, data[..., 3]) * rng.lognormal(0, 1, data.shape[:2])
     odd = rng.choice([np.nan, np.inf, -1.0, 0.0], data.shape[:2])
     return np.where(rng.random(data.shape[:2]) < 0.2, odd, volume).astype(np.float32)
 
 
-def random_orders(rng: np.random.Generator, steps: int, stocks: int, *, busy: float = 0.3) -> FloatArray:
+def random_orders(rng: np.random.Generator, steps: int, stocks: int, *, busy: float = 0.3) -> Float32Array:
     """Orders (steps, stocks, 2) float32: coefficients, of which a share `busy` reach 1, and target percents.
 
     Coefficients are often tied or at the border of 1; some, and some targets, lie outside their ranges.
@@ -127,12 +126,12 @@ def random_orders(rng: np.random.Generator, steps: int, stocks: int, *, busy: fl
     return np.stack([coefficients, targets], axis=-1).astype(np.float32)
 
 
-def to_bars(data: FloatArray) -> list[list[Bar | None]]:
+def to_bars(data: Float32Array) -> list[list[Bar | None]]:
     """The panel as `bars[day][stock]`, Python floats or None."""
     return [[_bar(prices) for prices in row] for row in data.tolist()]
 
 
-def to_volumes(volume: FloatArray | None) -> list[list[float | None]]:
+def to_volumes(volume: Float32Array | None) -> list[list[float | None]]:
     """Volumes as `volumes[day][stock]`, Python floats or None where not known."""
     rows = [] if volume is None else volume.tolist()
     return [[shares if 0 <= shares < float("inf") else None for shares in row] for row in rows]

@@ -10,7 +10,8 @@ import torch
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.trading_env import TradingEnvironment, windows_from
-from tests.market_cases import FloatArray, random_panel
+from tests.market_cases import random_panel
+from utils.arrays import Float32Array
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 # Operations this small only lose time, and order of summation, to more threads.
@@ -22,7 +23,7 @@ TINY_RULES = EnvironmentConfig(
 )
 
 
-def panel_frame(panel: FloatArray, volume: FloatArray | None = None) -> pd.DataFrame:
+def panel_frame(panel: Float32Array, volume: Float32Array | None = None) -> pd.DataFrame:
     """Long frame of a (days, columns, 4) panel of open, high, low, close; a row of NaN where there is no bar.
 
     It has a column of (days, columns) volumes if they are given.
@@ -38,11 +39,11 @@ def panel_frame(panel: FloatArray, volume: FloatArray | None = None) -> pd.DataF
 
 
 def loader_of(
-    panel: FloatArray,
+    panel: Float32Array,
     *,
     config: DataConfig = TINY_DATA,
     investable: Sequence[int] | None = None,
-    volume: FloatArray | None = None,
+    volume: Float32Array | None = None,
 ) -> StockDataLoader:
     """A prepared loader of a panel and perhaps its (days, columns) volume; `investable` are columns."""
     tickers = None if investable is None else [f"T{column:02d}" for column in investable]
@@ -54,12 +55,12 @@ def loader_of(
 
 
 def market_of(
-    panel: FloatArray,
+    panel: Float32Array,
     *,
     config: DataConfig = TINY_DATA,
     rules: EnvironmentConfig = TINY_RULES,
     investable: Sequence[int] | None = None,
-    volume: FloatArray | None = None,
+    volume: Float32Array | None = None,
 ) -> Market:
     """A panel as training sees it, through the loader."""
     return build_market(loader_of(panel, config=config, investable=investable, volume=volume), config, rules)

@@ -23,10 +23,11 @@ from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
 from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import Networks
-from tests.market_cases import FloatArray, random_panel, random_volume
+from tests.market_cases import random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
+from utils.arrays import Float32Array
 from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionConfig, LearningConfig
 
 CONTEXT = 8
@@ -77,10 +78,10 @@ def tiny_rules(**changes: Any) -> EnvironmentConfig:
 
 
 def world_of(
-    panel: FloatArray,
+    panel: Float32Array,
     investable: Sequence[int] | None = None,
     rules: EnvironmentConfig | None = None,
-    volume: FloatArray | None = None,
+    volume: Float32Array | None = None,
 ) -> World:
     """A world of (days, columns, 4) prices: open, high, low, close, NaN where there is no bar."""
     days, columns = panel.shape[:2]
@@ -106,7 +107,7 @@ def random_world(seed: int = 0, days: int = 40, rules: EnvironmentConfig | None 
     return world_of(panel, INVESTABLE, rules, volume)
 
 
-def trending_panel(returns: Sequence[float], days: int, noise: float = 0.004, seed: int = 0) -> FloatArray:
+def trending_panel(returns: Sequence[float], days: int, noise: float = 0.004, seed: int = 0) -> Float32Array:
     """Prices of stocks with these constant daily returns and a little noise, no gaps: (days, stocks, 4)."""
     rng = np.random.default_rng(seed)
     steps = np.asarray(returns) + noise * rng.standard_normal((days, len(returns)))

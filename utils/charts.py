@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from utils.arrays import Float64Array
+
 if TYPE_CHECKING:
     from utils.memory_profiler import Snapshot
 
-FloatArray = npt.NDArray[np.float64]
-Dates = npt.NDArray[np.datetime64]
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
@@ -34,13 +34,15 @@ class Chart:
 
     title: str
     x: npt.NDArray[Any]  # (T,) dates, integers or floats; ascending
-    lines: Mapping[str, FloatArray] = field(default_factory=dict)  # (T,) values by label; NaN leaves a gap
+    lines: Mapping[str, Float64Array] = field(default_factory=dict)  # (T,) values by label; NaN leaves a gap
     end: str = "{:+,.1f} %"  # format of the last known value, which follows a line's label
-    points: Mapping[str, tuple[npt.NDArray[Any], FloatArray]] = field(default_factory=dict)  # places and values
-    bands: Mapping[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)  # (T,) lowest and highest values
+    points: Mapping[str, tuple[npt.NDArray[Any], Float64Array]] = field(default_factory=dict)  # places and values
+    bands: Mapping[str, tuple[Float64Array, Float64Array]] = field(
+        default_factory=dict
+    )  # (T,) lowest and highest values
     note: str = ""
     has_zero: bool = True  # the y axis always includes 0
-    legend_value: Callable[[FloatArray], float] = itemgetter(-1)  # that value of a line's known ones
+    legend_value: Callable[[Float64Array], float] = itemgetter(-1)  # that value of a line's known ones
     colours: Mapping[str, str] = field(default_factory=dict)  # by label, where lines have one in all charts
 
     @property
@@ -60,7 +62,7 @@ def described(charts: Sequence[Chart]) -> str:
 def memory_chart(snapshots: Sequence[Snapshot]) -> Chart:
     """Chart memory over time, from at least one snapshot: resident, unique to the process, and on the GPU if any."""
 
-    def series(name: str) -> FloatArray:
+    def series(name: str) -> Float64Array:
         return np.array([snapshot.measures[name] for snapshot in snapshots], dtype=np.float64)
 
     minutes = np.array([snapshot.seconds for snapshot in snapshots]) / 60

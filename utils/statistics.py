@@ -11,11 +11,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr, ndtri, stdtr, stdtrit, wofz
 
-Array = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from utils.arrays import Float64Array, Int64Array
 
 LEVEL = 0.95
 """Confidence level of every interval."""
@@ -31,7 +29,7 @@ def mean_block_days(days: int) -> float:
     return max(1.0, math.cbrt(days))
 
 
-def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator: np.random.Generator) -> IntArray:
+def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator: np.random.Generator) -> Int64Array:
     """Draw the days of resampled series, (resamples, days), in blocks of geometric length (Politis & Romano 1994).
 
     Each day follows the one before it (circularly) with probability 1 - 1 / `mean_block`; otherwise it is drawn anew.
@@ -45,7 +43,9 @@ def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator
 
 
 def bootstrap_intervals(
-    returns: Array, measures: Mapping[str, Callable[[Array], Array]], generator: np.random.Generator
+    returns: Float64Array,
+    measures: Mapping[str, Callable[[Float64Array], Float64Array]],
+    generator: np.random.Generator,
 ) -> dict[str, tuple[float, float]]:
     """Return percentile intervals of measures of an equity curve, by resampling its (days,) simple returns in blocks.
 
@@ -90,7 +90,7 @@ class MeanTest:
         return int(low > 0) - int(high < 0)
 
 
-def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -> MeanTest:
+def mean_test(values: Float64Array, trials: int = 1, mean_block: float | None = None) -> MeanTest:
     """Test the mean of a (days,) series that may be autocorrelated, by default in blocks of `mean_block_days`.
 
     The variance is that of the stationary bootstrap in closed form (Politis & Romano 1994): with c(k) the circular
@@ -136,7 +136,7 @@ def cauchy_posterior(estimate: float, error: float, scale: float) -> Posterior:
     return Posterior(mean, math.sqrt(max(0.0, square - mean**2)))
 
 
-def rank_p_value(value: float, others: Array, trials: int = 1) -> float:
+def rank_p_value(value: float, others: Float64Array, trials: int = 1) -> float:
     """Return the p-value of `value` as the best of `trials` draws from the law of the (n,) `others` (Bonferroni).
 
     The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them it is the
@@ -163,7 +163,7 @@ def expected_maximum(deviation: float, trials: int) -> float:
     return float(deviation * ((1 - np.euler_gamma) * low + np.euler_gamma * high))
 
 
-def probabilistic_sharpe_ratio(returns: Array, benchmark: float) -> float | None:
+def probabilistic_sharpe_ratio(returns: Float64Array, benchmark: float) -> float | None:
     """Return the probability of a true Sharpe ratio above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
 
     Phi((S - S0) sqrt(T - 1) / sqrt(1 - skewness S + (kurtosis - 1) / 4 S^2)), S the ratio of the (T,) returns. With
@@ -184,7 +184,7 @@ def psr_of_moments(sharpe: float, benchmark: float, days: int, skewness: float, 
     return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / spread)))
 
 
-def minimum_track_record_length(returns: Array) -> int | None:
+def minimum_track_record_length(returns: Float64Array) -> int | None:
     """Return the days after which a Sharpe ratio like that of (T,) returns is above zero at 95%; None where it is not
     above zero.
 
@@ -197,7 +197,7 @@ def minimum_track_record_length(returns: Array) -> int | None:
     return math.ceil(1 + (len(returns) - 1) * float(ndtri(LEVEL) / ndtri(chance)) ** 2)
 
 
-def overfitting_probability(profits: Array) -> float | None:
+def overfitting_probability(profits: Float64Array) -> float | None:
     """Return the probability that the best trial on some days is below the median of all trials on the others.
 
     Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado & Zhu 2017, "The probability of backtest

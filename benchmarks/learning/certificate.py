@@ -10,7 +10,8 @@ import math
 import numpy as np
 from scipy.signal import lfilter
 
-from training.paper.certificate import BOUND, LINE, RUIN, Array, capital_curves
+from training.paper.certificate import BOUND, LINE, RUIN, capital_curves
+from utils.arrays import Float64Array
 
 YEAR = 252
 MEDIAN_SESSIONS = {6.0: 480, 5.0: 578, 4.0: 731, 3.0: 982, 2.0: 1506, 1.0: 3174}
@@ -20,7 +21,7 @@ CRASHES = ((5.0, 8.0), (2.5, 10.0), (1.0, 10.0), (1.0, 20.0), (0.5, 20.0), (1.0,
 """Crashes a year, and deviations of a day that each loses."""
 
 
-def sessions_to_line(results: Array) -> Array:
+def sessions_to_line(results: Float64Array) -> Float64Array:
     """Return the (...) sessions until the capital first reaches the line; infinite where it never does."""
     is_above = capital_curves(results) >= LINE
     return np.where(is_above.any(axis=-1), 1.0 + is_above.argmax(axis=-1), np.inf)

@@ -45,13 +45,13 @@ from models.inputs import TradeInputs
 from models.networks import Networks
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
 from training.evaluation.play import EvaluationSetup, account_of_agent
+from utils.arrays import Float64Array
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.runs.seeding import named_generator
 from utils.spaces import TARGET_PERCENTS
 
-Array = npt.NDArray[np.float64]
 DRAWN = "real prices, days drawn at random"
 RISING = "real prices, days drawn at random, market's mean kept"
 HOLDOUT, VALIDATION, UNTRAINED = "champion, holdout", "champion, validation", "untrained agent"
@@ -63,7 +63,7 @@ _TILT_SESSIONS = 120
 @lru_cache(maxsize=1)
 def _whole_histories(
     data: Path, investable: Path | None, split: DataConfig
-) -> tuple[Array, npt.NDArray[np.datetime64], list[str]]:
+) -> tuple[Float64Array, npt.NDArray[np.datetime64], list[str]]:
     """Read (days, stocks, 4) bars of the stocks that may be bought and have one on every day, the days, the tickers."""
     loader = StockDataLoader(data, config=split, investable=investable)
     loader.load_and_prepare()
@@ -96,7 +96,7 @@ def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
     return build_market(made, config.split, config.env)
 
 
-def rearranged(bars: Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool = False) -> Array:
+def rearranged(bars: Float64Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool = False) -> Float64Array:
     """Make a market of (days, stocks, 4) open, high, low, close whose days after the first are the chosen ones.
 
     A day is each stock's bar relative to its close before: it keeps its cross-section and the shape of its bars. It is

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.learning.markets import PLANTED
 from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
@@ -20,21 +19,21 @@ from benchmarks.learning.unseen import training_market, tuned
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules, tuning_windows
 from training.rollout import play
+from utils.arrays import Float64Array
 from utils.config.trader import Config
 
-Array = npt.NDArray[np.float64]
 HALF = "half of the rule"
 RUNS = 200
 _FOREIGN_SEED = 1_000_000
 _BISECTIONS = 7
 
 
-def mixed(skilled: Array, foreign: Array, share: float) -> Array:
+def mixed(skilled: Float64Array, foreign: Float64Array, share: float) -> Float64Array:
     """Mix scores with those of an unrelated path, so that their law stays the same."""
     return share * skilled + math.sqrt(1.0 - share**2) * foreign
 
 
-def foreign_scores(config: Config) -> Array:
+def foreign_scores(config: Config) -> Float64Array:
     """Return the rule's scores of a path of the same law that no run plays."""
     return training_market(replace(config, seed=_FOREIGN_SEED + config.seed))[1].rule
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from benchmarks.learning.study import rate_interval
@@ -19,11 +18,11 @@ from training.evaluation.play import EvaluationSetup, play_held, play_random, pl
 from training.evaluation.verdict import Shifted, outcome, verdict
 from training.forecasts.skill import known_share
 from training.rollout import Policy, play, purchases
+from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator
 
-Array = npt.NDArray[np.float64]
-ProfitAndOrders = tuple[Array, Orders]
+ProfitAndOrders = tuple[Float64Array, Orders]
 """(days,) profits of a policy in percent of the initial capital, and its purchases."""
 Praise = Mapping[str, bool]
 """Whether a claim is made, by the claim."""
@@ -47,8 +46,8 @@ class Judge:
     """What policies are judged against on one setup; each draws random selections of its own."""
 
     setup: EvaluationSetup
-    equal_weight: Array
-    baselines: Mapping[str, Array]
+    equal_weight: Float64Array
+    baselines: Mapping[str, Float64Array]
     """(days,) profits by baseline."""
     random_selections: int
     generator: torch.Generator

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from training.evaluation.measures import EquityCurves
+from utils.arrays import Float64Array
 
-Array = npt.NDArray[np.float64]
 Record = dict[str, Any]
 BLOCKS = 5
 """Parts of a window for which each random selection's profit is stored; of single days only their mean."""
@@ -25,18 +25,18 @@ _TOTALS = tuple(field.name for field in fields(EquityCurves) if field.name != "e
 class Pickers:
     """Random selections with a policy's orders, (S, ...) by seed; profits in percent of the initial capital."""
 
-    daily: Array
+    daily: Float64Array
     """(S, days) mean of the same-day random selections' profits."""
-    blocks: Array
+    blocks: Float64Array
     """(S, count, blocks) profits of each over parts of the windows."""
-    shifted: Array
+    shifted: Float64Array
     """(S, days) mean profits of those whose orders are moved in time."""
-    known_share: Array
+    known_share: Float64Array
     """(S, days) see `training.forecasts.skill.known_share`."""
-    held: Array
+    held: Float64Array
     """(S, days) profits of the basket beside them, percent of the initial capital."""
 
-    def each(self, steps: int) -> Array:
+    def each(self, steps: int) -> Float64Array:
         """Return (S * count, days) profits: the mean over seeds, and what each earned beyond its own.
 
         Seeds of a policy buy much the same stocks. Means over seeds of independent draws would vary less than the
@@ -54,7 +54,7 @@ class Account:
 
     track: EquityCurves
     """A policy a seed."""
-    rank_ic: Array
+    rank_ic: Float64Array
     """(S, days) rank correlation over stocks of scores and results; NaN where there is none."""
     pickers: Pickers | None = None
 
@@ -64,7 +64,7 @@ class Account:
         return int(self.track.equity.shape[2]) - 1
 
     @property
-    def profit(self) -> Array:
+    def profit(self) -> Float64Array:
         """Return (days,) profits in percent of the initial capital, means over seeds."""
         return np.asarray(self.track.daily_profit.mean(axis=0))
 
@@ -79,12 +79,12 @@ def pack_track(track: EquityCurves) -> Record:
     return {"profit": pack(track.daily_profit[0]), **{name: pack(getattr(track, name)[0]) for name in _TOTALS}}
 
 
-def pack(values: Array, digits: int = _DIGITS) -> list[float | None]:
+def pack(values: Float64Array, digits: int = _DIGITS) -> list[float | None]:
     """Return (n,) numbers as JSON values, None where they are not known."""
     return [round(float(value), digits) if np.isfinite(value) else None for value in values]
 
 
-def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array, held: Array) -> Record:
+def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Float64Array, held: Float64Array) -> Record:
     """Return the stored profits of random selections as JSON values."""
     edges = block_edges(track.equity.shape[2] - 1)
     percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
@@ -100,8 +100,8 @@ def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array,
 def account_of(records: Sequence[Sequence[Record]], capital: float, steps: int) -> Account:
     """Join the packed accounts of a policy, by seed and then by fold."""
 
-    def joined(*names: str) -> Array:
-        def numbers(record: Record) -> Array:
+    def joined(*names: str) -> Float64Array:
+        def numbers(record: Record) -> Float64Array:
             return np.array(reduce(getitem, names, record), dtype=np.float64)
 
         return np.stack([np.concatenate([numbers(fold) for fold in seed], axis=-1) for seed in records])

@@ -10,13 +10,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from benchmarks.learning.study import holm
-from benchmarks.real_prices.accounts import Account, Array
+from benchmarks.real_prices.accounts import Account
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison
 from training.evaluation.baselines import BASKET, EQUAL, HOLD
 from training.evaluation.measures import measures_of
 from training.evaluation.verdict import Shifted, Verdict, verdict, yearly
 from training.forecasts.skill import summed_up
 from utils import metrics
+from utils.arrays import Float64Array
 from utils.statistics import MeanTest, mean_test
 
 YEAR = metrics.TRADING_DAYS_PER_YEAR
@@ -54,7 +55,7 @@ class Field:
         """Return the policies among which the best baseline is sought: what is held at equal weight is not one."""
         return [name for name in self.accounts if name not in (*self.trained, BASKET, EQUAL, HOLD)]
 
-    def at_exposure(self, account: Account) -> Array:
+    def at_exposure(self, account: Account) -> Float64Array:
         """Return (S, days) profits of equal weight times the account's mean exposure of each fold."""
         windows = self.windows_of_fold
         exposure = account.track.exposure.reshape(len(account.track.exposure), -1, windows).mean(axis=2)
@@ -154,19 +155,19 @@ def figures(field: Field, policy: str) -> dict[str, Figure]:
     return by_name | {name: _mean(measured[name]) for name in ("sharpe", "max_drawdown", "exposure", "turnover")}
 
 
-def _tested(daily: Array) -> Figure:
+def _tested(daily: Float64Array) -> Figure:
     """(S, days) percent a day, as percent a year."""
     test = yearly(mean_test(daily.mean(axis=0)))
     return _spread(test.mean, YEAR * daily.mean(axis=1), *test.interval)
 
 
-def _mean(values: Array) -> Figure:
+def _mean(values: Float64Array) -> Figure:
     known = values[np.isfinite(values)]
     return _spread(float(known.mean()), known) if len(known) else Figure(None)
 
 
 def _spread(
-    value: float, of_seeds: Array | Sequence[float], low: float | None = None, high: float | None = None
+    value: float, of_seeds: Float64Array | Sequence[float], low: float | None = None, high: float | None = None
 ) -> Figure:
     if len(of_seeds) < 2:
         return Figure(value, low, high)

@@ -18,7 +18,7 @@ import torch
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.praise import setup_on
 from benchmarks.learning.study import Experiment
-from benchmarks.real_prices.accounts import Array, Record, pack, pack_pickers, pack_track
+from benchmarks.real_prices.accounts import Record, pack, pack_pickers, pack_track
 from benchmarks.real_prices.forms import FORMS, VARIANTS
 from benchmarks.real_prices.plan import LISTED, Plan, Universe
 from benchmarks.speed.harness import MemoryGauge
@@ -33,6 +33,7 @@ from training.evaluation.measures import EquityCurves, mix_accounts
 from training.evaluation.play import EvaluationSetup, account_of_agent, play_held, play_random, play_rules, play_shifted
 from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import known_share, rank_correlation, trade_results
+from utils.arrays import Float64Array
 from utils.config.settings import flatten, from_dict, to_dict
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator
@@ -124,7 +125,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
 
 
 def _play_form(
-    setup: EvaluationSetup, agent: DDPGAgent, results: Array, plan: Plan, generator: torch.Generator
+    setup: EvaluationSetup, agent: DDPGAgent, results: Float64Array, plan: Plan, generator: torch.Generator
 ) -> Record:
     """Play an agent, and random selections with its orders."""
     account = account_of_agent(setup, agent)
@@ -159,7 +160,7 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost}
 
 
-def _packed(track: EquityCurves, scores: Array | None, results: Array) -> Record:
+def _packed(track: EquityCurves, scores: Float64Array | None, results: Float64Array) -> Record:
     """Pack what a policy did; `scores` and `results` are (days, n) of the test days."""
     ranked = np.full(len(results), np.nan)
     if scores is not None:

@@ -11,17 +11,15 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from data.bank import Float64Array, exponential_mean, has_return, log_returns, stock_blocks
+from data.bank import exponential_mean, has_return, log_returns, stock_blocks
 from data.features.catalogue import Feature, Form
 from data.features.wide import WideBars
 from data.market import Market
+from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.config.settings import hint
 from utils.errors import DataError
 
-BoolArray = NDArray[np.bool_]
-Float32Array = NDArray[np.float32]
 _CLIP = 6.0
 """Standard deviations to which inputs are clipped."""
 _YEAR, _LEAST = 252, 60

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import talib
 
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
+from utils.arrays import Float32Array, Float64Array
 
 FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "percent_to_ma20")
 OPEN, CLOSE, HIGH, LOW, RSI, MACD, MACD_SIGNAL, TRIX, PERCENT_TO_MA20 = range(9)

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.features.wide import WideBars
 from data.market import Market, span_of
+from utils.arrays import Float32Array
 from utils.errors import DataError, LookAheadError, first_line
 
-Float32Array = NDArray[np.float32]
 OwnFeature = Callable[[WideBars], pd.DataFrame]
 _AUDITED_DAYS, _LEAST_DAYS = 6, 3
 _FUTURES = ("cut off", "poisoned", "scaled")

@@ -15,10 +15,8 @@ from scipy.stats import rankdata
 
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.fuel_models import BARE_GROUND, FUEL_MODELS, UNBURNABLE, WATER
+from utils.arrays import Float32Array, Float64Array
 from utils.errors import DataError
-
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 
 DEFAULT_CELL_SIZE_M = 30.0
 RANGES = {

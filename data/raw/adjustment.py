@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from data.raw.layout import PRICES
-from data.raw.text import Float64Array
+from utils.arrays import Float64Array
 
 _SURE = 1 / 6
 """Largest standard error of a slope, and smallest distance from 1/2, that decide whether it is 0 or 1."""

@@ -16,7 +16,8 @@ import pandas as pd
 import pyarrow as pa
 
 from data.raw.layout import BLANKS, EVENTS, PRICES, Layout, UnclearFileError, UnusableFileError, layout_of
-from data.raw.text import Float64Array, are_days, are_numbers, lines_of
+from data.raw.text import are_days, are_numbers, lines_of
+from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 from utils.errors import first_line
 

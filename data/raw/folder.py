@@ -8,7 +8,8 @@ from zipfile import ZipFile
 
 from data.raw.files import SUFFIXES, SUPPORTED
 from data.raw.layout import UnclearFileError, role_of
-from data.raw.text import NO_DAY, Int32Array
+from data.raw.text import NO_DAY
+from utils.arrays import Int32Array
 from utils.errors import DataError
 
 _FILE = re.compile(

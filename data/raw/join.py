@@ -15,16 +15,8 @@ import pandas as pd
 
 from data.raw.files import Table, read_table
 from data.raw.layout import BLANKS, STANDARD, UnclearFileError, UnusableFileError, role_of
-from data.raw.text import (
-    NO_DAY,
-    Float64Array,
-    Int32Array,
-    bare_numbers,
-    decimal_sign,
-    numbers,
-    possible_orders,
-    resolve_days,
-)
+from data.raw.text import NO_DAY, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
+from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError

@@ -35,7 +35,8 @@ from data.raw.join import kept, with_joined
 from data.raw.layout import EVENTS, PRICES, STANDARD, VALUES, UnclearFileError, UnusableFileError
 from data.raw.rows import NO_PRICE, SAME, Evidence, examine, flatten, one_bar_a_day, rows_of, settle
 from data.raw.survey import Survey, survey_of
-from data.raw.text import NO_DAY, Int32Array, date_of
+from data.raw.text import NO_DAY, date_of
+from utils.arrays import Int32Array
 from utils.config.prepare import Choices
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError

@@ -13,8 +13,6 @@ from data.raw.layout import BLANKS, EVENTS, PRICES, UnclearFileError, plain
 from data.raw.text import (
     CURRENCY,
     OTHER,
-    Float64Array,
-    Int32Array,
     bare_numbers,
     clocks,
     date_of,
@@ -23,6 +21,7 @@ from data.raw.text import (
     possible_orders,
     resolve_days,
 )
+from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
 
 NO_PRICE = "no price"

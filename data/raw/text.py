@@ -8,13 +8,10 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from data.bars import latest_day, misread_weekdays, spacing
-
-Int32Array = npt.NDArray[np.int32]
-Float64Array = npt.NDArray[np.float64]
+from utils.arrays import Float64Array, Int32Array
 
 EPOCH = date(1970, 1, 1).toordinal()
 NO_DAY = np.iinfo(np.int32).min

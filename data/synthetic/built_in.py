@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.synthetic.draw import MARKET_SEED, bars_frame, synthetic_market
-from data.synthetic.law import Float64Array
 from data.synthetic.planted import oracle_scores, rule_scores, rule_sizes
+from utils.arrays import Float64Array
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 

@@ -12,16 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.bars import PRICE_COLUMNS, VOLUME, require_memory
-from data.synthetic.law import (
-    OVERNIGHT_SHARE,
-    VOLUME_STD,
-    Bars,
-    Draws,
-    Float64Array,
-    busyness,
-    volume_level,
-)
+from data.synthetic.law import OVERNIGHT_SHARE, VOLUME_STD, Bars, Draws, busyness, volume_level
 from data.synthetic.planted import planted_kind
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 MARKET_SEED = 7

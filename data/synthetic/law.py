@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
-
-Float64Array = npt.NDArray[np.float64]
 
 OVERNIGHT_SHARE = 0.1
 """Share of the noise variance that falls between close and open."""

@@ -6,7 +6,8 @@ from importlib import import_module
 import numpy as np
 
 from data.synthetic import kinds
-from data.synthetic.law import KINDS, Bars, Float64Array, PlantedKind
+from data.synthetic.law import KINDS, Bars, PlantedKind
+from utils.arrays import Float64Array
 from utils.config.settings import hint
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError

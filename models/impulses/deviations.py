@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from data.bank import Float32Array, Float64Array
-from models.impulses.terms import SESSIONS, BoolArray
+from models.impulses.terms import SESSIONS
+from utils.arrays import BoolArray, Float32Array, Float64Array
 
 _POOLED_PENALTY, _OWN_PENALTY = 0.01, 10.0
 """Of the regression of all stocks, in multiples of its rows, and of a stock's, in multiples of the learned days; inputs

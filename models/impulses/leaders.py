@@ -8,12 +8,9 @@ returns: alternative procedures for inference and measurement"), since sums of c
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from data.bank import Float64Array
-from models.impulses.terms import SESSIONS, BoolArray, Int64Array, autocorrelated_t, bound, last_sum, ratio
-
-Float32Array = NDArray[np.float32]
+from models.impulses.terms import SESSIONS, autocorrelated_t, bound, last_sum, ratio
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 _LAGS = range(1, SESSIONS + 1)
 _AGES = range(0, 500, SESSIONS)

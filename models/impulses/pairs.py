@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from data.bank import Float32Array, Float64Array, exponential_mean
-from models.impulses.terms import BoolArray, Int64Array, autocorrelated_t, bound, ratio
+from data.bank import exponential_mean
+from models.impulses.terms import autocorrelated_t, bound, ratio
+from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.threads import in_threads
 
 HALF_LIVES = (8, 16, 32, 64)

@@ -6,10 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from data.bank import Float64Array
-
-Int64Array = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from utils.arrays import Float64Array
 
 SESSIONS = 20
 """Sessions that are forecast: the longest that a position is held by default."""

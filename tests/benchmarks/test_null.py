@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +18,6 @@ from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, Studied, tiny_config
 from training.evaluation.baselines import score_policy, tuning_windows
 from training.rollout import play
-
-Array = npt.NDArray[np.float64]
 
 
 @settings(max_examples=30, deadline=None)

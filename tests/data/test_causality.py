@@ -11,20 +11,21 @@ from hypothesis import strategies as st
 from data.features.nine import observed_features, stationary_inputs
 from data.market import Market, build_market
 from models.ddpg_agent import DDPGAgent
-from tests.market_cases import FloatArray, random_panel
+from tests.market_cases import random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
 from tests.tiny import acted, tiny_agent
+from utils.arrays import Float32Array
 from utils.config.trader import Fill
 
 DAYS, COLUMNS, INVESTABLE = 160, 5, [0, 2, 4]
 LAST_TRAINING_DAY = 79
 
 
-def panel_of(seed: int = 0) -> FloatArray:
+def panel_of(seed: int = 0) -> Float32Array:
     return random_panel(np.random.default_rng(seed), DAYS, COLUMNS)
 
 
-def with_another_future(panel: FloatArray, day: int, seed: int) -> FloatArray:
+def with_another_future(panel: Float32Array, day: int, seed: int) -> Float32Array:
     """Every bar after `day` is noise; some are gone, some are new, some have impossible prices."""
     rng, changed = np.random.default_rng(seed), panel.copy()
     shape = changed[day + 1 :].shape
@@ -36,7 +37,7 @@ def with_another_future(panel: FloatArray, day: int, seed: int) -> FloatArray:
     return changed
 
 
-def market_of(panel: FloatArray) -> Market:
+def market_of(panel: Float32Array) -> Market:
     market = build_market(loader_of(panel, investable=INVESTABLE), TINY_DATA, TINY_RULES)
     assert market.splits.train.last == LAST_TRAINING_DAY
     return market

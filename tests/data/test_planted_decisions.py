@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from data.market import Market
@@ -14,10 +13,10 @@ from data.synthetic.planted import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.rollout import play
+from utils.arrays import Float64Array
 from utils.config.settings import with_settings
 from utils.config.trader import Config, DataConfig, SyntheticConfig
 
-Array = npt.NDArray[np.float64]
 UNSEEN = (31,)
 
 
@@ -27,9 +26,9 @@ class Path:
 
     market: Market
     env: Portfolio
-    rule: Array
+    rule: Float64Array
     starts: torch.Tensor
-    sizes: Array | None = None
+    sizes: Float64Array | None = None
 
     def profit(self, rule: ScoreRule) -> float:
         summary, _ = play(self.env, score_policy(self.env, rule), self.starts)

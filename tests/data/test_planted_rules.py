@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,10 +18,10 @@ from environment.portfolio import Portfolio
 from tests.data.test_synthetic import standard_error
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.rollout import play
+from utils.arrays import Float64Array
 from utils.config.settings import with_settings
 from utils.config.trader import Config, DataConfig, SyntheticConfig
 
-Array = npt.NDArray[np.float64]
 KINDS: tuple[str, ...] = tuple(PLANTED_KINDS)
 PLANTED = [kind for kind in KINDS if kind != "martingale"]
 TOLD_BY_DRIFT = [kind for kind in PLANTED if kind not in ("agree", "ring")]
@@ -39,7 +38,7 @@ spaces = st.one_of(
 )
 
 
-def covariances(space: StateSpace, days: int) -> tuple[Array, Array]:
+def covariances(space: StateSpace, days: int) -> tuple[Float64Array, Float64Array]:
     """Of past returns with one another, oldest first, and with the state at the end, summed day by day."""
     phi, load = space.persistence, space.loading
     state = space.shock_variance / (1 - phi**2)
@@ -65,7 +64,7 @@ def test_the_filter_weighs_returns_as_the_best_linear_estimate_does(space: State
     assert weights == pytest.approx(np.linalg.solve(of_returns, with_state), abs=1e-3)
 
 
-def by_day(values: Array) -> Array:
+def by_day(values: Float64Array) -> Float64Array:
     """Means over stretches of days that are long enough to be nearly independent."""
     stretches = np.array_split(values, 40)
     return np.array([stretch.mean() for stretch in stretches])
@@ -143,7 +142,7 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: str) -> None:
     assert scores.rule.shape == scores.oracle.shape == (2400, 40)
 
 
-def regime_chance(mean_returns: Array, variance: float) -> Array:
+def regime_chance(mean_returns: Float64Array, variance: float) -> Float64Array:
     """Chance of the rising regime on the day after, by Bayes' rule on the two densities, day by day."""
     change, chances = REGIMES.switch_chance, []
     rising = 0.5

@@ -14,10 +14,11 @@ from data.events import Event, events_file
 from data.features.nine import CLOSE
 from data.market import Market
 from tests.data.files import refused
-from tests.market_cases import FloatArray, random_panel
+from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES, market_of, small_market
 from training.signals.holdings import COLUMNS, Holding, read_holdings
 from training.signals.signals import cash_left
+from utils.arrays import Float32Array
 
 MARKET, DAY = small_market(3), 60
 ENTRY = int(np.flatnonzero(np.isfinite(MARKET.data_array[:DAY, 0, CLOSE]))[-3])
@@ -94,7 +95,7 @@ class Story:
             story.events.append(Event("T00", DATES[day], *one))
         return story
 
-    def raw(self, day: int) -> FloatArray:
+    def raw(self, day: int) -> Float32Array:
         later = [ratio for event, ratio in zip(self.events, self.ratios, strict=True) if event.date > DATES[day]]
         return ADJUSTED[day, 0] / math.prod(later)
 

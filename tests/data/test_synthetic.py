@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -15,9 +14,8 @@ from data.synthetic.kinds.mixed import MIXED_LAG, MIXED_LOADING
 from data.synthetic.kinds.nonlinear import AGREE, RING, TrendDrift
 from data.synthetic.law import FAIR_SESSIONS
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
-
-Array = npt.NDArray[np.float64]
 
 SIZES = {"days": st.integers(2, 60), "stocks": st.integers(1, 5), "drift_half_life_days": st.floats(0.5, 40.0)}
 NOISE = {"daily_noise": st.floats(0.001, 0.05), "drift_std": st.floats(0.0, 0.02)}
@@ -25,7 +23,7 @@ configs = st.builds(SyntheticConfig, kind=st.sampled_from(sorted(PLANTED_KINDS))
 KINDS: tuple[str, ...] = tuple(PLANTED_KINDS)
 
 
-def standard_error(by_stock: Array) -> float:
+def standard_error(by_stock: Float64Array) -> float:
     """Of the mean over stocks, which are independent."""
     return float(by_stock.std(ddof=1) / math.sqrt(len(by_stock)))
 
@@ -138,7 +136,7 @@ LAWS: dict[str, TrendDrift] = {"agree": AGREE, "ring": RING}
 WARM_UP = 400
 
 
-def trends_of(returns: Array, std: float) -> Array:
+def trends_of(returns: Float64Array, std: float) -> Float64Array:
     """(2, days, columns) exponential means of the returns, in their standard deviations under independent noise."""
     kept = {half_life: 0.5 ** (1 / half_life) for half_life in (16, 64)}
     means = [pd.DataFrame(returns).ewm(halflife=half_life, adjust=False).mean() for half_life in kept]
@@ -146,7 +144,7 @@ def trends_of(returns: Array, std: float) -> Array:
     return np.stack([mean.to_numpy() / spread for mean, spread in zip(means, spreads, strict=True)])
 
 
-def claimed(kind: str, trends: Array, std: float) -> Array:
+def claimed(kind: str, trends: Float64Array, std: float) -> Float64Array:
     if kind == "agree":
         return 0.2 * std * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1])
     return std / 3 * np.sin(2.5 * np.sqrt(trends[0] ** 2 + trends[1] ** 2))
@@ -165,7 +163,7 @@ def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
     assert drift.max() + law.mean * std <= std * (0.2 if kind == "agree" else 1 / 3)
 
 
-def explained(inputs: list[Array], results: Array) -> float:
+def explained(inputs: list[Float64Array], results: Float64Array) -> float:
     """Return the share of the variance of (n,) results that least squares on inputs explain."""
     rows = np.stack([np.ones(len(results)), *(values.ravel() for values in inputs)], axis=1)
     fitted = rows @ np.linalg.lstsq(rows, results, rcond=None)[0]

@@ -14,8 +14,9 @@ from environment import basket as module
 from environment.basket import BAND, Basket, BasketAccount
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
-from tests.market_cases import FloatArray, random_panel
+from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, random_world, tiny_rules, trending_panel, world_of
+from utils.arrays import Float32Array
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 
@@ -63,7 +64,9 @@ class Plain:
                 self.shares[stock] = 0.0
 
 
-def plainly(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConfig, every: int) -> tuple[Plain, Prices]:
+def plainly(
+    panel: Float32Array, start: int, sessions: int, rules: EnvironmentConfig, every: int
+) -> tuple[Plain, Prices]:
     """An account, and its equity at each close."""
     open_, close = panel[..., 0].astype(float).tolist(), panel[..., 3].astype(float).tolist()
     account, equity = Plain(rules, panel.shape[1]), [rules.initial_capital]
@@ -76,12 +79,12 @@ def plainly(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConf
     return account, [equity]
 
 
-def basket_of(panel: FloatArray) -> Basket:
+def basket_of(panel: Float32Array) -> Basket:
     bars = Bars.from_prices(*(torch.from_numpy(panel[..., place].copy()) for place in (0, 1, 3)))
     return Basket(bars, np.arange(panel.shape[1]))
 
 
-def held(panel: FloatArray, start: int, sessions: int, rules: EnvironmentConfig, **how: bool) -> BasketAccount:
+def held(panel: Float32Array, start: int, sessions: int, rules: EnvironmentConfig, **how: bool) -> BasketAccount:
     return basket_of(panel).hold(rules, torch.tensor([start]), sessions, **how)
 
 

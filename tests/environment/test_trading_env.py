@@ -19,8 +19,9 @@ from data.splits import Span
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from environment.vector_env import VectorTradingEnvironment
 from tests.environment.oracle import Bars, Result, Trade, last_close
-from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars
+from tests.market_cases import MarketCase, market_cases, random_orders, random_panel, to_bars
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
+from utils.arrays import Float32Array
 from utils.config.trader import DataConfig, EnvironmentConfig
 
 
@@ -35,7 +36,7 @@ def narrow() -> Market:
     return small_market(seed=1, columns=6, investable=[1, 4, 5])
 
 
-def play(env: TradingEnvironment, orders: FloatArray) -> tuple[list[Observation], list[float], list[dict[str, Any]]]:
+def play(env: TradingEnvironment, orders: Float32Array) -> tuple[list[Observation], list[float], list[dict[str, Any]]]:
     """Observations, rewards and infos of an episode after `reset`; one entry more for observations and infos."""
     observation, info = env.reset()
     observations, rewards, infos = [observation], [], [info]
@@ -74,7 +75,7 @@ def test_passes_the_gymnasium_checker(narrow: Market) -> None:
     check_env(environment_of(narrow))
 
 
-def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[FloatArray, FloatArray]:
+def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[Float32Array, Float32Array]:
     """`portfolio` and `exits` at the close of `day`, from the oracle's trades."""
     rules, stocks = case.rules, case.data.shape[1]
     portfolio, exits = np.zeros((stocks, 4), np.float32), np.zeros((stocks, 2), np.float32)

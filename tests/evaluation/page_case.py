@@ -14,7 +14,7 @@ from training.evaluation.holdout import Look
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
-from utils.charts import Dates, FloatArray
+from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config
 
 WINDOWS, SESSIONS, CAPITAL, SELECTIONS = 5, 145, 1_000_000.0, 200
@@ -69,11 +69,11 @@ def case(
     )
 
 
-def sessions(first: str, count: int) -> Dates:
+def sessions(first: str, count: int) -> DateArray:
     return np.busday_offset(np.datetime64(first), np.arange(count), roll="forward")
 
 
-def walk(generator: np.random.Generator, days: int, drift: float, volatility: float = 0.009) -> FloatArray:
+def walk(generator: np.random.Generator, days: int, drift: float, volatility: float = 0.009) -> Float64Array:
     """(days,) equity with Gaussian daily logarithmic returns; on the last day they add up to the drift."""
     returns = generator.normal(0.0, volatility, days)
     returns[0] = 0.0
@@ -81,7 +81,7 @@ def walk(generator: np.random.Generator, days: int, drift: float, volatility: fl
     return np.asarray(CAPITAL * np.exp(np.cumsum(returns)))
 
 
-def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: Dates) -> Market:
+def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: DateArray) -> Market:
     """Prices of these tickers, the first of which did not trade for two weeks."""
     data = np.full((len(dates), len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
     for stock in range(len(tickers)):

@@ -4,7 +4,6 @@ import math
 import statistics
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,14 +12,14 @@ from hypothesis import strategies as st
 from environment.trading_rules import Orders
 from training.evaluation.verdict import Shifted, Verdict, outcome, verdict
 from training.forecasts.skill import known_share
+from utils.arrays import Float64Array
 from utils.config.trader import EnvironmentConfig
 from utils.statistics import mean_test
 
-Array = npt.NDArray[np.float64]
 DAYS, STOCKS, HELD, DRAWS = 160, 12, 10, 150
 
 
-def profits(picks: Array, returns: Array) -> Array:
+def profits(picks: Float64Array, returns: Float64Array) -> Float64Array:
     """(policies, days) percent of capital of buying one stock a day, (policies, days) `picks`, and holding it on."""
     total = np.zeros(picks.shape)
     for age in range(HELD):
@@ -29,14 +28,14 @@ def profits(picks: Array, returns: Array) -> Array:
     return 100 / HELD * total
 
 
-def null_market(rng: np.random.Generator) -> Array:
+def null_market(rng: np.random.Generator) -> Float64Array:
     """(days, stocks) returns without any drift: one factor, heavy tails, and stocks that differ in both."""
     volatility, beta = 0.015 * np.exp(rng.normal(0, 0.5, STOCKS)), 1 + 0.5 * rng.standard_normal(STOCKS)
     own = volatility * rng.standard_t(4, (DAYS, STOCKS)) / np.sqrt(2)
     return np.asarray(own + beta * 0.01 * rng.standard_normal((DAYS, 1)))
 
 
-def faithful_picks(rng: np.random.Generator, policies: int) -> Array:
+def faithful_picks(rng: np.random.Generator, policies: int) -> Float64Array:
     """Policies without skill that like some stocks much better than others, each its own."""
     taste = np.exp(2.5 * rng.standard_normal((policies, STOCKS)))
     share = np.cumsum(taste / taste.sum(axis=1, keepdims=True), axis=1)
@@ -44,7 +43,7 @@ def faithful_picks(rng: np.random.Generator, policies: int) -> Array:
     return np.stack([np.searchsorted(own, one) for own, one in zip(share, drawn, strict=True)]).clip(0, STOCKS - 1)
 
 
-def still(random: Array) -> Shifted:
+def still(random: Float64Array) -> Shifted:
     """Shifted selections that earn what the same-day ones earn: no timing."""
     return Shifted(random, np.ones(random.shape[1]))
 
@@ -150,11 +149,11 @@ RULES = EnvironmentConfig(trading_days=60, settlement_days=10, max_holding_days=
 WINDOWS, SHIFTS, WARM_UP = 4, 16, 60
 
 
-def judge_timing(is_ordering: Array, market: Array) -> Verdict:
+def judge_timing(is_ordering: Float64Array, market: Float64Array) -> Verdict:
     """Judge orders of one size for the whole market: (WINDOWS, trading days) and (WINDOWS, days) daily profits."""
     steps, held = RULES.episode_steps, RULES.max_holding_days
 
-    def exposure(orders: Array) -> Array:
+    def exposure(orders: Float64Array) -> Float64Array:
         total = np.cumsum(np.pad(orders, ((0, 0), (held, RULES.settlement_days))), axis=1)
         return (total[:, held:] - total[:, :-held]) / held
 
@@ -169,7 +168,7 @@ def judge_timing(is_ordering: Array, market: Array) -> Verdict:
     return verdict(own, np.stack((own, own)), Shifted(profits, known), market.ravel())
 
 
-def plan_of(kind: str, past: Array, rng: np.random.Generator) -> Array:
+def plan_of(kind: str, past: Float64Array, rng: np.random.Generator) -> Float64Array:
     """(WINDOWS, trading days) 1.0 where orders are given, without skill; `past` are the returns before each window's
     days and on them, (WINDOWS, WARM_UP + days)."""
     days = np.arange(RULES.trading_days)

@@ -4,7 +4,6 @@ import math
 import statistics
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,6 +23,7 @@ from training.forecasts.skill import (
     summed_up,
     trade_results,
 )
+from utils.arrays import Float64Array
 from utils.metrics import sharpe, total_return_percent
 from utils.spaces import POSITION_FEATURES
 from utils.statistics import (
@@ -38,8 +38,6 @@ from utils.statistics import (
     rank_p_value,
     stationary_bootstrap,
 )
-
-Array = npt.NDArray[np.float64]
 
 
 @settings(max_examples=60, deadline=None)
@@ -150,7 +148,7 @@ def test_beta_is_the_regression_coefficient() -> None:
     assert beta(returns, np.zeros(300)).tolist() == [0.0, 0.0, 0.0]
 
 
-def autoregressive(persistence: float, shape: tuple[int, int], seed: int = 0) -> Array:
+def autoregressive(persistence: float, shape: tuple[int, int], seed: int = 0) -> Float64Array:
     """Series along the last axis with unit shocks and mean zero."""
     shocks = np.random.default_rng(seed).standard_normal(shape)
     series = np.empty(shape)
@@ -256,7 +254,7 @@ def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:
         assert (found <= level).mean() == pytest.approx(level, abs=0.025)
 
 
-def noise(seed: int) -> Array:
+def noise(seed: int) -> Float64Array:
     return np.random.default_rng(seed).standard_normal((20, 3, 330))
 
 

@@ -20,6 +20,7 @@ from tests.tiny import rows_of as input_rows
 from tests.tiny import seeded
 from training.forecasts.samples import Moments, Samples
 from training.forecasts.training_days import TrainingDays
+from utils.arrays import Float64Array
 from utils.errors import DataError
 
 MARKET = small_market(3, 800, investable=(0, 2, 3))
@@ -83,7 +84,6 @@ def test_each_fold_is_judged_by_its_own_networks(days: TrainingDays) -> None:
     assert not bool(forecasts.score[0][known].any()) and not bool(known[days.samples.x.days.stop :].any())
 
 
-FloatArray = npt.NDArray[np.float64]
 WIDTH, TARGETS = 5, 2
 
 
@@ -100,16 +100,16 @@ def samples_of(seed: int = 0, days: int = 90, stocks: int = 4, longest: int = 3,
     return Samples(input_rows(x), results.astype(np.float32), train, longest)
 
 
-def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[FloatArray, FloatArray]:
+def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[Float64Array, Float64Array]:
     known = np.isfinite(samples.results[0, days])
     x = samples.x.dense(samples.x.days)
     return x[days][known].astype(np.float64), samples.results[:, days][:, known].T.astype(np.float64)
 
 
-def ridge(x: FloatArray, y: FloatArray, penalty: FloatArray) -> FloatArray:
+def ridge(x: Float64Array, y: Float64Array, penalty: Float64Array) -> Float64Array:
     """Least squares with further rows for the penalty, in multiples of the number of rows, but on the constant."""
     more = np.diag(np.sqrt(penalty * len(x)) * (np.arange(x.shape[1]) > 0))
-    solved: FloatArray = np.linalg.lstsq(np.vstack((x, more)), np.vstack((y, np.zeros((len(more), y.shape[1])))))[0]
+    solved: Float64Array = np.linalg.lstsq(np.vstack((x, more)), np.vstack((y, np.zeros((len(more), y.shape[1])))))[0]
     return solved
 
 

@@ -13,9 +13,10 @@ from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, BurnState, exposure_of
+from environment.fuel_breaks.fire_spread import BurnState, exposure_of
 from training.fuel_breaks.config import BoundsConfig, FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
+from utils.arrays import BoolArray
 from utils.config.settings import from_dict
 from utils.runs.seeding import seed_everything
 

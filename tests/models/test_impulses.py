@@ -15,7 +15,7 @@ from models.impulses.deviations import fit_deviations
 from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from models.impulses.terms import SESSIONS
 from models.responses import Responses
-from tests.data.test_planted_rules import Array
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 
@@ -46,7 +46,7 @@ def test_slow_own_drifts_are_no_pairs() -> None:
     assert found <= 1
 
 
-def t_by_hand(left: Array, past: Array, one: int, two: int) -> float:
+def t_by_hand(left: Float64Array, past: Float64Array, one: int, two: int) -> float:
     """The absolute t-statistic of a spread, from the sums over days one by one."""
     known = (left[:, one] != 0) & (left[:, two] != 0)
     variance = [(left[:, stock] ** 2).sum() / (left[:, stock] != 0).sum() for stock in (one, two)]

@@ -19,13 +19,14 @@ from data.market import Market, build_market
 from data.record import past_ratios, pin_market, read_record, record_market, sealed
 from main import main
 from models.evolution import TARGET
-from tests.market_cases import FloatArray, random_panel
+from tests.market_cases import random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import assert_like, frame, tiny_in
 from tests.tiny_run import run as train
 from training.evaluation.baselines import BEST_AGENT, CLOSED
 from training.run.market import read_market_record
 from training.run.saved import open_saved_run
+from utils.arrays import Float32Array
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import load_latest
 from utils.spaces import TARGET_PERCENTS
@@ -35,11 +36,11 @@ pytestmark = pytest.mark.usefixtures("judge_nothing")
 DAYS, COLUMNS = 160, 5
 
 
-def panel(seed: int, days: int = DAYS + 3, columns: int = COLUMNS + 1) -> FloatArray:
+def panel(seed: int, days: int = DAYS + 3, columns: int = COLUMNS + 1) -> Float32Array:
     return random_panel(np.random.default_rng(seed), days, columns)
 
 
-def market(bars: FloatArray) -> Market:
+def market(bars: Float32Array) -> Market:
     return market_of(bars, investable=[0, 2])
 
 
@@ -131,7 +132,7 @@ def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
     bars[70, 1:-1] = np.nan
     shares = rng.uniform(1, 1e6, bars.shape[:2]).astype(np.float32)
 
-    def traded(volume: FloatArray, days: int, tickers: slice) -> Market:
+    def traded(volume: Float32Array, days: int, tickers: slice) -> Market:
         data = panel_frame(bars[:days], volume[:days])
         data = data[data["ticker"].isin([f"T{column:02d}" for column in range(7)][tickers])].dropna()
         loader = StockDataLoader.from_frame(data, config=TINY_DATA, requires_volume=True)

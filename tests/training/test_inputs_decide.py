@@ -17,8 +17,9 @@ from tests.tiny import tiny_agent, tiny_trainer
 from tests.training.test_stickers import EVOLUTION, LEARNING, RULES
 from training.features.importance import explain_trades, importance
 from training.features.sheet import FeatureSheet, feature_sheet
-from training.forecasts.skill import Array, trade_results
+from training.forecasts.skill import trade_results
 from training.forecasts.training_days import TrainingDays
+from utils.arrays import Float64Array
 from utils.config.trader import DataConfig, EvaluationConfig, SyntheticConfig
 
 PLANTED = {
@@ -47,7 +48,7 @@ def agent(kind: str) -> DDPGAgent:
     return trainer.champion
 
 
-def results(market: Market) -> tuple[int, Array]:
+def results(market: Market) -> tuple[int, Float64Array]:
     """Of trades on the validation days, from the first one on."""
     span = market.splits.validation
     return span.first, trade_results(Portfolio.on(market, RULES).bars, RULES, slice(span.first, span.last + 1))

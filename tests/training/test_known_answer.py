@@ -10,9 +10,9 @@ from models.ddpg import Batch
 from models.networks import Networks
 from models.policy import Forecasts, decide
 from tests.tiny import seeded
+from utils.arrays import Float64Array
 from utils.config.trader import EnvironmentConfig
 
-Array = NDArray[np.float64]
 PERSISTENCE, NOISE = 0.8, 1.0
 """Of the drift from session to session, and deviation of returns around it; the drift's own is one percent."""
 RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0)
@@ -22,15 +22,15 @@ SESSIONS = (3.0, 4.0, 4.5, 5.0)
 """In which the optimal trader earns the price of capital of each of four agents."""
 
 
-def chances() -> Array:
+def chances() -> Float64Array:
     """Chances of the next drift, by that of today: an autoregressive process on the grid."""
     deviation = np.sqrt(1 - PERSISTENCE**2)
     density = np.exp(-0.5 * ((GRID - PERSISTENCE * GRID[:, None]) / deviation) ** 2)
-    found: Array = density / density.sum(axis=1, keepdims=True)
+    found: Float64Array = density / density.sum(axis=1, keepdims=True)
     return found
 
 
-def optimal_worth() -> Array:
+def optimal_worth() -> Float64Array:
     """What it is worth to hold rather than not, in the limit of many days: at most a purchase, at least a sale."""
     worth = np.zeros_like(GRID)
     for _ in range(500):

@@ -19,6 +19,7 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from environment.trading_rules import Orders
 from training.rollout import Policy, play
+from utils.arrays import Float64Array
 from utils.errors import DataError
 from utils.spaces import (
     ACCOUNT_FEATURES,
@@ -30,8 +31,7 @@ from utils.spaces import (
 )
 
 logger = logging.getLogger(__name__)
-Array = NDArray[np.float64]
-Scores = NDArray[np.float32] | Array
+Scores = NDArray[np.float32] | Float64Array
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
 ALL_ORDERS, BASKET = "agents, all orders theirs", "basket"
 EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
@@ -89,7 +89,7 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     """
     close = pd.DataFrame(np.log(market.close.astype(np.float64)))
 
-    def rule(scores: Array) -> ScoreRule:  # one by one: scores of a large market are large
+    def rule(scores: Float64Array) -> ScoreRule:  # one by one: scores of a large market are large
         return ScoreRule(scores.astype(np.float32))
 
     return {
@@ -233,23 +233,23 @@ def tune_rule(
     return rule
 
 
-def inverse_volatility(close: NDArray[np.float32]) -> Array:
+def inverse_volatility(close: NDArray[np.float32]) -> Float64Array:
     """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
     returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
     spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()
-    inverse: Array = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
+    inverse: Float64Array = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
     return inverse
 
 
-def equal_risk(close: NDArray[np.float32], day: int) -> Array:
+def equal_risk(close: NDArray[np.float32], day: int) -> Float64Array:
     """Return the same at the close of one day, (n,); 0 where it is not known."""
     returns = pd.DataFrame(np.log(close[max(0, day - _VOLATILITY_DAYS) : day + 1].astype(np.float64))).diff()
     spread = returns.std().where(returns.count() >= _VOLATILITY_DAYS // 2).to_numpy()
-    shares: Array = np.divide(1.0, spread, out=np.zeros(close.shape[1]), where=spread > 0)
+    shares: Float64Array = np.divide(1.0, spread, out=np.zeros(close.shape[1]), where=spread > 0)
     return shares
 
 
-def benchmark_close(path: Path | None, market: Market, env: Portfolio, starts: Tensor) -> Array | None:
+def benchmark_close(path: Path | None, market: Market, env: Portfolio, starts: Tensor) -> Float64Array | None:
     """Return the (days,) closes of the user's benchmark; None, with a warning, if it does not cover all windows."""
     if path is None:
         return None

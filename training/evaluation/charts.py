@@ -10,7 +10,8 @@ from data.features.nine import CLOSE
 from training.evaluation import baselines
 from training.evaluation.answer import rivals
 from training.evaluation.judge import Evaluation
-from utils.charts import Chart, FloatArray, number
+from utils.arrays import Float64Array
+from utils.charts import Chart, number
 from utils.metrics import YEAR_ROOT, daily_returns
 
 COLOURS = {
@@ -164,7 +165,7 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
     return bars(rows)
 
 
-def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
+def _drawn(evaluation: Evaluation) -> dict[str, Float64Array]:
     """Return the equity that a chart can show apart: tables have all policies."""
     shown = {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
     if np.array_equal(shown.get(baselines.ALL_ORDERS, ()), shown[evaluation.judged]):  # all of the capital is theirs
@@ -172,7 +173,7 @@ def _drawn(evaluation: Evaluation) -> dict[str, FloatArray]:
     return shown
 
 
-def gain_percent(equity: FloatArray) -> FloatArray:
+def gain_percent(equity: Float64Array) -> Float64Array:
     """Return the change since the first value in percent."""
     return np.asarray(100.0 * (equity / equity[0] - 1.0))
 
@@ -237,6 +238,6 @@ def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dty
     return np.array([record["generation"] for record in records], dtype=np.int64)
 
 
-def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
+def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> Float64Array:
     """Return a number of each record; NaN where it is missing or None."""
     return np.array([record[group].get(name) for record in records], dtype=np.float64)

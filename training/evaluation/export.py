@@ -21,7 +21,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
-from utils.charts import Dates, FloatArray
+from utils.arrays import DateArray, Float64Array
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags
 from utils.config.trader import profile_config
@@ -242,7 +242,7 @@ def _facts(evaluation: Evaluation) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def monthly_returns(dates: Dates, equity: FloatArray) -> list[tuple[int, FloatArray, float]]:
+def monthly_returns(dates: DateArray, equity: Float64Array) -> list[tuple[int, Float64Array, float]]:
     """Return each year with its returns in percent by month, from month's end to month's end, and compounded.
 
     `dates` and `equity` are (T,); the first value is the equity before the first return. A month without days is NaN.

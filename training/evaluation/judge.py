@@ -21,10 +21,10 @@ from training.evaluation.score_check import ScoreCheck, check_scores
 from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import Coefficient, correlation, explained_share, rank_correlation, summed_up
 from utils import metrics
+from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.statistics import expected_maximum, minimum_track_record_length, probabilistic_sharpe_ratio
 
-Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
 NOTES: dict[Split, str] = {
     "validation": "Nothing was chosen on validation days: the champion was fixed on training days.",
@@ -262,7 +262,7 @@ class Evaluation:
         return max((explained_share(score, self.moves) for score in scores), default=0.0)
 
     @cached_property
-    def moves(self) -> Array:
+    def moves(self) -> Float64Array:
         """Return the (W * D, n) log returns of the sessions after the days of scores, from open to close."""
         following = self.played.days[:, 1:].ravel()
         bars = self.market.data_array[following][:, self.market.investable_columns].astype(np.float64)
@@ -306,12 +306,12 @@ class Evaluation:
         return self.market.dates[days].astype("datetime64[D]")
 
     @cached_property
-    def equity(self) -> dict[str, Array]:
+    def equity(self) -> dict[str, Float64Array]:
         """Return the (W * D + 1,) stitched equity by policy; the mean of the random selections."""
         return {name: curves.stitched.mean(axis=0) for name, curves in self.played.curves.items()}
 
     @cached_property
-    def random_band(self) -> tuple[Array, Array]:
+    def random_band(self) -> tuple[Float64Array, Float64Array]:
         """Return percentiles 5 and 95 of the random selections' stitched equity."""
         low, high = np.percentile(self.played.curves[RANDOM].stitched, _BAND, axis=0)
         return low, high

@@ -8,16 +8,15 @@ from functools import reduce
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from environment.portfolio import Portfolio
 from training.forecasts.skill import beta
 from utils import metrics
+from utils.arrays import Float64Array
 from utils.statistics import EDGES, bootstrap_intervals, mean_test
 
-Array = npt.NDArray[np.float64]
 _CURVE_MEASURES = {
     "return": metrics.total_return_percent,
     "volatility": metrics.annualised_volatility_percent,
@@ -39,17 +38,17 @@ class EquityCurves:
     All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
     """
 
-    equity: Array
+    equity: Float64Array
     """(P, W, D + 1)"""
-    exposure: Array
+    exposure: Float64Array
     """Mean share of equity that is invested at the closes."""
-    trades: Array
-    wins: Array
-    sessions: Array
+    trades: Float64Array
+    wins: Float64Array
+    sessions: Float64Array
     """Sessions held, summed over trades."""
-    traded: Array
+    traded: Float64Array
     """Value bought and sold."""
-    costs: Array
+    costs: Float64Array
 
     @classmethod
     def of(cls, env: Portfolio, invested: Sequence[Tensor], policies: int) -> Self:
@@ -61,7 +60,7 @@ class EquityCurves:
         sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
         traded = book.value + book.shares * book.last_price * closed
 
-        def by_policy(total: Tensor) -> Array:
+        def by_policy(total: Tensor) -> Float64Array:
             return np.asarray(total.double().view(policies, -1).cpu().numpy())
 
         # Cloned, since the next episode writes into the same curve.
@@ -82,7 +81,7 @@ class EquityCurves:
         arrays = zip(*(vars(one).values() for one in curves), strict=True)
         return cls(*(np.concatenate(values, axis=1) for values in arrays))
 
-    def each(self, change: Callable[[Array], Array]) -> EquityCurves:
+    def each(self, change: Callable[[Float64Array], Float64Array]) -> EquityCurves:
         """Return the curves with `change` applied to each array."""
         return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
 
@@ -91,7 +90,7 @@ class EquityCurves:
         return float(self.equity[0, 0, 0])
 
     @property
-    def daily_profit(self) -> Array:
+    def daily_profit(self) -> Float64Array:
         """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
         profit = 100 / self.capital * np.diff(self.equity, axis=2)
         return profit.reshape(len(profit), -1)
@@ -102,7 +101,7 @@ class EquityCurves:
         return float(metrics.total_return_percent(self.stitched).mean())
 
     @property
-    def stitched(self) -> Array:
+    def stitched(self) -> Float64Array:
         """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
         growth = self.equity / self.equity[:, :, :1]
         before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
@@ -149,7 +148,7 @@ METRICS: dict[str, Metric] = {
 """The measures of a policy, in the order of the tables' columns."""
 
 
-def estimates(curves: EquityCurves, market: Array, seed: int) -> dict[str, Estimate]:
+def estimates(curves: EquityCurves, market: Float64Array, seed: int) -> dict[str, Estimate]:
     """Estimate a policy's measures by the keys of `METRICS`; of many policies, their mean and range.
 
     `market` are the (W * D,) daily returns of equal weight.
@@ -172,7 +171,7 @@ def estimates(curves: EquityCurves, market: Array, seed: int) -> dict[str, Estim
     }
 
 
-def measures_of(curves: EquityCurves) -> dict[str, Array]:
+def measures_of(curves: EquityCurves) -> dict[str, Float64Array]:
     """Return the (P,) values of the measures that need no market, by the keys of `METRICS`; NaN: not defined."""
     equity = curves.stitched
     years = (equity.shape[1] - 1) / metrics.TRADING_DAYS_PER_YEAR
@@ -189,7 +188,7 @@ def measures_of(curves: EquityCurves) -> dict[str, Array]:
     }
 
 
-def _range(values: Array) -> Estimate:
+def _range(values: Float64Array) -> Estimate:
     known = values[np.isfinite(values)]
     if not len(known):
         return Estimate(None)

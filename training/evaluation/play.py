@@ -36,9 +36,9 @@ from training.evaluation.baselines import (
 from training.evaluation.measures import EquityCurves, mix_accounts
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import play_agent_on, purchases, step_by
+from utils.arrays import Float64Array
 from utils.progress import progress
 
-Array = npt.NDArray[np.float64]
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """Per leg, commission and slippage together."""
 _RANDOM_AT_COST = 100
@@ -54,7 +54,7 @@ class EvaluationSetup:
     env: Portfolio
     starts: Tensor
     """(W,) first days of windows of the rules' length, on the environment's device."""
-    benchmark: Array | None = None
+    benchmark: Float64Array | None = None
     """(days,) closes of the user's benchmark, known on all days of the windows."""
     basket: Basket | None = None
     """What the champion holds with the capital that does not follow it; None: all stocks."""
@@ -251,12 +251,12 @@ class PlayedPolicies:
     """Curves under other costs, by basis points per leg: the champion's orders again, and the baselines."""
     shifted: EquityCurves
     """Random selections with the champion's orders on other days; one policy per shift."""
-    held_profit: Array
+    held_profit: Float64Array
     """(W * D,) what the champion's basket earned of its profit, percent of the initial capital."""
-    known_share: Array
-    scores: Mapping[str, Array]
+    known_share: Float64Array
+    scores: Mapping[str, Float64Array]
     """(W * D, n) of the champion and of the rules that order by scores, on each day but the last; NaN: none."""
-    results: Array
+    results: Float64Array
     """(W * D, n) results of trades ordered on these days, NaN where not known."""
 
 
@@ -269,7 +269,7 @@ class OwnAccount:
     """See `trade_ledger`, with the `window` of each."""
     purchases: Orders
     """(steps, orders per day, windows) each, the size 0 where nothing was bought."""
-    scores: Array | None = None
+    scores: Float64Array | None = None
     """(W * D, n) on each day of the windows but the last, NaN: none; None where it orders without scores."""
     share: float = 1.0
     """Of the capital that follows it; the rest holds the basket."""
@@ -296,7 +296,7 @@ def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent, forecasts: Foreca
     )
 
 
-def account_by(setup: EvaluationSetup, act: Callable[[int], object], scores: Array | None = None) -> OwnAccount:
+def account_by(setup: EvaluationSetup, act: Callable[[int], object], scores: Float64Array | None = None) -> OwnAccount:
     """Play the account of a policy that orders on each step by `act`, which ends the day."""
     curves, env = _play_days(setup, 1, act), setup.env
     return OwnAccount(curves, _trades(env), purchases(env), scores)

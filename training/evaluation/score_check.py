@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy  # its parts, which take a second to import, are loaded when they are used
 
 from training.forecasts.skill import correlation, explained_share, rank_correlation
+from utils.arrays import Float64Array
 
-Array = npt.NDArray[np.float64]
 TOO_GOOD = 0.1
 """Share that is explained above which scores have probably seen what follows: rules and oracles of all built-in markets
 stay below it, and past returns that are dated a day early, or returns of the next days, do not."""
@@ -57,7 +56,7 @@ class ScoreCheck:
         )
 
 
-def check_scores(scores: Array, moves: Array, results: Array) -> ScoreCheck:
+def check_scores(scores: Float64Array, moves: Float64Array, results: Float64Array) -> ScoreCheck:
     """Compare (days, n) scores with the next session's moves and with the results of trades that they order.
 
     A score that is known follows from the past, so that it changes by what happened on its day: news that foretell the
@@ -77,12 +76,12 @@ def check_scores(scores: Array, moves: Array, results: Array) -> ScoreCheck:
     )
 
 
-def _ranks(values: Array) -> Array:
+def _ranks(values: Float64Array) -> Float64Array:
     """Return the ranks of the (days, n) values of each day, from -1/2 to 1/2; NaN where there is none."""
     count = np.maximum(np.isfinite(values).sum(axis=1, keepdims=True), 1)
     known = np.where(np.isfinite(values), values, np.nan)
     return np.asarray((scipy.stats.rankdata(known, axis=1, nan_policy="omit") - 0.5) / count - 0.5)
 
 
-def _mean(daily: Array) -> float:
+def _mean(daily: Float64Array) -> float:
     return float(np.nanmean(daily)) if np.isfinite(daily).any() else float("nan")

@@ -21,8 +21,9 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models.inputs import BANK, BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
 from training.evaluation.baselines import LIGHTGBM, RIDGE, ScoreRule, score_policy, tune_rule, tuning_windows
-from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
+from training.forecasts.samples import Moments, Samples
 from training.rollout import play
+from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.errors import DataError
 from utils.memory.guard import release_free_memory
 from utils.spaces import TARGET_PERCENTS

@@ -5,13 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.statistics import LEVEL, MeanTest, mean_test, rank_p_value
 
-Array = npt.NDArray[np.float64]
 TAIL = (1 - LEVEL) / 2
 """Claims are one-sided: a p-value is significant up to this, the upper tail of a 95% interval."""
 
@@ -19,11 +16,11 @@ TAIL = (1 - LEVEL) / 2
 class Shifted(NamedTuple):
     """Random selections with orders shifted in time, and the share of their exposure that was known beforehand."""
 
-    profits: Array
+    profits: Float64Array
     """(count, days) in percent of the initial capital; each is the mean over the draws of one shift."""
-    known_share: Array
+    known_share: Float64Array
     """(days,) mean size of the plan's earlier orders over that of all its orders."""
-    held: Array | float = 0.0
+    held: Float64Array | float = 0.0
     """(days,) what a basket earned of these profits, whatever the orders."""
 
 
@@ -158,14 +155,14 @@ class Verdict:
 
 
 def verdict(
-    champion: Array,
-    random: Array,
+    champion: Float64Array,
+    random: Float64Array,
     shifted: Shifted,
-    equal_weight: Array,
+    equal_weight: Float64Array,
     *,
     trials: int = 1,
     exposure_ratio: float = math.inf,
-    baselines: Mapping[str, Array] | None = None,
+    baselines: Mapping[str, Float64Array] | None = None,
 ) -> Verdict:
     """Judge a champion by daily profits on the same days.
 

@@ -8,7 +8,8 @@ import torch
 
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
-from training.forecasts.skill import Array, rank_correlation
+from training.forecasts.skill import rank_correlation
+from utils.arrays import Float64Array
 
 _DAYS = 100
 """Most days that are looked at, evenly spaced."""
@@ -17,7 +18,7 @@ _REASONS, _TRADES = 3, 10
 
 
 @torch.no_grad()
-def importance(agent: DDPGAgent, market: Market, first: int, results: Array) -> dict[str, float]:
+def importance(agent: DDPGAgent, market: Market, first: int, results: Float64Array) -> dict[str, float]:
     """Return what each input is worth to an agent on days that it did not learn from, the largest first: the mean rank
     correlation over stocks of its scores with the (days, n) results of trades from the `first` day on, less the same
     with the input's values shuffled over all stocks and days (Breiman 2001, "Random forests").

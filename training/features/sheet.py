@@ -12,9 +12,10 @@ from data.features.inputs import values_of
 from data.features.nine import OPEN
 from data.market import Market
 from models.inputs import INPUTS
-from training.forecasts.samples import Float32Array, Float64Array, Moments
+from training.forecasts.samples import Moments
 from training.forecasts.skill import correlation, cross_fitted_mean_test, overlapping_mean_test, rank_correlation
 from training.forecasts.training_days import TrainingDays
+from utils.arrays import Float32Array, Float64Array
 from utils.statistics import MeanTest
 
 HORIZONS = (1, 5, 20)

@@ -7,19 +7,15 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.splits import Span
 from environment.portfolio import Portfolio
 from models.inputs import INPUTS, InputRows
 from training.forecasts.hindsight import order_results
+from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.errors import DataError
 from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_threads
-
-BoolArray = NDArray[np.bool_]
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 
 _FOLDS = 5
 _ROWS_PER_INPUT = 15

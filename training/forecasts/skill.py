@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import scipy  # its parts, which take a second to import, are loaded when they are used
 import torch
 
@@ -12,11 +11,11 @@ from environment.ledger import Bars
 from environment.trading_rules import Orders
 from models.policy import Forecasts
 from training.forecasts.hindsight import order_results
+from utils.arrays import Float64Array
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT
 from utils.statistics import MeanTest, mean_test
 
-Array = npt.NDArray[np.float64]
 _LEAST_STOCKS = 3
 _NO_VARIATION = 1e-12
 
@@ -33,13 +32,13 @@ class Coefficient:
     days: int
 
 
-def agent_scores(forecasts: Forecasts, days: slice) -> Array:
+def agent_scores(forecasts: Forecasts, days: slice) -> Float64Array:
     """Return an agent's scores of stocks on some days, (days, n) percent of a position's value; NaN without a bar."""
     score = forecasts.score[0, days].double().cpu()
     return np.asarray(torch.where(score.isfinite(), score, torch.nan).numpy())
 
 
-def trade_results(bars: Bars, rules: EnvironmentConfig, days: slice) -> Array:
+def trade_results(bars: Bars, rules: EnvironmentConfig, days: slice) -> Float64Array:
     """Return the results of trades ordered on these days at the largest target, (days, n), NaN where not known.
 
     A result is known where the longest possible trade ends by the day after the last of them.
@@ -48,7 +47,7 @@ def trade_results(bars: Bars, rules: EnvironmentConfig, days: slice) -> Array:
     return np.asarray(results.double().cpu().numpy())
 
 
-def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
+def known_share(plan: Orders, rules: EnvironmentConfig) -> Float64Array:
     """Return the mean size of a plan's earlier orders over that of all its orders, (W * D,) by day; 0 without orders.
 
     On a settlement day the orders of all trading days before it are known.
@@ -61,7 +60,7 @@ def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
     return np.asarray(earlier.ravel() / size.mean() if size.any() else np.zeros(step.size))
 
 
-def correlation(x: Array, y: Array) -> Array:
+def correlation(x: Float64Array, y: Float64Array) -> Float64Array:
     """Return the (days,) correlations of (days, n) values over the stocks that have both.
 
     NaN on days with fewer than three such stocks, or where either is the same for all of them.
@@ -75,21 +74,21 @@ def correlation(x: Array, y: Array) -> Array:
     return np.asarray(np.divide(np.nansum(x * y, axis=1), spread, out=np.full(len(x), np.nan), where=is_defined))
 
 
-def rank_correlation(x: Array, y: Array) -> Array:
+def rank_correlation(x: Float64Array, y: Float64Array) -> Float64Array:
     """Return the (days,) correlations of ranks over the stocks that have both, as `correlation`."""
     is_known = np.isfinite(x) & np.isfinite(y)
     pair = (np.where(is_known, values, np.nan) for values in (x, y))
     return correlation(*(scipy.stats.rankdata(values, axis=1, nan_policy="omit") for values in pair))
 
 
-def explained_share(scores: Array, moves: Array) -> float:
+def explained_share(scores: Float64Array, moves: Float64Array) -> float:
     """Return the share of the variance of (days, n) moves that scores explain, by their correlation; 0 without any."""
     is_known = np.isfinite(scores) & np.isfinite(moves)
     x, y = scores[is_known], moves[is_known]
     return float(np.corrcoef(x, y)[0, 1] ** 2) if x.size > 1 and x.std() > 0 and y.std() > 0 else 0.0
 
 
-def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> MeanTest:
+def overlapping_mean_test(daily: Float64Array, holding_days: int, trials: int = 1) -> MeanTest:
     """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held.
 
     The mean block is one holding period, so that many blocks remain. What its weights take off the autocovariance of
@@ -102,7 +101,7 @@ def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> M
     return replace(test, standard_error=math.sqrt(holding_days / seen) * test.standard_error)
 
 
-def cross_fitted_mean_test(daily: Array, holding_days: int, trials: int) -> MeanTest:
+def cross_fitted_mean_test(daily: Float64Array, holding_days: int, trials: int) -> MeanTest:
     """Test the mean of (days,) values of forecasts that were fitted, for each fold, on the other folds.
 
     Each pair of folds enters twice: the first is learned from where the second is forecast, and the other way round. So
@@ -113,7 +112,7 @@ def cross_fitted_mean_test(daily: Array, holding_days: int, trials: int) -> Mean
     return replace(test, standard_error=math.sqrt(2) * test.standard_error)
 
 
-def summed_up(daily: Array, holding_days: int) -> Coefficient | None:
+def summed_up(daily: Float64Array, holding_days: int) -> Coefficient | None:
     """Sum up (days,) correlations with results that overlap over the holding period; None where no day has one."""
     known = daily[np.isfinite(daily)]
     if not len(known):
@@ -128,7 +127,7 @@ def summed_up(daily: Array, holding_days: int) -> Coefficient | None:
     )
 
 
-def beta(returns: Array, market: Array) -> Array:
+def beta(returns: Float64Array, market: Float64Array) -> Float64Array:
     """Return the regression coefficients of (P, days) returns on the (days,) market's; 0 where that never varies."""
     deviation = market - market.mean()
     variance = float(deviation @ deviation)

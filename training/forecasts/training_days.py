@@ -17,9 +17,10 @@ from models.evidence import Bet, Evidence
 from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import ActorCritic
 from models.policy import Forecasts
-from training.forecasts.samples import BoolArray, Float64Array, Samples
+from training.forecasts.samples import Samples
 from training.forecasts.skill import correlation, cross_fitted_mean_test
 from training.forecasts.transitions import StockTransitions
+from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import EnvironmentConfig
 from utils.progress import Progress
 from utils.spaces import MAX_TARGET_PERCENT, TARGET_PERCENTS

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from data.fuel_breaks.landscape import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.policies import baselines, judging_environment, reductions, spaced
 from training.fuel_breaks.run import AGENT, SavedAgent, lead_text, open_agent
+from utils.arrays import Float64Array
 from utils.progress import progress
 from utils.runs.run_log import write_json
 from utils.statistics import EDGES

@@ -13,7 +13,8 @@ from PIL import Image
 
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.fire_spread import BoolArray, Hazard
+from environment.fuel_breaks.fire_spread import Hazard
+from utils.arrays import BoolArray
 from utils.charts import Chart
 from utils.pictures import GREY, INK, ORANGE, VERMILION, draw_charts, new_figure, save_figure
 from utils.runs.durable import new_file

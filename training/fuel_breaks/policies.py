@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.fuel_breaks.landscape import Float64Array, Tile
+from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, BurnState, Hazard, Int64Array
+from environment.fuel_breaks.fire_spread import BurnState, Hazard
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
+from utils.arrays import BoolArray, Float64Array, Int64Array
 
 Policy = Callable[[VectorFuelBreakEnvironment], Int64Array]
 """Chooses a legal cell for each lane that has not terminated."""

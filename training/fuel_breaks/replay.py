@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 from torch import Tensor
 
-from data.fuel_breaks.landscape import Float64Array
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import Exposure
+from utils.arrays import Float64Array
 from utils.memory.living import counted
 from utils.tensor_ring import TensorRing
 

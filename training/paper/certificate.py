@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
+from utils.arrays import Float64Array
 
-Array = NDArray[np.float64]
 BOUND = 4.0
 """Standard deviations at which a day's gain is cut."""
 RUIN = 40.0
@@ -95,7 +95,7 @@ def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
     return min(result, BOUND * deviation) / worst if deviation > 0 else 0.0
 
 
-def capital_curves(results: Array) -> Array:
+def capital_curves(results: Float64Array) -> Float64Array:
     """Return the capital after each of (..., days) results; it begins with 1, which is left out."""
     total = np.zeros(results.shape)
     for bet in BETS:

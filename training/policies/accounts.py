@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.evaluation.baselines import score_policy
@@ -15,10 +14,10 @@ from training.evaluation.stage import Stage
 from training.policies.score_rule import limit_warning, require_wanted, rule_of, rule_text
 from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
+from utils.arrays import Float32Array
 from utils.errors import DataError, first_line
 
 logger = logging.getLogger(__name__)
-Array = NDArray[np.float32]
 
 
 def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
@@ -52,7 +51,7 @@ class _Predictor:
     def __init__(self, model: Any, env: TradingEnvironment) -> None:
         self.model, self.env = model, env
 
-    def act(self, observation: Mapping[str, Array], info: Mapping[str, Any]) -> Array:
+    def act(self, observation: Mapping[str, Float32Array], info: Mapping[str, Any]) -> Float32Array:
         """Return the action (investable, 2) of the model's mode."""
         seen: Any = dict(observation)
         if not isinstance(self.model.observation_space, gym.spaces.Dict):

@@ -13,7 +13,6 @@ import numpy as np
 import scipy  # its parts are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import (
-    Float64Array,
     PlantedKind,
     autoregression,
     autoregressive_variance,
@@ -22,6 +21,7 @@ from data.synthetic.law import (
     log_persistence,
     register,
 )
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 _HISTORY_HALF_LIVES = 12

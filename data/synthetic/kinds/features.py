@@ -21,7 +21,6 @@ from data.synthetic.law import (
     VOLUME_STD,
     Bars,
     Draws,
-    Float64Array,
     PlantedKind,
     Signal,
     busyness,
@@ -31,6 +30,7 @@ from data.synthetic.law import (
     register,
     volume_level,
 )
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 DRIFT_STD = 0.0035

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from data.synthetic.law import Float64Array, PlantedKind, register, sum_ahead
+from data.synthetic.law import PlantedKind, register, sum_ahead
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 LEAD_NOISE_RATIO = 4.0

@@ -11,7 +11,8 @@ hold anything, only the raw window does.
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, foreseen_oracle, register
+from data.synthetic.law import PlantedKind, foreseen_oracle, register
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 LEAK_SESSIONS = 20

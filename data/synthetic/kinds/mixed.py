@@ -13,7 +13,8 @@ from data.synthetic.kinds.drifts import BURSTS, MOMENTUM
 from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_NOISE_RATIO, leaders
 from data.synthetic.kinds.nonlinear import RING
 from data.synthetic.kinds.regime import Regimes
-from data.synthetic.law import Float64Array, PlantedKind, register
+from data.synthetic.law import PlantedKind, register
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 MIXED_LAG, MIXED_LOADING = 15, 0.15

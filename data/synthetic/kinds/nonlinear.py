@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 import scipy  # its parts are loaded when they are used: the help reads this file, too
 
-from data.synthetic.law import Float64Array, PlantedKind, log_persistence, register
+from data.synthetic.law import PlantedKind, log_persistence, register
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)

@@ -9,7 +9,8 @@ import math
 import numpy as np
 
 from data.synthetic.kinds.drifts import transient, transient_space
-from data.synthetic.law import Float64Array, PlantedKind, register
+from data.synthetic.law import PlantedKind, register
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 COMMON_SHARE = 0.1

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import (
-    Float64Array,
-    PlantedKind,
-    fading_oracle,
-    fading_sum,
-    foreseen_oracle,
-    register,
-    sum_ahead,
-)
+from data.synthetic.law import PlantedKind, fading_oracle, fading_sum, foreseen_oracle, register, sum_ahead
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 

@@ -6,7 +6,8 @@ from statistics import NormalDist
 import numpy as np
 import scipy  # its parts are loaded when they are used: the help reads this file, too
 
-from data.synthetic.law import Float64Array, PlantedKind, autoregression, log_persistence, register
+from data.synthetic.law import PlantedKind, autoregression, log_persistence, register
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 SPIKE_FALL_CHANCE = 0.01

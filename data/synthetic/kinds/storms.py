@@ -11,7 +11,8 @@ import numpy as np
 
 from data.synthetic.kinds.drifts import MOMENTUM, momentum_space
 from data.synthetic.kinds.regime import Regimes
-from data.synthetic.law import Float64Array, PlantedKind, fading_sum, register
+from data.synthetic.law import PlantedKind, fading_sum, register
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
 STORMS = Regimes(drift=1.0, sessions=100.0)
