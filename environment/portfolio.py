@@ -1,4 +1,4 @@
-"""The account, batched over lanes: orders, fills, exits (sale target, sold, stop, delisting), costs, equity and reward.
+"""The account, batched over lanes: orders, fills, costs, equity and reward; its exits are in `environment/exits.py`.
 
 All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t. A
 step is a few operations on the open positions, whatever the number of stocks. Since none outlives `longest_holding +
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from data.market import Market
+from environment.exits import apply_exit_rules
 from environment.ledger import (
     MONEY,
     RULE_BITS,
@@ -28,10 +29,7 @@ from environment.trading_rules import (
     Orders,
     choose_orders,
     cut_to_cash,
-    is_delisted,
     position_features,
-    salvage,
-    stop_price,
     target_price,
 )
 from utils.config.trader import EnvironmentConfig
@@ -286,10 +284,11 @@ class Portfolio:
         lane, stock = self.open_stocks()
         return self.day.index_select(0, lane) * self.bars.stocks + stock
 
-    def _quotes(self, row: Tensor) -> tuple[Tensor, ...]:
+    def _quotes(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look up open, high and close, float64, in rows of the bars."""
         quotes = self.bars.quotes.index_select(0, row.flatten()).T
-        return quotes.to(torch.float64, memory_format=torch.contiguous_format).view(3, *row.shape).unbind()
+        open_, high, close = quotes.to(torch.float64, memory_format=torch.contiguous_format).view(3, *row.shape)
+        return open_, high, close
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; orders without a price, or of locked accounts, lapse."""
@@ -321,54 +320,31 @@ class Portfolio:
         self._ledger.is_open[new] = is_filled
 
     def _close_positions(self, sold: Tensor | None, *, is_last: bool) -> None:
-        """Apply the exit rules to today's bars, the earliest price of the day first; `sold` as decided, see `Orders`.
-
-        Nobody knows in which order a day touched stop and target: the stop counts.
-        """
-        positions, step = self._open, self.step_index
-        is_open, target, last = positions.is_open, positions["target_price"], positions["last_price"]
+        """Close positions by today's bars, `sold` as decided, see `Orders`; mark the others."""
+        positions, step, age = self._open, self.step_index, self._entry_age
+        is_open, bars = positions.is_open, self._bars_held()
         self.had_position[step] = positions.has_position()
-        bars = self._bars_held()
-        open_, high, close = self._quotes(bars)
-        # Comparisons with NaN are false: a stock without a bar passes none of these.
-        has_bar = close > 0
-        after_entry_day = positions.cell < positions.first_cell(step + self._entry_age - 1)
-        target_at_open = (open_ >= target) & after_entry_day
-        at_target = high >= target
-        due = positions.first_cell(step + 1 + self._entry_age - self.rules.longest_holding)
-        at_close = has_bar & (positions.cell < due)
-        missing = (positions["days_without_bar"] + 1).masked_fill_(has_bar, 0)
-        positions["days_without_bar"] = missing
-        is_lost = is_delisted(missing, self.rules)
-        price = torch.where(has_bar, close, last)
-        if self.rules.delisting_loss > 0:
-            price = torch.where(is_lost, salvage(price, self.rules), price)
-        price = torch.where(at_target, target, price)
-        applies = {"target_open": target_at_open, "target": at_target, "holding": at_close, "no_bar": is_lost}
-        at_open = target_at_open
-        if self.bars.low is not None and self.rules.stop_percent > 0:
-            stop = stop_price(positions["entry_price"], self.rules.stop_percent)
-            low = self.bars.low.index_select(0, bars).double()
-            applies |= {"stop": low <= stop, "stop_open": (open_ <= stop) & after_entry_day}
-            price = torch.where(applies["stop"], stop, price)
-            at_open = target_at_open | applies["stop_open"]
-        if sold is not None:
-            applies["sold"] = sold & has_bar & after_entry_day
-            at_open = at_open | applies["sold"]
-        price = torch.where(at_open, open_, price)
-        passed = torch.zeros_like(at_open, dtype=torch.uint8)
-        for name, is_so in applies.items():
-            passed = torch.add(passed, is_so.view(torch.uint8), alpha=RULE_BITS[name])
-        leaves = is_open if is_last else is_open & (passed > 0)
-        positions["last_price"] = price
-        worth = positions["shares"] * price
+        has_stops = self.bars.low is not None and self.rules.stop_percent > 0
+        exits = apply_exit_rules(
+            positions,
+            self._quotes(bars),
+            self.bars.low.index_select(0, bars).double() if self.bars.low is not None and has_stops else None,
+            sold,
+            self.rules,
+            after_entry_day=positions.cell < positions.first_cell(step + age - 1),
+            is_due=positions.cell < positions.first_cell(step + 1 + age - self.rules.longest_holding),
+        )
+        positions["days_without_bar"] = exits.days_without_bar
+        leaves = is_open if is_last else is_open & (exits.passed > 0)
+        positions["last_price"] = exits.price
+        worth = positions["shares"] * exits.price
         sales, kept = positions.by_lane(worth * torch.stack((leaves, is_open ^ leaves)))
         self.cash += sales * self.rules.sale_factor
         torch.add(self.cash, kept, out=self.equity)
         if self.rules.loss_multiplier > 1:
             losses = realised_losses(positions["value"], worth, leaves, self.rules)
             self._realised_loss[step] = positions.by_lane(losses)
-        positions.close(leaves, step + 1, passed)
+        positions.close(leaves, step + 1, exits.passed)
 
     @property
     def reward(self) -> Tensor:

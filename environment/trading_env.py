@@ -1,6 +1,6 @@
 """The trading environment: a batched account with the interface of a Gymnasium environment.
 
-Fills, exits and rewards are those of the account, `environment/portfolio.py`.
+Fills and rewards are those of the account, `environment/portfolio.py`, exits in `environment/exits.py`.
 """
 
 from collections.abc import Mapping, Sequence

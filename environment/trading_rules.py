@@ -1,5 +1,5 @@
 """The rules of orders as pure functions, shared by the account, the learner and the signals; the account applies them
-in `environment/portfolio.py`.
+in `environment/portfolio.py` and `environment/exits.py`.
 
 Stocks are numbered 0..n-1. All functions work on any leading dimensions.
 """

@@ -15,7 +15,6 @@ from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied
 from tests.paper.fake_alpaca import FakeAlpaca, stepped
 from tests.small_market import TINY_RULES
 from training.paper import alpaca
-from training.paper.account import Account
 from training.paper.journal import STOP
 from training.paper.venue import NoAnswer
 from utils.errors import ConfigError, DataError
@@ -128,7 +127,7 @@ def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
     """What has grown out of its band is sold down, and the others are bought, on the fourth session only; never where
     the fall of the others has locked the basket."""
     monkeypatch.setattr("training.signals.basket.REBALANCING_SESSIONS", 4)
-    monkeypatch.setattr(Account, "_check", lambda *_: None)  # which would ask about such moves
+    monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # which would ask about such moves
     ticker, market, account = "T02", MARKET, FakeAlpaca()
     for one in MARKET.tickers:
         market = multiplied(market, one, slice(START + 2, None), 1.2 if one == ticker else 0.4, list(PRICES))

@@ -8,7 +8,6 @@ import pytest
 from data.features.nine import CLOSE, PRICES
 from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
 from tests.paper.fake_alpaca import FakeAlpaca, stepped
-from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.known import units
 from training.paper.report import write_report
@@ -80,7 +79,7 @@ class Broker:
 @pytest.mark.parametrize("ratio", [0.5, 2 / 3, 25.0, 0.97])
 def test_splits_and_dividends(tmp_path: Path, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """2:1, 3:2, 1:25, and 3 percent, of a stock that both parts hold: what they are worth is as without."""
-    monkeypatch.setattr(Account, "_check", lambda *_: None)  # random prices may move as a split would move them
+    monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # random prices may look split
     plain, other = Broker(tmp_path / "plain"), Broker(tmp_path / "other")
     for day in range(START, EVENT):
         for one in (plain, other):
@@ -106,7 +105,7 @@ def test_splits_and_dividends(tmp_path: Path, ratio: float, monkeypatch: pytest.
 
 def test_a_split_that_the_data_tell_late_is_doubted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the shares before the past is adjusted are a doubt; what is adjusted later is none."""
-    monkeypatch.setattr(Account, "_check", lambda *_: None)  # which asks about such a move
+    monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # which asks about such a move
     broker = Broker(tmp_path)
     for day in range(START, EVENT):
         broker.step(day)

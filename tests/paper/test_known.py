@@ -15,7 +15,7 @@ from data.features.nine import CLOSE, MACD, MACD_SIGNAL, PRICES
 from data.market import Market
 from data.readjustment import price_step, readjustment
 from tests.paper.cases import MARKET, START, Walk, keeper, multiplied
-from training.paper.account import Account, Suspended
+from training.paper.account import Suspended
 from training.paper.backtest import backtest
 from training.paper.known import under_known_names, units
 from training.paper.report import parity_sentence
@@ -120,7 +120,7 @@ def test_the_close_before_an_event_is_one_that_it_multiplied(
     tmp_path: Path, plain: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stock that was halted before a dividend, which the vendor names late, and which fell by half on its day."""
-    monkeypatch.setattr(Account, "_check", lambda *_: None)  # which would ask about the fall
+    monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # which would ask about the fall
     day, dates = START + 4, MARKET.dates.astype("M8[D]").astype(str)
     ticker = held_on(plain, day)
     market = multiplied(MARKET, ticker, slice(START + 1, day - 1), np.nan)

@@ -76,6 +76,20 @@ class EquityCurves:
         )
 
     @classmethod
+    def held(cls, equity: Float64Array, exposure: Float64Array, traded: Float64Array, costs: Float64Array) -> Self:
+        """Build from a portfolio without trades of its own over W windows: (W, D + 1), and (W,) each."""
+        nothing = np.full((1, len(equity)), np.nan)
+        return cls(
+            equity=equity[None],
+            exposure=exposure[None],
+            trades=nothing,
+            wins=nothing,
+            sessions=nothing,
+            traded=traded[None],
+            costs=costs[None],
+        )
+
+    @classmethod
     def joined(cls, curves: Iterable[EquityCurves]) -> Self:
         """Join the windows of the same policies, one after the other."""
         arrays = zip(*(vars(one).values() for one in curves), strict=True)

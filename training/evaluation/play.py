@@ -195,19 +195,10 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         equity, invested = (part.cpu().numpy() for part in (account.equity, account.invested))
         if len(equity) < windows:
             equity, invested = equity[0, days], invested[0, days]
-        traded = np.zeros((1, windows))
-        traded[0, : len(account.traded)] = account.traded.cpu().numpy()
-        none, anew = np.full_like(traded, np.nan), rules.initial_capital / equity[:, :1]
-        exposure = (invested / equity)[:, :-1].mean(axis=1)[None]
-        return EquityCurves(
-            equity=(equity * anew)[None],
-            exposure=exposure,
-            trades=none,
-            wins=none,
-            sessions=none,
-            traded=traded,
-            costs=rules.cost_rate * traded,
-        )
+        traded = np.zeros(windows)
+        traded[: len(account.traded)] = account.traded.cpu().numpy()
+        anew, exposure = rules.initial_capital / equity[:, :1], (invested / equity)[:, :-1].mean(axis=1)
+        return EquityCurves.held(equity * anew, exposure, traded, rules.cost_rate * traded)
 
     is_sold = not setup.env.is_continuing
     equal = curves_of(every.hold(rules, starts, steps, is_sold=is_sold))
@@ -219,19 +210,9 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         EQUAL_RISK: curves_of(every.hold(rules, starts, steps, weights=weights, is_sold=is_sold)),
     }
     if setup.benchmark is not None:
-        closes = setup.benchmark[setup.days]
-        nothing = np.zeros((1, windows))
-        none = np.full_like(nothing, np.nan)
+        closes, nothing = setup.benchmark[setup.days], np.zeros(windows)
         path = rules.initial_capital * closes / closes[:, :1]
-        curves[BENCHMARK] = EquityCurves(
-            equity=path[None],
-            exposure=1 + nothing,
-            trades=none,
-            wins=none,
-            sessions=none,
-            traded=nothing,
-            costs=nothing,
-        )
+        curves[BENCHMARK] = EquityCurves.held(path, 1 + nothing, nothing, nothing)
     return curves
 
 

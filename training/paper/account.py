@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.features.nine import CLOSE, OPEN, PRICES
 from data.market import Market, span_of
 from environment.basket import Basket
 from training.paper.book import Book
@@ -23,7 +22,7 @@ from training.paper.certificate import bounded_result
 from training.paper.decider import Decider
 from training.paper.journal import Journal
 from training.paper.known import Change, names, packed, units
-from training.paper.sessions import Sessions
+from training.paper.sessions import Sessions, doubts
 from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
 from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
@@ -31,16 +30,10 @@ from utils.config.trader import Config
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
-_FEWEST_BARS = 0.5
-"""A session with fewer bars than this share of the session before counts as incomplete."""
 _LONGEST_PAUSE = np.timedelta64(5, "D")
 """Without a calendar, data older than this are stale."""
-_SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
-"""Round ratios besides whole numbers."""
 _DUST = 1e-9
 """Share of a position that is rounding."""
-_SURELY_SPLIT = 1.45
-"""Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
 
 
 class Suspended(DataError):
@@ -123,7 +116,8 @@ class Account:
         self._note_changes()
         self._reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
-            self._check(day)
+            for key, text in doubts(book, self.sessions, day):
+                self._suspend(key, text)
             if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
                 self.journal.append("missed", book.date(day - 1))
                 logger.warning("%s was missed: taken in, but no order was given at its close", book.date(day - 1))
@@ -169,53 +163,6 @@ class Account:
             remedy = f"mend the data and step again, or accept them with `paper go {self.name}`"
             raise Suspended(f"expected {text}; {remedy}")
 
-    def _check(self, day: int) -> None:
-        """Raise Suspended where a new session's data cannot be right."""
-        dates, book = self.market.dates.astype("datetime64[D]"), self.book
-        date = dates[day]
-        if not self.sessions.is_session(date):
-            self._suspend(f"{date} session", f"a session of {self.sessions.name}, got bars of {date}")
-        if day == book.start:
-            return
-        if missing := self.sessions.between(dates[day - 1], date):
-            self._suspend(f"{date} missing", f"bars of {', '.join(missing)}, got none before those of {date}")
-        before, bars = np.isfinite(self.market.data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
-        if bars < _FEWEST_BARS * before:
-            self._suspend(f"{date} bars", f"some {before} bars on {date} as on the session before, got {bars}")
-        yesterday, today = self.market.data_array[day - 1 : day + 1][..., list(PRICES)]
-        if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
-            self._suspend(f"{date} repeated", f"new bars on {date}, got those of the day before for {again}")
-        known = [ticker for ticker in book.shares(day - 1) if ticker in self.market.tickers]
-        for ticker in dict.fromkeys([*known, *(order.ticker for order in book.orders(day - 1))]):
-            if text := self._looks_split(ticker, day):
-                self._suspend(f"{date} split {ticker}", text)
-
-    def _looks_split(self, ticker: str, day: int) -> str:
-        """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not."""
-        ratio = self._last_price(ticker, day - 1) / float(self._prices(ticker, day, OPEN)[-1])
-        move = max(ratio, 1 / ratio)
-        if not np.isfinite(move):
-            return ""
-        past = np.log(self._prices(ticker, day - 1, OPEN)[1:] / self._prices(ticker, day - 2))
-        largest_past_move = np.exp(np.nanmax(np.abs(past), initial=0.0))
-        split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda candidate: abs(move / candidate - 1))
-        tolerance = 0.03
-        if move >= _SURELY_SPLIT:
-            tolerance = max(tolerance, 3.0 * float(np.nan_to_num(np.nanstd(past))))
-        if abs(move / split - 1) >= tolerance or move <= min(_SURELY_SPLIT, largest_past_move):
-            return ""
-        kind = "split" if ratio > 1 else "reverse split"
-        return f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {self.book.date(day)}"
-
-    def _prices(self, ticker: str, day: int, feature: int = CLOSE) -> NDArray[np.float32]:
-        """Return the prices of a stock up to a day, NaN without a bar."""
-        return self.market.data_array[: day + 1, self.market.tickers.index(ticker), feature]
-
-    def _last_price(self, ticker: str, day: int) -> float:
-        """Return the last known close of a stock up to a day."""
-        prices = self._prices(ticker, day)
-        return float(prices[np.isfinite(prices)][-1])
-
     def _name(self, ticker: str) -> str:
         return names(self.journal).get(ticker, ticker)
 
@@ -234,7 +181,7 @@ class Account:
         for fill in statement.fills:
             logger.log(self.level, "%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
         known = [ticker for ticker in statement.positions if ticker in book.stocks]
-        if silent := [ticker for ticker in known if np.isnan(self._prices(ticker, day)[-1])]:
+        if silent := [ticker for ticker in known if np.isnan(self.book.prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
     @property
@@ -291,8 +238,8 @@ class Account:
         rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
 
         def worth(shares: Mapping[str, float]) -> float:
-            known = [one for one in shares if one in self.market.tickers and np.isfinite(self._prices(one, day)).any()]
-            return sum(shares[one] * self._last_price(one, day) for one in known)
+            known = [one for one in shares if one in self.market.tickers and np.isfinite(book.prices(one, day)).any()]
+            return sum(shares[one] * book.last_price(one, day) for one in known)
 
         own_cash += worth({one: due.get(one, 0.0) - rest.get(one, 0.0) for one in paid})
         unexposed = self.capital - agents - others
@@ -353,7 +300,7 @@ class Account:
         date, known = self.book.date(day), {order.id: order for order in orders}
         factors, sales = units(self.journal, date), [order.ticker for order in orders if order.side == "sell"]
         shares = {
-            order.ticker: order.value / (float(self._prices(order.ticker, day)[-1]) * factors[order.ticker])
+            order.ticker: order.value / (float(self.book.prices(order.ticker, day)[-1]) * factors[order.ticker])
             for order in orders
             if order.side == "buy"
         }

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.features.nine import CLOSE
 from data.market import Market
@@ -16,6 +15,7 @@ from training.paper.journal import Journal
 from training.paper.known import units
 from training.paper.venue import Fill, Order
 from training.signals.holdings import Holding
+from utils.arrays import BoolArray, Float32Array
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 
@@ -58,6 +58,15 @@ class Book:
     def date(self, day: int) -> str:
         """Return the date of a day."""
         return str(self._dates[day])
+
+    def prices(self, ticker: str, day: int, feature: int = CLOSE) -> Float32Array:
+        """Return the prices of a stock up to a day, NaN without a bar."""
+        return self.market.data_array[: day + 1, self.market.tickers.index(ticker), feature]
+
+    def last_price(self, ticker: str, day: int) -> float:
+        """Return the last known close of a stock up to a day."""
+        prices = self.prices(ticker, day)
+        return float(prices[np.isfinite(prices)][-1])
 
     @property
     def last(self) -> int:
@@ -230,9 +239,9 @@ class Book:
         is_lost = silent > self._rules.max_days_without_bar
         return max(LEAST_LOSS, self._rules.delisting_loss / 100) if is_lost else 0.0
 
-    def _candidates(self, day: int) -> NDArray[np.bool_]:
+    def _candidates(self, day: int) -> BoolArray:
         """Tell which stocks could be ordered at the close of a session."""
-        candidates: NDArray[np.bool_] = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
+        candidates: BoolArray = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
         known = [self.stocks[ticker] for ticker in self.session(day)["positions"] if ticker in self.stocks]
         candidates[known] = False
         return candidates

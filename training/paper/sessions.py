@@ -1,14 +1,23 @@
-"""Sessions: days of trading by an exchange's calendar, or by the data alone."""
+"""Sessions: days of trading by an exchange's calendar, or by the data alone, and what in their bars cannot be right."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.features.nine import CLOSE, OPEN, PRICES
+from training.paper.book import Book
 from utils.errors import ConfigError
 
 NO_CALENDAR = "none"
+_FEWEST_BARS = 0.5
+"""A session with fewer bars than this share of the session before counts as incomplete."""
+_SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
+"""Round ratios besides whole numbers."""
+_SURELY_SPLIT = 1.45
+"""Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +67,45 @@ class Sessions:
         place = np.searchsorted(self._closes, np.datetime64(now.replace(tzinfo=None)), side="right") - 1
         last: np.datetime64 = self._days[place]
         return last
+
+
+def doubts(book: Book, sessions: Sessions, day: int) -> Iterator[tuple[str, str]]:
+    """Yield what cannot be right in the bars of a session after those of an account: a key, and what was expected and
+    came."""
+    data_array = book.market.data_array
+    dates = book.market.dates.astype("datetime64[D]")
+    date = dates[day]
+    if not sessions.is_session(date):
+        yield f"{date} session", f"a session of {sessions.name}, got bars of {date}"
+    if day == book.start:
+        return
+    if missing := sessions.between(dates[day - 1], date):
+        yield f"{date} missing", f"bars of {', '.join(missing)}, got none before those of {date}"
+    before, bars = np.isfinite(data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
+    if bars < _FEWEST_BARS * before:
+        yield f"{date} bars", f"some {before} bars on {date} as on the session before, got {bars}"
+    yesterday, today = data_array[day - 1 : day + 1][..., list(PRICES)]
+    if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
+        yield f"{date} repeated", f"new bars on {date}, got those of the day before for {again}"
+    held = [ticker for ticker in book.shares(day - 1) if ticker in book.market.tickers]
+    for ticker in dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1))]):
+        if text := _looks_split(book, ticker, day):
+            yield f"{date} split {ticker}", text
+
+
+def _looks_split(book: Book, ticker: str, day: int) -> str:
+    """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not."""
+    ratio = book.last_price(ticker, day - 1) / float(book.prices(ticker, day, OPEN)[-1])
+    move = max(ratio, 1 / ratio)
+    if not np.isfinite(move):
+        return ""
+    past = np.log(book.prices(ticker, day - 1, OPEN)[1:] / book.prices(ticker, day - 2))
+    largest_past_move = np.exp(np.nanmax(np.abs(past), initial=0.0))
+    split = min((*_SPLITS, max(2.0, float(np.round(move)))), key=lambda candidate: abs(move / candidate - 1))
+    tolerance = 0.03
+    if move >= _SURELY_SPLIT:
+        tolerance = max(tolerance, 3.0 * float(np.nan_to_num(np.nanstd(past))))
+    if abs(move / split - 1) >= tolerance or move <= min(_SURELY_SPLIT, largest_past_move):
+        return ""
+    kind = "split" if ratio > 1 else "reverse split"
+    return f"adjusted bars of {ticker}, got what looks like a {kind} by {split:g} on {book.date(day)}"
