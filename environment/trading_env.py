@@ -60,9 +60,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.
 
     The agents of this program decide by the account, the open positions and forecasts of every order. Forecasts depend
-    on the day only: they are computed once for all days from the same market data, and looked up by the info's
-    `day_index` (see `models.ddpg_agent.DDPGAgent.act`). Populations are played without leaving the device: `reset` with
-    `observe=False`, then steps by `Orders`; what they read is in `account`.
+    on the day only: they are computed once for all days from the inputs that `models/inputs.py` makes of the same data,
+    and looked up by the info's `day_index` (see `models.ddpg_agent.DDPGAgent.act`). Populations are played without
+    leaving the device: `reset` with `observe=False`, then steps by `Orders`; what they read is in `account`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so

@@ -43,13 +43,13 @@ def play_policy(setup: EvaluationSetup, policy: Policy) -> ProfitAndOrders:
 
 @dataclass(frozen=True)
 class Judge:
-    """What policies are judged against on one setup; each draws random selections of its own."""
+    """What policies are judged against on one setup; each draws random pickers of its own."""
 
     setup: EvaluationSetup
     equal_weight: Float64Array
     baselines: Mapping[str, Float64Array]
     """(days,) profits by baseline."""
-    random_selections: int
+    random_pickers: int
     generator: torch.Generator
 
     @classmethod
@@ -68,7 +68,7 @@ class Judge:
         held, orders = (1.0 - share) * self.equal_weight, played[1]
         profit = share * played[0] + held
         same_day, shifted = (
-            share * draw(self.setup, orders, self.random_selections, self.generator).daily_profit + held
+            share * draw(self.setup, orders, self.random_pickers, self.generator).daily_profit + held
             for draw in (play_random, play_shifted)
         )
         known = known_share(orders, self.setup.env.rules)

@@ -1,7 +1,7 @@
 """What the trader is worth on real prices: `python -m benchmarks.real_prices --data FILE --investable FILE`.
 
 An expanding walk-forward test as the plan says (`plan.toml`, or another by --plan): populations are trained on each
-fold and played on its test days beside baselines and random selections. Parts are jobs: --jobs
+fold and played on its test days beside baselines and random pickers. Parts are jobs: --jobs
 and --cluster do them side by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study
 goes on. Each run is written into OUT/runs.jsonl; a folder that was begun under another plan or on other data is
 refused. At the end stand OUT/results.json and a table.

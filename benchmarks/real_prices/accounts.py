@@ -16,17 +16,17 @@ from utils.arrays import Float64Array
 
 Record = dict[str, Any]
 BLOCKS = 5
-"""Parts of a window for which each random selection's profit is stored; of single days only their mean."""
+"""Parts of a window for which each random picker's profit is stored; of single days only their mean."""
 _DIGITS = 9
 _TOTALS = tuple(field.name for field in fields(EquityCurves) if field.name != "equity")
 
 
 @dataclass(frozen=True)
 class Pickers:
-    """Random selections with a policy's orders, (S, ...) by seed; profits in percent of the initial capital."""
+    """Random pickers with a policy's orders, (S, ...) by seed; profits in percent of the initial capital."""
 
     daily: Float64Array
-    """(S, days) mean of the same-day random selections' profits."""
+    """(S, days) mean of the same-day random pickers' profits."""
     blocks: Float64Array
     """(S, count, blocks) profits of each over parts of the windows."""
     shifted: Float64Array
@@ -40,7 +40,7 @@ class Pickers:
         """Return (S * count, days) profits: the mean over seeds, and what each earned beyond its own.
 
         Seeds of a policy buy much the same stocks. Means over seeds of independent draws would vary less than the
-        policy does by chance, and it would look skilled. What a random selection earned beyond the mean is spread
+        policy does by chance, and it would look skilled. What a random picker earned beyond the mean is spread
         evenly over the days of each block, so that sums and daily means are exact.
         """
         length = np.tile(np.diff(block_edges(steps)), self.blocks.shape[2] // BLOCKS)
@@ -85,7 +85,7 @@ def pack(values: Float64Array, digits: int = _DIGITS) -> list[float | None]:
 
 
 def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Float64Array, held: Float64Array) -> Record:
-    """Return the stored profits of random selections as JSON values."""
+    """Return the stored profits of random pickers as JSON values."""
     edges = block_edges(track.equity.shape[2] - 1)
     percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
     return {

@@ -125,7 +125,7 @@ def confirm(fields: Mapping[str, Field], comparisons: Sequence[Comparison]) -> l
             judgement = field.judge(field.accounts[pair.policy])
             if pair.against == BEST_RIVAL and judgement.best_baseline is not None:
                 against = judgement.best_baseline.name
-            # As in the verdict, selection has to be significant among random selections as well as in time.
+            # As in the verdict, selection has to be significant among random pickers as well as in time.
             if pair.against == PICKERS and test.mean > 0:
                 p_value = max(p_value, min(1.0, judgement.rank_p_value))
         rows.append((pair, against, test, p_value))

@@ -115,7 +115,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
         setup, forms = source.setup(universe, market), {}
         results = trade_results(setup.env.bars, setup.env.rules, setup.judged)
         for name in source.plan.forms:
-            # The same draws for all: agents that give the same orders are compared with the same random selections.
+            # The same draws for all: agents that give the same orders are compared with the same random pickers.
             generator = named_generator(seed, f"real prices {universe.name} {fold}")
             agent = FORMS[name](trained.trainer)
             forms[name] = _play_form(setup, agent, results, source.plan, generator)
@@ -127,7 +127,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
 def _play_form(
     setup: EvaluationSetup, agent: DDPGAgent, results: Float64Array, plan: Plan, generator: torch.Generator
 ) -> Record:
-    """Play an agent, and random selections with its orders."""
+    """Play an agent, and random pickers with its orders."""
     account = account_of_agent(setup, agent)
     track, orders = account.curves, account.purchases
     basket = play_held(setup)[BASKET]

@@ -172,7 +172,7 @@ DAYS = STEPS * WINDOWS
 def an_account(
     rng: np.random.Generator, seeds: int = 1, pickers: int = 0, edge: float = 0.0, exposure: float = 0.5
 ) -> Account:
-    """Random daily profits around an edge in percent a day, with random selections if they are asked for."""
+    """Random daily profits around an edge in percent a day, with random pickers if they are asked for."""
     profit = edge + rng.normal(0, 0.5, (seeds, WINDOWS, STEPS))
     equity = 1e6 * (1 + np.concatenate((np.zeros((seeds, WINDOWS, 1)), profit.cumsum(axis=2)), axis=2) / 100)
     ones = np.ones((seeds, WINDOWS))

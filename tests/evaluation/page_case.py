@@ -94,7 +94,7 @@ def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: D
 
 
 def curves_of(generator: np.random.Generator, drift: float, policy: str, windows: int) -> EquityCurves:
-    """An account, or those of the random selections, that take the windows one after the other."""
+    """An account, or those of the random pickers, that take the windows one after the other."""
     count = SELECTIONS if policy == RANDOM else 1
     days = windows * SESSIONS + 1
     curves = np.stack([walk(generator, days, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)])

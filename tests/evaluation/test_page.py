@@ -18,7 +18,7 @@ from models.evidence import Evidence
 from tests.evaluation.page_case import DRIFTS, case, sessions, walk
 from training.evaluation import charts
 from training.evaluation import export as html_report
-from training.evaluation.answer import rivals
+from training.evaluation.answer import leads
 from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.judge import Evaluation, FoldResult
 from utils import charts as chart_axes
@@ -271,12 +271,12 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     """Bars are the champion's leads; blue or red only where the verdict tells apart."""
     order = [a.get("class") or tag for tag, a in page.elements if tag == "table" or "bars" in (a.get("class") or "")]
     assert order[0] == "bars"
-    found = rivals(evaluation)
+    found = leads(evaluation)
     shown = charts.answer_bars(evaluation)
-    assert [bar.label for bar in shown] == [f"over {one.label}" for one in found]
+    assert [bar.label for bar in shown] == [f"over {one.policy}" for one in found]
     for bar, one in zip(shown, found, strict=True):
         assert bar.kind == {1: "gain", 0: "none", -1: "loss"}[one.sign]
-        assert one.word in bar.text and one.label in page.texts[0]
+        assert one.word in bar.text and one.policy in page.texts[0]
     signs = {RANDOM: evaluation.verdict.skills["selection"], EQUAL: evaluation.verdict.over_equal_weight.sign}
     assert [one.sign for one in found] == [*signs.values()]
     assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]

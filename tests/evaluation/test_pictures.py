@@ -40,7 +40,7 @@ def test_a_picture_shows_the_whole_chart(tmp_path: Path, monkeypatch: pytest.Mon
         assert any(len(y) == len(gains) and y == pytest.approx(gains) for y in shown)
     end = 100 * (evaluation.equity["champion"][-1] / evaluation.equity["champion"][0] - 1)
     texts = "\n".join(text.get_text() for text in drawn[0].findobj(matplotlib.text.Text))
-    for expected in (chart.title, "random selections, 5%", f"champion\n{end:+.1f} %", "2019-0", "synthetic market"):
+    for expected in (chart.title, "random pickers, 5%", f"champion\n{end:+.1f} %", "2019-0", "synthetic market"):
         assert expected in texts
 
 

@@ -93,7 +93,7 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
         assert curves.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
 
 
-def test_random_selections_give_the_champions_orders_for_other_stocks() -> None:
+def test_random_pickers_give_the_champions_orders_for_other_stocks() -> None:
     """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
     world = quiet_world()
     setup = setup_of(world)
@@ -111,7 +111,7 @@ def test_random_selections_give_the_champions_orders_for_other_stocks() -> None:
     assert len(np.unique(selections.equity[:, 0, -1])) > 40
 
 
-def test_random_selections_never_buy_what_they_hold_or_what_has_no_bar() -> None:
+def test_random_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
     """In a market with gaps they may find nothing to buy, and then leave the order out."""
     world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
     setup = setup_of(world)
@@ -130,7 +130,7 @@ def test_random_selections_never_buy_what_they_hold_or_what_has_no_bar() -> None
             assert not [t for t in bought if t[0] == stock and t[1] < step < t[2]], "still held"
 
 
-def test_shifted_random_selections_give_the_same_orders_on_other_days() -> None:
+def test_shifted_random_pickers_give_the_same_orders_on_other_days() -> None:
     """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
     world = quiet_world()
     setup, trading = setup_of(world), world.env.rules.trading_days
@@ -179,7 +179,7 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
     world = random_world(3, days=60, rules=rules)
     setup = replace(setup_of(world), basket=Basket.of(world.market, "S1", 0))
     champion = eager_agent(setup).with_share(share)
-    played = play_all(setup, champion, {}, random_selections=6, generator=seeded())
+    played = play_all(setup, champion, {}, random_pickers=6, generator=seeded())
     capital, parts = rules.initial_capital, np.full(played.curves[CHAMPION].equity.shape, 0.0)
     costs = np.zeros(WINDOWS)
     if share > 0:
@@ -210,7 +210,7 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
     )
 
 
-def test_a_volume_cap_does_not_cut_the_random_selections_sizes_again() -> None:
+def test_a_volume_cap_does_not_cut_the_random_pickers_sizes_again() -> None:
     world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
     setup = setup_of(world)
     plan = account_of_agent(setup, eager_agent(setup)).purchases
@@ -264,14 +264,14 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
 
 
 def everything(setup: EvaluationSetup) -> PlayedPolicies:
-    return play_all(setup, eager_agent(setup), simple_rules(setup.market), random_selections=6, generator=seeded())
+    return play_all(setup, eager_agent(setup), simple_rules(setup.market), random_pickers=6, generator=seeded())
 
 
 def test_other_agents_are_played_beside_the_champion() -> None:
     """They are no baselines: the verdict does not look for the best one among them."""
     setup = setup_of(random_world(3, days=60))
     champion, others = eager_agent(setup), {BEST_AGENT: eager_agent(setup, seed=1)}
-    played = play_all(setup, champion, {}, random_selections=6, generator=seeded(), others=others)
+    played = play_all(setup, champion, {}, random_pickers=6, generator=seeded(), others=others)
     assert [*played.curves][:4] == [CHAMPION, ALL_ORDERS, BASKET, RANDOM] and BEST_AGENT in played.curves
     for name, agent in {CHAMPION: champion, **others}.items():
         np.testing.assert_array_equal(played.curves[name].equity, account_of_agent(setup, agent).curves.equity)
@@ -282,7 +282,7 @@ def test_other_agents_are_played_beside_the_champion() -> None:
 
 
 def test_parts_joined_are_the_whole() -> None:
-    """Two windows and two more give what four give, but for the draws of the random selections."""
+    """Two windows and two more give what four give, but for the draws of the random pickers."""
     world = random_world(3, days=60)
     steps = world.env.rules.episode_steps
     whole = everything(setup_of(world))

@@ -62,7 +62,7 @@ def test_a_terminal_shows_a_table_and_the_answer(tiny: Path, columns: int) -> No
     for text in WATCHED:
         assert text in log and text not in shown, text
     assert shown.lstrip().startswith(f"ERL trader {VERSION.rpartition('.')[0]}, run ")
-    for text in ("SYNTHETIC", "profit per episode", "agents add", "RESULT  validation", "random picks", "closed form"):
+    for text in ("SYNTHETIC", "profit per episode", "agents add", "RESULT  validation", "no difference", "closed form"):
         assert text in shown and (text == "closed form" or text not in log), text
     rows = [line.split() for line in shown.splitlines() if line[:5].strip() in ("1", "2")]
     assert [row[0] for row in rows] == ["1", "2"] and all("p" in row for row in rows)

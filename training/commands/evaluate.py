@@ -160,7 +160,7 @@ def play_run(
     """Play a run's champion and the baselines on some days, see `stage_of`.
 
     Args:
-        draws: name of the generator of random selections.
+        draws: name of the generator of random pickers.
         is_continuous: in one account that goes on over all of them.
     """
     stage = stage_of(run.market, run.planted_scores, env, days, judging, run.basket, is_continuous=is_continuous)
@@ -168,7 +168,7 @@ def play_run(
         stage.setup,
         run.champion,
         stage.rules,
-        random_selections=judging.random_pickers,
+        random_pickers=judging.random_pickers,
         generator=named_generator(run.config.seed, draws),
         others=run.beside,
     )

@@ -110,7 +110,7 @@ class EvaluateArguments(SavedRunArguments):
     """Play one account that goes on over all of the days, in place of windows at whose ends everything is sold; sizes
     refer to its equity."""
     random_pickers: kinds.PositiveInt = 1000
-    """Random selections that the champion is compared with."""
+    """Random pickers that the champion is compared with."""
     rivals: Rivals = "learned"
     """Supervised baselines. `learned`: ridge regression and LightGBM on the run's training days; `none`: none."""
     rival_refit: kinds.NonNegativeInt = 0

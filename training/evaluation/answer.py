@@ -1,4 +1,4 @@
-"""The answer of an evaluation, for a person: the champion beside four rivals, and what follows, in a line each."""
+"""The answer of an evaluation, for a person: the champion beside four policies, and what follows, in a line each."""
 
 import shutil
 import textwrap
@@ -10,8 +10,8 @@ from training.evaluation.verdict import yearly
 from utils.charts import number
 from utils.statistics import MeanTest, mean_test
 
-RIVALS = {RANDOM: "random picks", EQUAL: EQUAL, LIGHTGBM: LIGHTGBM, CLOSED: CLOSED}
-"""What a person wants the champion compared with, by policy."""
+BESIDE = (RANDOM, EQUAL, LIGHTGBM, CLOSED)
+"""What a person wants the champion compared with."""
 _LEADS = {1: "clearly better", 0: "no difference", -1: "clearly worse"}
 _SKILLS = {
     "selection": {1: "picks stocks better than chance", 0: "no skill in picking stocks", -1: "picks worse than chance"},
@@ -23,10 +23,10 @@ _SYNTHETIC = "synthetic market: says nothing about real ones"
 
 
 @dataclass(frozen=True)
-class Rival:
-    """A policy beside the champion."""
+class Lead:
+    """The lead of a champion over a policy."""
 
-    label: str
+    policy: str
     return_percent: float | None
     test: MeanTest
     """The champion's lead, percent of the initial capital a year."""
@@ -38,19 +38,19 @@ class Rival:
         return _LEADS[self.sign]
 
 
-def rivals(evaluation: Evaluation) -> list[Rival]:
-    """Return the rivals that were played; tests allow for as many trials and baselines as the verdict's."""
-    shown, verdict, curves = list[Rival](), evaluation.verdict, evaluation.played.curves
+def leads(evaluation: Evaluation) -> list[Lead]:
+    """Return the leads over what was played; tests allow for as many trials and baselines as the verdict's."""
+    shown, verdict, curves = list[Lead](), evaluation.verdict, evaluation.played.curves
     best = verdict.best_baseline
     looks = evaluation.trials * (1 if best is None else best.among)
-    for name, label in RIVALS.items():
+    for name in BESIDE:
         if name not in curves:
             continue
         test = {RANDOM: verdict.selection, EQUAL: verdict.over_equal_weight}.get(name)
         if test is None:
             test = yearly(mean_test(curves[evaluation.judged].daily_profit[0] - curves[name].daily_profit[0], looks))
         sign = verdict.skills["selection"] if name == RANDOM else test.sign
-        shown.append(Rival(label, evaluation.policies[name]["return"].value, test, sign))
+        shown.append(Lead(name, evaluation.policies[name]["return"].value, test, sign))
     return shown
 
 
@@ -64,9 +64,9 @@ def headline(evaluation: Evaluation) -> str:
 
 def conclusion(evaluation: Evaluation) -> str:
     """Return what these days tell, in one line."""
-    told, beaten = [_SKILLS[part][sign] for part, sign in evaluation.verdict.skills.items()], rivals(evaluation)
+    told, beaten = [_SKILLS[part][sign] for part, sign in evaluation.verdict.skills.items()], leads(evaluation)
     for sign, verb in _BEATS.items():
-        if names := [one.label for one in beaten if one.sign == sign and one.label in (EQUAL, LIGHTGBM)]:
+        if names := [one.policy for one in beaten if one.sign == sign and one.policy in (EQUAL, LIGHTGBM)]:
             told.append(f"{verb} {' and '.join(names)}")
     return "; ".join(told)
 
@@ -91,8 +91,8 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
         f"{_cells(evaluation.judged, champion['return'].value)}   Sharpe {shown[0]}   max drawdown {shown[1]} %",
         f"{'':24}{'lead, % a year':>16}",
     ]
-    for one in rivals(evaluation):
-        said.append(f"{_cells(one.label, one.return_percent)}   {_signed(one.test.mean):>7}   {one.word}")
+    for one in leads(evaluation):
+        said.append(f"{_cells(one.policy, one.return_percent)}   {_signed(one.test.mean):>7}   {one.word}")
     if RULE in evaluation.policies:
         said.append(f"{_cells('ceiling', evaluation.policies[RULE]['return'].value)}   {RULE}")
     labelled = {

@@ -8,7 +8,7 @@ import pandas as pd
 
 from data.features.nine import CLOSE
 from training.evaluation import baselines
-from training.evaluation.answer import rivals
+from training.evaluation.answer import leads
 from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
@@ -64,10 +64,10 @@ def colours(evaluation: Evaluation) -> dict[str, str]:
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
-    """Draw the policies' returns since the first day, with the middle of the random selections."""
+    """Draw the policies' returns since the first day, with the middle of the random pickers."""
     low, high = (gain_percent(edge) for edge in evaluation.random_band)
     lines = {name: gain_percent(equity) for name, equity in _drawn(evaluation).items()}
-    bands = {"random selections, 5% to 95%": (low, high)}
+    bands = {"random pickers, 5% to 95%": (low, high)}
     return Chart(
         "Return since the first day, %",
         evaluation.dates,
@@ -79,8 +79,8 @@ def equity_chart(evaluation: Evaluation) -> Chart:
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
-    """Draw the fall of the policies' equity below its earlier peak, but for random selection."""
-    # The mean of many random selections falls less than any of them.
+    """Draw the fall of the policies' equity below its earlier peak, but for random pickers."""
+    # The mean of many random pickers falls less than any of them.
     drawn = {name: equity for name, equity in _drawn(evaluation).items() if name != baselines.RANDOM}
     return Chart(
         "Drawdown, %",
@@ -132,12 +132,12 @@ def bars(rows: Sequence[tuple[str, float | None, str, int]]) -> list[Bar]:
 
 
 def answer_bars(evaluation: Evaluation) -> list[Bar]:
-    """Return the champion's leads over its rivals; blue where it is better, red where worse, neutral else."""
+    """Return the champion's leads; blue where it is better, red where worse, neutral else."""
     rows = []
-    for one in rivals(evaluation):
+    for one in leads(evaluation):
         lead = f"{number(one.test.mean, 1, is_signed=True)} % a year: {one.word}"
         text = f"{lead} (it returned {number(one.return_percent, 1, is_signed=True)} %)"
-        rows.append((f"over {one.label}", one.test.mean, text, one.sign))
+        rows.append((f"over {one.policy}", one.test.mean, text, one.sign))
     return bars(rows)
 
 

@@ -73,7 +73,7 @@ they explain on built-in markets, and less than where closes are dated a day ear
 
 @dataclass(frozen=True)
 class FoldResult:
-    """A fold of a walk-forward test and the returns of its champion and of the mean random selection on its test days.
+    """A fold of a walk-forward test and the returns of its champion and of the mean random picker on its test days.
 
     `dates` are the first and the last of its training, validation and test days.
     """
@@ -162,7 +162,7 @@ class Evaluation:
     def policies(self) -> dict[str, dict[str, Estimate]]:
         """Return estimates by policy, then by the keys of `METRICS`.
 
-        Intervals of one policy are bootstrapped; those of random selections hold their middle 95%.
+        Intervals of one policy are bootstrapped; those of random pickers hold their middle 95%.
         """
         curves = self.played.curves
         market = metrics.daily_returns(curves[EQUAL].stitched[0])
@@ -307,12 +307,12 @@ class Evaluation:
 
     @cached_property
     def equity(self) -> dict[str, Float64Array]:
-        """Return the (W * D + 1,) stitched equity by policy; the mean of the random selections."""
+        """Return the (W * D + 1,) stitched equity by policy; the mean of the random pickers."""
         return {name: curves.stitched.mean(axis=0) for name, curves in self.played.curves.items()}
 
     @cached_property
     def random_band(self) -> tuple[Float64Array, Float64Array]:
-        """Return percentiles 5 and 95 of the random selections' stitched equity."""
+        """Return percentiles 5 and 95 of the random pickers' stitched equity."""
         low, high = np.percentile(self.played.curves[RANDOM].stitched, _BAND, axis=0)
         return low, high
 
@@ -360,7 +360,7 @@ class Evaluation:
         elif has_bar[-_LAST_DAYS:].any(axis=0).all():
             biases["Survivors only"] = (
                 f"All {len(self.market.tickers)} tickers trade to the last day. Stocks that failed are not in the "
-                "data, which flatters every policy that buys: champion, random selections and equal weight alike."
+                "data, which flatters every policy that buys: champion, random pickers and equal weight alike."
             )
         elif env.delisting_loss == 0:
             biases["Delisting"] = (

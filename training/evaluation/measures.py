@@ -154,7 +154,7 @@ METRICS: dict[str, Metric] = {
     "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
     "beta": Metric("Beta", "ratio", 2, "Regression coefficient of daily returns on those of equal weight."),
     "alpha": Metric("Alpha", "% a year", 1, "Mean daily return less beta times equal weight's, times 252."),
-    "trades": Metric("Trades", "count", 0, "Positions opened and closed; for random selections the mean."),
+    "trades": Metric("Trades", "count", 0, "Positions opened and closed; for random pickers the mean."),
     "win_rate": Metric("Win rate", "%", 1, "Share of trades with a profit after costs."),
     "holding": Metric("Holding", "sessions", 1, "Mean sessions from entry to exit, both counted."),
     "costs": Metric("Costs", "% of capital", 2, "Costs and slippage paid, in percent of the initial capital."),

@@ -1,4 +1,4 @@
-"""Champion, baselines and random selections, played under the same rules on windows that follow one another."""
+"""Champion, baselines and random pickers, played under the same rules on windows that follow one another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """Per leg, commission and slippage together."""
 _RANDOM_AT_COST = 100
 _SHIFTS = 125
-"""Shifts in time of the random selections' orders; within each shift the draws are averaged out."""
+"""Shifts in time of the random pickers' orders; within each shift the draws are averaged out."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[s
 
 
 def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
-    """Play random selections: a plan's days and sizes, but stocks drawn at random among the candidates.
+    """Play random pickers: a plan's days and sizes, but stocks drawn at random among the candidates.
 
     An order is cut to the account's own cash, and left out where no candidate or no cash is left.
     """
@@ -103,7 +103,7 @@ def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: tor
 
 
 def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
-    """Play random selections with a plan's orders shifted in time, on a circle of all windows' trading steps.
+    """Play random pickers with a plan's orders shifted in time, on a circle of all windows' trading steps.
 
     The shifts are spread evenly over the circle, each drawn within its own part of it. A policy of the curves is one
     shift: the mean account of all its draws of stocks.
@@ -222,7 +222,7 @@ class PlayedPolicies:
 
     curves: Mapping[str, EquityCurves]
     """The judged policy first; a champion is followed by the two accounts of which it consists. Only the curves of
-    random selections hold many policies: each repeats the orders with stocks drawn at random, beside the same
+    random pickers hold many policies: each repeats the orders with stocks drawn at random, beside the same
     basket."""
     trades: Sequence[dict[str, Any]]
     """Of the judged policy; amounts are those of the capital that follows the agents."""
@@ -231,7 +231,7 @@ class PlayedPolicies:
     at_cost: Mapping[float, Mapping[str, EquityCurves]]
     """Curves under other costs, by basis points per leg: the champion's orders again, and the baselines."""
     shifted: EquityCurves
-    """Random selections with the champion's orders on other days; one policy per shift."""
+    """Random pickers with the champion's orders on other days; one policy per shift."""
     held_profit: Float64Array
     """(W * D,) what the champion's basket earned of its profit, percent of the initial capital."""
     known_share: Float64Array
@@ -288,7 +288,7 @@ def play_all(
     agent: DDPGAgent,
     score_rules: Mapping[str, ScoreRule],
     *,
-    random_selections: int,
+    random_pickers: int,
     generator: torch.Generator,
     others: Mapping[str, DDPGAgent] | None = None,
 ) -> PlayedPolicies:
@@ -303,7 +303,7 @@ def play_all(
         account,
         score_rules,
         baselines,
-        random_selections=random_selections,
+        random_pickers=random_pickers,
         generator=generator,
         beside=beside,
     )
@@ -334,11 +334,11 @@ def play_judged(
     score_rules: Mapping[str, ScoreRule],
     baselines: Baselines,
     *,
-    random_selections: int,
+    random_pickers: int,
     generator: torch.Generator,
     beside: Mapping[str, EquityCurves],
 ) -> PlayedPolicies:
-    """Play a policy's orders under other costs, and random selections with them, beside the baselines.
+    """Play a policy's orders under other costs, and random pickers with them, beside the baselines.
 
     Args:
         name: of the policy; of the champion alone it is shown of what it consists.
@@ -357,14 +357,14 @@ def play_judged(
         curves[RANDOM] = mix_accounts(drawn, basket, share, exposure)
         return curves | {other: held for other, held in level.curves.items() if other != BASKET}
 
-    curves = {**play(baselines, account.curves, random_selections), **beside}
+    curves = {**play(baselines, account.curves, random_pickers), **beside}
     at_cost = {}
     for bps, level in progress(baselines.at_cost.items(), "judge", "cost level"):
         again = execute_again(level.setup, account.purchases)
-        at_cost[bps] = play(level, again, min(random_selections, _RANDOM_AT_COST))
+        at_cost[bps] = play(level, again, min(random_pickers, _RANDOM_AT_COST))
     scores = {} if account.scores is None else {name: account.scores}
     scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
-    shifted, basket = play_shifted(setup, account.purchases, random_selections, generator), baselines.curves[BASKET]
+    shifted, basket = play_shifted(setup, account.purchases, random_pickers, generator), baselines.curves[BASKET]
     return PlayedPolicies(
         curves=curves,
         trades=[_scaled(trade, exposure * share) for trade in account.trades if share > 0],

@@ -14,7 +14,7 @@ TAIL = (1 - LEVEL) / 2
 
 
 class Shifted(NamedTuple):
-    """Random selections with orders shifted in time, and the share of their exposure that was known beforehand."""
+    """Random pickers with orders shifted in time, and the share of their exposure that was known beforehand."""
 
     profits: Float64Array
     """(count, days) in percent of the initial capital; each is the mean over the draws of one shift."""
@@ -55,18 +55,18 @@ class Verdict:
     """Tests of a champion's daily profits. Differences are in percent of the initial capital per year."""
 
     selection: MeanTest
-    """The champion's daily profits less the mean of the random selections with orders on the same days."""
+    """The champion's daily profits less the mean of the random pickers with orders on the same days."""
     rank_p_value: float
-    """Second test of selection: the champion's rank among the random selections."""
+    """Second test of selection: the champion's rank among the random pickers."""
     rank_p_value_below: float
     """The same from below, that it is worse than they are."""
     share_of_random_beaten: float
     timing: MeanTest
-    """Mean of the same-day random selections less that of the shifted ones."""
+    """Mean of the same-day random pickers less that of the shifted ones."""
     timing_known: MeanTest
     """Second test of timing, which uses only the exposure that was known beforehand."""
     exposure: MeanTest
-    """The shifted random selections' mean profits: what the market paid for being invested that much."""
+    """The shifted random pickers' mean profits: what the market paid for being invested that much."""
     over_equal_weight: MeanTest
     scaled: Mapping[str, MeanTest]
     """The same with the champion's profit scaled to equal weight's "exposure" and "volatility", by these names."""
@@ -166,18 +166,18 @@ def verdict(
 ) -> Verdict:
     """Judge a champion by daily profits on the same days.
 
-    The champion's profit is the sum of three parts. Selection: the champion less the same-day random selections, which
-    give its orders on its days and in its sizes for stocks drawn at random. Timing: the same-day random selections less
-    the shifted ones, whose orders are moved in time. Exposure: the shifted random selections. Skill is claimed if
+    The champion's profit is the sum of three parts. Selection: the champion less the same-day random pickers, which
+    give its orders on its days and in its sizes for stocks drawn at random. Timing: the same-day random pickers less
+    the shifted ones, whose orders are moved in time. Exposure: the shifted random pickers. Skill is claimed if
     selection or timing is significant at 2.5% (the upper tail of a 95% interval), each at half of it (Bonferroni).
 
     Selection needs two tests that agree. In time: without skill the daily differences from the random mean are
     martingale differences, whatever the champion's exposure and its stocks' volatility; their mean is tested against
-    its own standard error (`mean_test`). Among random selections: without skill the champion is one more draw among
+    its own standard error (`mean_test`). Among random pickers: without skill the champion is one more draw among
     similar stocks, and its rank is uniform (`rank_p_value`). The first fails where days are few, the second where the
     champion's stocks vary more than others; the claim needs both, so its false alarms are at most the rarer of the two.
 
-    Timing needs two tests in time. The mean of the shifted random selections is the plan's mean exposure times the
+    Timing needs two tests in time. The mean of the shifted random pickers is the plan's mean exposure times the
     market's path, so a plan without skill differs from it only by what it could not foresee, with one exception: the
     plan's mean size is known only at the end, and a plan that buys after falls has a larger one where the market fell,
     which looks like timing (the bias of Stambaugh 1999). The second test therefore takes only the share of the exposure
@@ -189,7 +189,7 @@ def verdict(
 
     Args:
         champion, equal_weight: (days,) profits in percent of the initial capital, in order of time, no day twice.
-        random: (count, days) profits of the same-day random selections.
+        random: (count, days) profits of the same-day random pickers.
         trials: policies evaluated on these days before this one was chosen; 1 if nothing was chosen on them.
         exposure_ratio: equal weight's exposure over the champion's; infinite where it has none.
         baselines: (days,) profits by name; the one that earned most is named.

@@ -2,7 +2,7 @@
 
 An e-process by betting (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSS B
 86; Shafer 2021, "Testing by betting", JRSS A 184). Each session somebody with a capital of 1 bets on the champion's
-result relative to random selections. If its conditional mean is at most 0 every day, the capital is a nonnegative
+result relative to random pickers. If its conditional mean is at most 0 every day, the capital is a nonnegative
 supermartingale: it ever reaches 20 with a probability of at most 1/20 (Ville 1939), however often it is looked at.
 
 A day's result is that of the champion's own positions relative to what they would have earned on average in a candidate

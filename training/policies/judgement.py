@@ -97,7 +97,7 @@ class Judgement:
 
     @cached_property
     def equity(self) -> pd.DataFrame:
-        """Equity of one account that reinvests, days by policies; of random selections the mean of the first's."""
+        """Equity of one account that reinvests, days by policies; of random pickers the mean of the first's."""
         curves, evaluations = dict[str, Any](), [*self.evaluations.values()]
         for one in evaluations:
             curves |= {name: equity for name, equity in one.equity.items() if name not in curves}
@@ -140,7 +140,7 @@ def judge(
     Args:
         policies: by name; see `account_of` for what they may be.
         variants: of a policy that were tried on these days, for which the verdict allows; at least those judged here.
-        judging: number of random selections, baselines and benchmark; default: the market's settings.
+        judging: number of random pickers, baselines and benchmark; default: the market's settings.
         spend_look: allow the holdout, a look at which is recorded in the ledger of `runs_dir`.
 
     Raises:
@@ -179,7 +179,7 @@ def judge(
 
 
 def _played(
-    market: TradedMarket, stage: Stage, accounts: Mapping[str, OwnAccount], random_selections: int
+    market: TradedMarket, stage: Stage, accounts: Mapping[str, OwnAccount], random_pickers: int
 ) -> Iterator[tuple[str, PlayedPolicies]]:
     """Yield each policy with all that is played beside it: the others, the run's champion, baselines."""
     baselines = play_baselines(stage.setup, stage.rules)
@@ -195,7 +195,7 @@ def _played(
                 account,
                 stage.rules,
                 baselines,
-                random_selections=random_selections,
+                random_pickers=random_pickers,
                 generator=named_generator(market.config.seed, "evaluation"),
                 beside={other: curves for other, curves in beside.items() if other != name},
             ),

@@ -230,7 +230,7 @@ class EvaluationConfig:
     validation_windows: kinds.PositiveInt = 8
     """Evenly spaced validation windows on which the champion is monitored; nothing is selected on them."""
     random_pickers: kinds.PositiveInt = 200
-    """Random selections in the baseline table."""
+    """Random pickers in the baseline table."""
     evidence: Literal["weigh", "report", "require"] = "weigh"
     """What share of the capital follows the agents: `weigh`: as much as their forecasts are worth, the rest holds the
     basket; `report`: all; `require`: all where they are significant, else nothing."""
