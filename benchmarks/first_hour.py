@@ -175,7 +175,7 @@ def steps(setup: Setup) -> dict[str, Callable[[Setup], list[Finding]]]:
 
 
 def run_step(name: str, words: list[str]) -> list[Finding]:
-    """Run a step in a process of its own; one that fails is a fault."""
+    """Run a step in a separate process; one that fails is a fault."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, "-m", "benchmarks.first_hour", *words, "--here", "--only", name, "--out", str(path)]

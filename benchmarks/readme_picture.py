@@ -33,7 +33,7 @@ def record(picture: bytes) -> dict[str, str]:
 
 def draw(flags: Sequence[str] = ()) -> bytes:
     """Train on the built-in market and return the equity chart (PNG); `flags` are further ones of main.py."""
-    # In a folder of its own: default data and runs are found relative to the working directory.
+    # In a scratch folder: default data and runs are found relative to the working directory.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         code = program(["--profile", "quick", "--device", "cpu", "--run", "picture", *flags])
         if code != 0:

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
-import scipy  # its parts, which take a second to import, are loaded when they are used
+import scipy  # submodules, which take a second to import, are loaded when they are used
 from numpy.typing import NDArray
 
 from utils.arrays import Float32Array, Float64Array

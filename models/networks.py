@@ -67,8 +67,8 @@ class Perceptrons:
         all_maps = torch.cat((b1, b3, constants), dim=-1), rows, torch.cat((w1, linear, weights), dim=-1)
         first, direct, other = torch.baddbmm(*all_maps).split(sizes, dim=-1)
         hidden = functional.silu(torch.baddbmm(b2, functional.silu(first), w2))
-        found = hidden, torch.baddbmm(direct, hidden, w3), other
-        return tuple(part.view(*stack, *part.shape[-2:]) for part in found)  # type: ignore[return-value]
+        outputs = hidden, torch.baddbmm(direct, hidden, w3), other
+        return tuple(part.view(*stack, *part.shape[-2:]) for part in outputs)  # type: ignore[return-value]
 
 
 def as_matrices(flat: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:

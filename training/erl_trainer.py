@@ -368,5 +368,5 @@ def build_trainer(
     logger.info("Initializing persistent evaluation environment...", extra=FILE_ONLY)
     env = TradingEnvironment.on(market, config.env, device)
     log = GenerationLog(config.generations, device, profiler, counts=config.memory_report != "off")
-    parts = config.learning, config.evolution, config.evaluation
-    return ERLTrainer(market, env, *parts, seed=config.seed, log=log, safe_point=safe_point)
+    settings = config.learning, config.evolution, config.evaluation
+    return ERLTrainer(market, env, *settings, seed=config.seed, log=log, safe_point=safe_point)

@@ -107,7 +107,7 @@ def run_here(*words: str) -> Ended:
 def run_beside(
     *words: str, fault: Mapping[str, Any] = MappingProxyType({"kind": "none"}), shown: Path = Path(os.devnull)
 ) -> BaseProcess:
-    """Start the program in a process of its own, with one fault of `benchmarks.faults.child` in it.
+    """Start the program in a separate process, with one fault of `benchmarks.faults.child` in it.
 
     It is forked from a process that has imported the program once for all.
     """

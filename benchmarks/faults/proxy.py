@@ -106,7 +106,7 @@ class FaultProxy:
 
 @contextlib.contextmanager
 def running(proxy: FaultProxy) -> Iterator[int]:
-    """Run the proxy in threads of its own; yield its port."""
+    """Run the proxy in separate threads; yield its port."""
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -106,9 +106,9 @@ def count_generation(
         known = _on_card(days, env.account)
         log = _Log(1, torch.device("cuda"))
         log.meter = meter
-        parts = config.learning, config.evolution, config.evaluation
+        settings = config.learning, config.evolution, config.evaluation
         with mock.patch.object(TrainingDays, "of", lambda *_: known):
-            trainer = ERLTrainer(market, env, *parts, seed=config.seed, log=log)
+            trainer = ERLTrainer(market, env, *settings, seed=config.seed, log=log)
         trainer.replay.size = trainer.replay.capacity
         meter.name = "record"
         trainer.run_generation()

@@ -65,14 +65,14 @@ class Judge:
 
         Claims are the verdict's properties that are true or false, and the comparison with the best baseline.
         """
-        held, orders = (1.0 - share) * self.equal_weight, played[1]
-        profit = share * played[0] + held
+        basket, orders = (1.0 - share) * self.equal_weight, played[1]
+        profit = share * played[0] + basket
         same_day, shifted = (
-            share * draw(self.setup, orders, self.random_pickers, self.generator).daily_profit + held
+            share * draw(self.setup, orders, self.random_pickers, self.generator).daily_profit + basket
             for draw in (play_random, play_shifted)
         )
         known = known_share(orders, self.setup.env.rules)
-        told = verdict(profit, same_day, Shifted(shifted, known, held), self.equal_weight, baselines=self.baselines)
+        told = verdict(profit, same_day, Shifted(shifted, known, basket), self.equal_weight, baselines=self.baselines)
         values = {name: getattr(told, name) for name in dir(told) if not name.startswith("_")}
         claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
         if told.best_baseline is not None:

@@ -1,6 +1,6 @@
 """Time and memory of the main job: `python -m benchmarks.speed.main_job --data FILE [--investable FILE] [--json FILE]`.
 
-Each row is a process of its own. Without --data only the built-in market is measured. `--large DAYS STOCKS` takes a
+Each row is a separate process. Without --data only the built-in market is measured. `--large DAYS STOCKS` takes a
 file of random walks of this size in place of --data. Further flags are those of main.py, for the full profile.
 """
 
@@ -74,7 +74,7 @@ def measure_load(data: Path) -> dict[str, Any]:
 
 
 def measure_run(*flags: str) -> dict[str, Any]:
-    """Run main.py in a folder of its own; return its summary, with the seconds of the whole process."""
+    """Run main.py in a separate folder; return its summary, with the seconds of the whole process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "main.py"), "--runs-dir", folder, "--run", "measured", *flags]
         started = time.perf_counter()

@@ -45,9 +45,9 @@ def fit_deviations(
         known = np.isfinite(y)
         x = inputs_of(block).transpose(1, 0, 2) * known[..., None]
         y = np.where(known, y, 0.0)[..., None]
-        parts = [(x[:, some], y[:, some]) for some in days]
-        gram = np.stack([here.transpose(0, 2, 1) @ here for here, _ in parts]).astype(np.float64)
-        product = np.stack([(here.transpose(0, 2, 1) @ there)[..., 0] for here, there in parts]).astype(np.float64)
+        groups = [(x[:, some], y[:, some]) for some in days]
+        gram = np.stack([here.transpose(0, 2, 1) @ here for here, _ in groups]).astype(np.float64)
+        product = np.stack([(here.transpose(0, 2, 1) @ there)[..., 0] for here, there in groups]).astype(np.float64)
         sums.append((gram, product))
     grams, products = (np.concatenate(part, axis=1) for part in zip(*sums, strict=True))
     unit, weights = np.eye(products.shape[2]), list[Float64Array]()

@@ -86,8 +86,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
     for evaluation in judgement.evaluations.values():
         log_evaluation(evaluation)
     if arguments.planted:
-        found = planted_shares(policies, market.config).to_dict("records")
-        logger.info("profit of a window on the built-in markets, %% of the capital\n%s", table(found, list(found[0])))
+        shares = planted_shares(policies, market.config).to_dict("records")
+        logger.info("profit of a window on the built-in markets, %% of the capital\n%s", table(shares, list(shares[0])))
     judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
 
 

@@ -76,7 +76,7 @@ class EquityCurves:
         )
 
     @classmethod
-    def held(cls, equity: Float64Array, exposure: Float64Array, traded: Float64Array, costs: Float64Array) -> Self:
+    def untraded(cls, equity: Float64Array, exposure: Float64Array, traded: Float64Array, costs: Float64Array) -> Self:
         """Build from a portfolio without trades of its own over W windows: (W, D + 1), and (W,) each."""
         nothing = np.full((1, len(equity)), np.nan)
         return cls(

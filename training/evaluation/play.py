@@ -198,7 +198,7 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         traded = np.zeros(windows)
         traded[: len(account.traded)] = account.traded.cpu().numpy()
         anew, exposure = rules.initial_capital / equity[:, :1], (invested / equity)[:, :-1].mean(axis=1)
-        return EquityCurves.held(equity * anew, exposure, traded, rules.cost_rate * traded)
+        return EquityCurves.untraded(equity * anew, exposure, traded, rules.cost_rate * traded)
 
     is_sold = not setup.env.is_continuing
     equal = curves_of(every.hold(rules, starts, steps, is_sold=is_sold))
@@ -212,7 +212,7 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
     if setup.benchmark is not None:
         closes, nothing = setup.benchmark[setup.days], np.zeros(windows)
         path = rules.initial_capital * closes / closes[:, :1]
-        curves[BENCHMARK] = EquityCurves.held(path, 1 + nothing, nothing, nothing)
+        curves[BENCHMARK] = EquityCurves.untraded(path, 1 + nothing, nothing, nothing)
     return curves
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts, which take a second to import, are loaded when they are used
+import scipy  # submodules, which take a second to import, are loaded when they are used
 
 from training.forecasts.skill import correlation, explained_share, rank_correlation
 from utils.arrays import Float64Array

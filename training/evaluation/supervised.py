@@ -222,10 +222,10 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     row = np.cumsum(is_used, dtype=np.int32).reshape(is_used.shape) - 1
     folds = [(row[is_used & learned[:, None]], row[left_out][is_used[left_out]]) for learned, left_out in samples.folds]
 
-    def compact(*parts: Any) -> tuple[Any, ...]:
-        for part in parts[:2]:
-            part.used_indices = np.array(part.used_indices, dtype=np.int32)  # lists of numbers take ten times as much
-        return parts
+    def compact(*arguments: Any) -> tuple[Any, ...]:
+        for dataset in arguments[:2]:
+            dataset.used_indices = np.array(dataset.used_indices, dtype=np.int32)  # a list takes ten times as much
+        return arguments
 
     stop: list[Callable[..., Any]] = [lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)]
     result: dict[str, Any] = lightgbm.cv(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy  # its parts, which take a second to import, are loaded when they are used
+import scipy  # submodules, which take a second to import, are loaded when they are used
 import torch
 
 from environment.ledger import Bars

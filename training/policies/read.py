@@ -31,8 +31,8 @@ def read_policy(place: str) -> tuple[str, Any]:
         raise ConfigError(f"--policy: expected an existing FILE.py, FILE.py:NAME or FILE.zip, got {place!r}")
     if path.suffix == _MODEL:
         return path.stem, _read_model(path)
-    found = public_names(path, "policies")
-    names = [one for one, value in found.items() if not isinstance(value, type) or hasattr(value, "act")]
+    functions = public_names(path, "policies")
+    names = [one for one, value in functions.items() if not isinstance(value, type) or hasattr(value, "act")]
     if (name and name not in names) or (not name and len(names) != 1):
         known = ", ".join(names) or "none"
         raise DataError(
@@ -40,7 +40,7 @@ def read_policy(place: str) -> tuple[str, Any]:
             f"{hint(name, names) if name else ''}; name it as --policy {path}:NAME"
         )
     name = name or names[0]
-    return name, found[name]
+    return name, functions[name]
 
 
 def _read_model(path: Path) -> Any:

@@ -67,7 +67,7 @@ class Study(Generic[Plan]):
 
 @dataclass(frozen=True)
 class StudyKind:
-    """A kind of study: many training runs under one plan, in a folder of their own."""
+    """A kind of study: many training runs under one plan, in one folder."""
 
     name: str
     plan: str

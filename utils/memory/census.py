@@ -170,6 +170,6 @@ def _holders(items: list[Any], known: set[int]) -> dict[int, list[Any]]:
     wanted = set(map(id, items))
     for holder in gc.get_referrers(*items) if items else ():
         if id(holder) in known:
-            for held in wanted.intersection(map(id, gc.get_referents(holder))):
-                holders.setdefault(held, []).append(holder)
+            for item in wanted.intersection(map(id, gc.get_referents(holder))):
+                holders.setdefault(item, []).append(holder)
     return holders

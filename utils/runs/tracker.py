@@ -59,8 +59,8 @@ class _MLflow:
             self.identity = identity
             self._client.update_run(identity, status="RUNNING")
             return
-        found = self._client.get_experiment_by_name(_PROJECT)
-        experiment = self._client.create_experiment(_PROJECT) if found is None else found.experiment_id
+        known = self._client.get_experiment_by_name(_PROJECT)
+        experiment = self._client.create_experiment(_PROJECT) if known is None else known.experiment_id
         self.identity = self._client.create_run(experiment, run_name=path.name).info.run_id
         params = [self._entities.Param(name, str(value)) for name, value in settings.items()]
         for first in range(0, len(params), _BATCH):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
-import scipy  # its parts are loaded when they are used: the help reads this file, too
+import scipy  # submodules are loaded when they are used: the help reads this file, too
 
 from data.synthetic.kinds.drifts import MARTINGALE
 from data.synthetic.law import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy  # its parts are loaded when they are used: the help reads this file, too
+import scipy  # submodules are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import PlantedKind, log_persistence, register
 from utils.arrays import Float64Array

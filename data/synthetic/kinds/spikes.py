@@ -4,7 +4,7 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-import scipy  # its parts are loaded when they are used: the help reads this file, too
+import scipy  # submodules are loaded when they are used: the help reads this file, too
 
 from data.synthetic.law import PlantedKind, autoregression, log_persistence, register
 from utils.arrays import Float64Array
