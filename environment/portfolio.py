@@ -324,11 +324,11 @@ class Portfolio:
         positions, step, age = self._open, self.step_index, self._entry_age
         is_open, bars = positions.is_open, self._bars_held()
         self.had_position[step] = positions.has_position()
-        has_stops = self.bars.low is not None and self.rules.stop_percent > 0
+        low = self.bars.low if self.rules.stop_percent > 0 else None
         exits = apply_exit_rules(
             positions,
             self._quotes(bars),
-            self.bars.low.index_select(0, bars).double() if self.bars.low is not None and has_stops else None,
+            None if low is None else low.index_select(0, bars).double(),
             sold,
             self.rules,
             after_entry_day=positions.cell < positions.first_cell(step + age - 1),

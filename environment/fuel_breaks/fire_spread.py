@@ -123,8 +123,7 @@ class BurnState:
             self.arrival = hazard.unbroken_arrival.copy()
         else:
             self.cleared = cleared.copy()
-            self.arrival = hazard.burn(self.cleared)
-        """(F, cells) minutes."""
+            self.arrival = hazard.burn(self.cleared)  # (F, cells) minutes
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
