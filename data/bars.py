@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,6 +116,15 @@ class LongBars:
                 "`python main.py prepare` makes them one"
             )
         return np.unique(np.concatenate(days)), sorted(tickers)
+
+    def without(self, days: Int64Array) -> LongBars:
+        """Leave out the rows of some days, since 1970-01-01."""
+
+        def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            for batch in self._read(names):
+                yield batch.filter(pa.array(~np.isin(_day_numbers(batch["date"]), days)))
+
+        return replace(self, rows=sum(batch.num_rows for batch in read(("date",))), _read=read)
 
     def parts(self) -> Iterator[Part]:
         """Yield all rows in the order of the file."""

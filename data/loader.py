@@ -98,6 +98,7 @@ class StockDataLoader:
         config: DataConfig = DEFAULT_CONFIG,
         investable: Path | None = None,
         requires_volume: bool = False,
+        sessions: Sequence[str] = (),
     ) -> None:
         """Set what `load_and_prepare` reads.
 
@@ -108,11 +109,14 @@ class StockDataLoader:
             requires_volume: require shares traded, for a volume cap; otherwise they are read where there are some. They
                 must be adjusted as prices are, so that price x volume is the turnover: unadjusted volume would cut
                 orders before a split too much.
+            sessions: dates of an account that has walked the data: other days between them, which came late, are left
+                out.
         """
         self.path = Path(path or DEFAULT_DATA)
         self._is_built_in = path is None and not self.path.exists()
         self.config = config
         self._needs_volume = requires_volume
+        self._sessions = np.array(sessions, dtype="datetime64[D]").astype(np.int64)
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
@@ -158,6 +162,8 @@ class StockDataLoader:
         else:
             bars = LongBars.of_frame(self._frame, required)
         days, self.tickers = bars.axes()
+        if (late := self._late(days)).size:
+            bars, days = bars.without(late), np.setdiff1d(days, late)
         self.dates = days.astype("datetime64[D]")
         if self._frame is None and days.size and (days[0] < EARLIEST or days[-1] > latest_day()):
             raise DataError(
@@ -206,6 +212,16 @@ class StockDataLoader:
         if not 0 <= last_day < days:
             raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
         return normalization_stats(self.data_array, last_day)
+
+    def _late(self, days: Int64Array) -> Int64Array:
+        """Return the days of the data between an account's sessions that are none of these."""
+        if not self._sessions.size:
+            return np.empty(0, dtype=np.int64)
+        between = days[(days > self._sessions[0]) & (days < self._sessions[-1])]
+        if (late := np.setdiff1d(between, self._sessions)).size:
+            shown = ", ".join(late[:3].astype("datetime64[D]").astype(str))
+            logger.info("%d days came after later sessions of the account and are left out: %s", late.size, shown)
+        return late
 
     def _read(self, bars: LongBars, days: Int64Array) -> tuple[Float64Array, Counter[str]]:
         """Put all rows in place, part by part; return (columns, days) closes as read, and counts of rows.

@@ -284,10 +284,12 @@ def _known_columns(market: Market, record: MarketRecord, owner: str) -> Market:
     if gone := [ticker for ticker in record.tickers if ticker not in column]:
         raise DataError(
             f"expected the {len(record.tickers)} tickers that the {owner} {_BEGAN[owner]}, got data without "
-            f"{_listed(gone)}; give the file that has them, or `paper rename` what an account knows by another name"
+            f"{_listed(gone)}; give the file that has them (`prepare --append` keeps the bars of a file), or `paper "
+            "rename` what an account knows by another name"
         )
     new = sorted(set(market.tickers) - set(record.tickers))
-    logger.warning("%d tickers that the %s does not know are left out: %s", len(new), owner, _listed(new))
+    if new:
+        logger.warning("%d tickers that the %s does not know are left out: %s", len(new), owner, _listed(new))
     columns = [column[ticker] for ticker in record.tickers]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
     known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)

@@ -36,7 +36,9 @@ class FakeAlpaca:
 
     @property
     def venue(self) -> AlpacaVenue:
-        return AlpacaVenue("key", "secret", self.address)
+        venue = AlpacaVenue("key", "secret", self.address)
+        venue._client._retry_wait = 0
+        return venue
 
     def fill(self, date: str, prices: dict[str, float]) -> None:
         """Execute all open orders at prices; those without one expire."""
@@ -76,6 +78,9 @@ class FakeAlpaca:
     def get(self, path: str, query: dict[str, list[str]]) -> Any:
         if path.endswith("/account"):
             return {"cash": str(self.cash)}
+        if path.endswith("by_client_order_id"):
+            (asked,) = query["client_order_id"]
+            return next(order for order in self.orders if order["client_order_id"] == asked)
         if path.endswith("/positions"):
             return [{"symbol": symbol, "qty": str(qty)} for symbol, qty in self.held.items()]
         after = query.get("after", [""])[0]

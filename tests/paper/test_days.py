@@ -53,10 +53,15 @@ def test_the_clock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         walk.step(START, now=datetime(2010, 1, 29, tzinfo=UTC))
     caplog.set_level("INFO")
     walk.step(START, now=datetime(2010, 2, 3, 12, tzinfo=UTC))
-    assert "stale data: they end on 2010-02-01, and 2010-02-02 has closed" in caplog.text
-    walk.step(START, now=datetime(2010, 2, 6, 12, tzinfo=UTC))
-    assert "2010-02-06 is no session of XNYS" in caplog.text
+    assert "stale data: they end on 2010-02-01, and 2010-02-02 has opened" in caplog.text
     assert walk.rows() == rows
+    # An unfinished session is not taken in, and orders are late once the next one has opened, 14:30 UTC.
+    with pytest.raises(DataError, match="expected bars of closed sessions, got those of 2010-02-02"):
+        walk.step(START + 1, now=datetime(2010, 2, 2, 15, tzinfo=UTC))
+    assert walk.rows() == rows
+    late = Walk(tmp_path / "late", AGENT, calendar=NEW_YORK)
+    late.step(START, now=datetime(2010, 2, 2, 15, tzinfo=UTC))
+    assert "intent" not in [row[0] for row in late.rows()]
 
 
 def test_stale_data_send_nothing(tmp_path: Path) -> None:

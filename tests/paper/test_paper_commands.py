@@ -280,9 +280,8 @@ def test_dividends_splits_and_new_names_from_the_command_line(
     """No question about the first two, in two commands; the third is asked about, and told by `paper rename`."""
     assert paper(home, "open", "names", "--run", "one", "--data", str(data)) == paper(home, "step", "names") == 0
     file, prices = FRAME[FRAME["date"].astype(str) <= DATES[LEARNED]].copy(), ["open", "high", "low", "close"]
-    is_past = file["date"].astype(str) < DATES[LEARNED]
     for ticker, ratio in (("T0", 0.995), ("T1", 0.25)):
-        file.loc[is_past & (file["ticker"] == ticker), prices] *= ratio
+        file.loc[file["ticker"] == ticker, prices] *= ratio
         file.to_parquet(data)
     assert paper(home, "step", "names") == 0
     shown = capsys.readouterr().out

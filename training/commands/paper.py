@@ -94,9 +94,14 @@ def run_step(arguments: PaperStepArguments) -> None:
     with _stoppable(), opened(arguments.path, arguments.head) as journal:
         setup_logging(journal.path.parent)
         account = load_account(journal, _broker(journal.opening["venue"]))
-        if arguments.date is not None:
-            account = account.on(session(arguments.date, account.market, "--date"))
-        is_new = account.step(datetime.now(UTC) if arguments.date is None else None)
+        now, newest = datetime.now(UTC), len(account.market.dates) - 1
+        day = newest if arguments.date is None else session(arguments.date, account.market, "--date")
+        if day < (last := account.book.last):
+            raise ConfigError(f"expected --date from {account.book.date(last)} on, got {arguments.date}")
+        # At recorded prices orders are never late.
+        is_live = arguments.date is None or account.broker is not None
+        is_new = account.on(day).step(now if is_live else None, catches_up=day < newest)
+        account = account.on(day)
         if not is_current(account):
             write_report(account, backtest(account))
         if is_new and isinstance(account.decider, OwnPolicy):
@@ -152,7 +157,7 @@ def run_rename(arguments: PaperRenameArguments) -> None:
     with opened(path) as journal:
         renamed, first = names(journal), read_market_record(path).tickers
         known = [renamed.get(ticker, ticker) for ticker in first]
-        if arguments.old not in known or arguments.new in known:
+        if arguments.old not in {*known, *first} or arguments.new in known:
             raise ConfigError(
                 f"expected a ticker of {arguments.name} and a new name, got {arguments.old!r} and {arguments.new!r}"
                 f"{hint(arguments.old, known)}; give the two names as in the data"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +24,7 @@ from training.paper.decider import Decider
 from training.paper.journal import Journal
 from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions, doubts
-from training.paper.venue import NoAnswer, Order, PaperVenue, Statement, Venue
+from training.paper.venue import Fill, NoAnswer, Order, PaperVenue, Statement, Venue
 from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
 from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
 from utils.config.trader import Config
@@ -32,6 +33,8 @@ from utils.errors import DataError
 logger = logging.getLogger(__name__)
 _LONGEST_PAUSE = np.timedelta64(5, "D")
 """Without a calendar, data older than this are stale."""
+_CASH = 0.01
+"""Share of the account's equity from which cash that no fill explains is doubted; dividends are less in a session."""
 _DUST = 1e-9
 """Share of a position that is rounding."""
 
@@ -104,19 +107,23 @@ class Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
         return dataclasses.replace(self, market=span_of(self.market, 0, day), **changes)
 
-    def step(self, now: datetime | None = None) -> bool:
+    def step(self, now: datetime | None = None, *, catches_up: bool = False) -> bool:
         """Take in new sessions, decide at the newest close and send the orders; tell whether anything was new.
+
+        Args:
+            now: time in UTC, by which the newest close may be too old for orders; None: it never is.
+            catches_up: at a broker no order is given: later sessions are known.
 
         Raises:
             Suspended: a session cannot be taken in as the data are.
             NoAnswer: the venue was silent; the next step goes on where this one ended.
         """
         length, newest, book = self.journal.last.number, len(self.market.dates) - 1, self.book
-        is_late = now is not None and self._is_late(now)
+        is_late = (catches_up and self.broker is not None) or (now is not None and self._is_late(now))
         self._note_changes()
         self._reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
-            for key, text in doubts(book, self.sessions, day):
+            for key, text in doubts(book, self.sessions, day, self._hidden_basket):
                 self._suspend(key, text)
             if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
                 self.journal.append("missed", book.date(day - 1))
@@ -132,14 +139,15 @@ class Account:
         newest, today = self.market.dates[-1].astype("datetime64[D]"), np.datetime64(now.date())
         if today < newest:
             raise DataError(f"expected a clock after {newest}, the newest bars, got {today}; set it")
-        closed = self.sessions.last_closed(now)
-        if closed is None and self.broker is not None:
-            closed = today - _LONGEST_PAUSE
-        if is_late := closed is not None and closed > newest:
-            logger.warning("stale data: they end on %s, and %s has closed; no orders, append its bars", newest, closed)
-        if not self.sessions.is_session(today):
-            logger.info("%s is no session of %s", today, self.sessions.name)
-        return is_late
+        if (known := self.sessions.last_until(now)) is not None:
+            opened, closed = known
+            if self.sessions.is_session(newest) and newest > closed:
+                raise DataError(f"expected bars of closed sessions, got those of {newest}; step after its close")
+        else:
+            opened = newest if self.broker is None else today - _LONGEST_PAUSE
+        if is_late := opened > newest:
+            logger.warning("stale data: they end on %s, and %s has opened; no orders, append its bars", newest, opened)
+        return bool(is_late)
 
     def _note_changes(self) -> None:
         """Write down dividends, splits and revised bars; raise Suspended for those that nobody has accepted yet."""
@@ -189,6 +197,13 @@ class Account:
         """What is held with the capital that does not follow the agents."""
         return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
 
+    @cached_property
+    def _hidden_basket(self) -> list[str]:
+        """Tickers of the basket where the journal does not show what it holds: at the embedded venue."""
+        if self.broker is not None or self.decider.share == 1:
+            return []
+        return [self.market.tickers[column] for column in self.basket.columns.tolist()]
+
     def held_basket(self) -> NDArray[np.float64]:
         """Return the equity of the basket at recorded prices, at the closes from the first session to the last day."""
         start, sessions = self.book.start, len(self.market.dates) - 1 - self.book.start
@@ -218,10 +233,12 @@ class Account:
         """
         book, (agents, others) = self.book, self._exposed
         if day == book.start:
-            return Statement([], agents, agents, {}, others, self.capital)
-        fills, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
-        factors, ids = units(self.journal, book.date(day)), book.known_orders
-        fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in fills if fill.id in ids]
+            return Statement([], agents, agents, {}, others, self.capital, venue_cash=self.capital)
+        trades, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
+        # The broker speaks of today, whichever session is taken in.
+        factors, ids, taken = units(self.journal, book.date(-1)), book.known_orders, book.taken_fills
+        trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
+        fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in trades if fill.id in ids]
         fills = [fill.in_units(1 / factors[fill.ticker]) for fill in fills]
         tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
@@ -232,39 +249,54 @@ class Account:
             event.body["ticker"] for event in book.events(day) if not event.applied_to and event.body["kind"] == "split"
         } & both.keys()
         paid = {one for one in split if abs(both[one] - positions.get(one, 0.0)) < factors[one]}
+
         self._compare(day, positions, both | {one: positions.get(one, 0.0) for one in paid})
+        self._compare_cash(day, cash, trades, both)
         basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
         rest = {one: count - basket.get(one, 0.0) for one, count in positions.items()}
         rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
-
-        def worth(shares: Mapping[str, float]) -> float:
-            known = [one for one in shares if one in self.market.tickers and np.isfinite(book.prices(one, day)).any()]
-            return sum(shares[one] * book.last_price(one, day) for one in known)
-
-        own_cash += worth({one: due.get(one, 0.0) - rest.get(one, 0.0) for one in paid})
+        own_cash += book.worth({one: due.get(one, 0.0) - rest.get(one, 0.0) for one in paid}, day)
         unexposed = self.capital - agents - others
         own_cash = own_cash if others > 0 else cash - unexposed
-        equity, whole = own_cash + worth(rest), cash + worth(positions)
-        return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket)
+        equity, whole = own_cash + book.worth(rest, day), cash + book.worth(positions, day)
+        return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket, cash)
 
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
         pairs = {one: (positions.get(one, 0), expected.get(one, 0)) for one in {**expected, **positions}}
         differ = [f"{one} {has:g}, not {due:g}" for one, (has, due) in pairs.items() if not np.isclose(has, due)]
         if differ:
-            text = f"{self.book.date(day)}: the venue holds {'; '.join(sorted(differ))}"
-            self.journal.append("doubt", f"positions {day}", {"text": text})
-            logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
+            self._doubt(f"positions {day}", f"{self.book.date(day)}: the venue holds {'; '.join(sorted(differ))}")
+
+    def _compare_cash(self, day: int, cash: float, trades: Sequence[Fill], shares: Mapping[str, float]) -> None:
+        """Doubt an account whose cash moves without a trade, split or dividend, as by a deposit or a fee."""
+        book, date = self.book, self.book.date(day)
+        before = book.session(day - 1).get("venue_cash", math.nan)  # older accounts lack it
+        moved = cash - before + sum(fill.value if fill.side == "buy" else -fill.value for fill in trades)
+        paying = {
+            body["ticker"]
+            for body, known in book.events(day)
+            if (known < body["pay"] <= date if "pay" in body else not known)
+        }
+        explained = book.worth({one: shares[one] for one in paying & shares.keys()}, day)
+        if abs(moved) > _CASH * book.session(day - 1)["whole"] + explained:
+            self._doubt(f"cash {day}", f"{date}: the venue's cash moved by {moved:+,.2f} without a trade")
+
+    def _doubt(self, key: str, text: str) -> None:
+        """Write down what a person has to look at before there are new orders."""
+        self.journal.append("doubt", key, {"text": text})
+        logger.warning("doubt, no new orders until `paper go %s`: %s", self.name, text)
 
     def _reconcile(self, newest: int, *, is_late: bool) -> None:
         """Ask the broker about orders without an answer; those that it does not know are sent if it is not too late.
 
         An order whose session has begun lapses. The embedded venue knows of an order what the journal says.
         """
-        for day, order in list(self.book.unanswered()):
-            known, since = set[str](), np.datetime64(self.book.date(day))
-            if self.broker is not None:
-                known = self.broker.open_orders() | {fill.id for fill in self.broker.fills_since(since)}
+        unanswered, known = list(self.book.unanswered()), set[str]()
+        if unanswered and self.broker is not None:
+            since = np.datetime64(self.book.date(unanswered[0][0]))
+            known = self.broker.open_orders() | {fill.id for fill in self.broker.fills_since(since)}
+        for day, order in unanswered:
             if order.id in known:
                 self.journal.append("answer", order.id, {"status": "accepted"})
             elif day < newest or is_late:
@@ -293,7 +325,8 @@ class Account:
         """Return the basket's orders at a close, of the cash that is its part."""
         holdings, basket = self.book.basket_holdings(day), self.basket
         cash = self.book.session(day)["basket"] - sum(one.shares * one.last_price for one in holdings)
-        return basket_orders(basket, self.market, day, self.config.env, cash, holdings).orders
+        asked = self.book.basket_asked(day)
+        return basket_orders(basket, self.market, day, self.config.env, cash, holdings, asked).orders
 
     def _for_broker(self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder]) -> list[Order]:
         """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""

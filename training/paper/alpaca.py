@@ -3,9 +3,11 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, time
 from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import requests
@@ -19,6 +21,13 @@ _HOSTS = ("paper-api.alpaca.markets", "127.0.0.1", "localhost")
 _SECONDS = 10.0
 _MOST_ORDERS = 500
 """That an answer of Alpaca holds."""
+_ENDED = ("canceled", "expired", "rejected")
+_RETRIES, _RETRY_SECONDS = 20, 5
+"""Of a request that is one too many: Alpaca takes 200 a minute."""
+_NEW_YORK = ZoneInfo("America/New_York")
+_REFUSED = {"opg": (time(9, 28), time(19)), "cls": (time(15, 50), time(19))}
+"""Hours in New York, from and to, in which Alpaca refuses orders for an opening or closing auction, by their form:
+https://docs.alpaca.markets/docs/orders-at-alpaca#time-in-force."""
 
 
 class AlpacaVenue:
@@ -36,9 +45,11 @@ class AlpacaVenue:
             from alpaca.trading.client import TradingClient
         except ImportError:
             raise ConfigError("expected alpaca-py; install it by: pip install -r requirements-alpaca.txt") from None
+        # Alpaca's page shows the address with the version, which the library adds.
+        endpoint = endpoint.rstrip("/").removesuffix("/v2")
         self._client = TradingClient(key, secret, paper=True, url_override=endpoint)
-        # Nothing is sent twice by the library: whether an order arrived is asked, not guessed.
-        self._client._retry = 0
+        # Only what was refused as one too many is sent again: whether an order arrived is asked, not guessed.
+        self._client._retry, self._client._retry_wait, self._client._retry_codes = _RETRIES, _RETRY_SECONDS, [429]
         session = self._client._session
         session.request = partial(session.request, timeout=_SECONDS)  # type: ignore[method-assign]
 
@@ -51,24 +62,49 @@ class AlpacaVenue:
         return cls(os.environ[KEY], os.environ[SECRET], os.environ.get(ENDPOINT, PAPER))
 
     def submit(self, order: Order) -> str:
-        """Send an order; an id that Alpaca knows already counts as accepted."""
+        """Send an order; one that Alpaca has already counts as accepted.
+
+        Raises:
+            NoAnswer: at this hour Alpaca would refuse it, or it is silent.
+        """
         from alpaca.common.exceptions import APIError
 
+        request = order.request or {}
+        first, last = _REFUSED.get(request.get("time_in_force", ""), (time.max, time.min))
+        if first <= (now := new_york().time()) < last:
+            raise NoAnswer(
+                f"expected a time outside of {first:%H:%M} to {last:%H:%M} in New York, in which Alpaca refuses orders "
+                f"for an auction, got {now:%H:%M}; step again after {last:%H:%M}"
+            )
         try:
-            self._ask(lambda: self._client.post("/orders", order.request), is_order=True)
+            self._ask(lambda: self._client.post("/orders", request), is_order=True)
         except APIError as error:
-            is_known = error.status_code == 422 and "client_order_id" in str(error)
-            return "" if is_known else f"{error.status_code}: {_one_line(error)}"
+            if error.status_code == 422 and "client_order_id" in str(error) and self._has(order.id, request):
+                return ""
+            return f"{error.status_code}: {_one_line(error)}"
         return ""
+
+    def _has(self, order_id: str, request: dict[str, Any]) -> bool:
+        """Tell whether the order of an id is the one that was to be sent, and stands."""
+        asked = {"client_order_id": order_id}
+        with _understood():
+            known = self._ask(lambda: self._client.get("/orders:by_client_order_id", asked))
+            is_same = all(known[name] == request[name] for name in ("symbol", "side"))
+            stands = known["status"] not in _ENDED or float(known["filled_qty"] or 0) > 0
+            return is_same and stands and float(known["qty"]) == float(request["qty"])
 
     def open_orders(self) -> set[str]:
         """Return the ids of the orders that Alpaca still works on."""
-        return {order["client_order_id"] for order in self._orders("open")}
+        with _understood():
+            return {order["client_order_id"] for order in self._orders("open")}
 
     def positions(self) -> dict[str, float]:
         """Return the shares held by ticker."""
         with _understood():
-            return {one["symbol"]: float(one["qty"]) for one in self._ask(lambda: self._client.get("/positions"))}
+            held = self._ask(lambda: self._client.get("/positions"))
+            if not isinstance(held, list):
+                raise TypeError("a list of positions")
+            return {one["symbol"]: float(one["qty"]) for one in held}
 
     def cash(self) -> float:
         """Return the cash."""
@@ -84,7 +120,7 @@ class AlpacaVenue:
                 # The stop of a sale is a leg of its order, under an id of Alpaca's own.
                 for executed in (order, *(order.get("legs") or ())):
                     shares, side = float(executed["filled_qty"] or 0), executed["side"]
-                    if shares > 0 and np.datetime64(executed["filled_at"][:10]) > day:
+                    if shares > 0 and np.datetime64((executed["filled_at"] or executed["updated_at"])[:10]) > day:
                         price = float(executed["filled_avg_price"])
                         fills.append(
                             Fill(
@@ -133,6 +169,11 @@ class AlpacaVenue:
             ) from None
         except (requests.RequestException, ValueError) as error:
             raise NoAnswer(f"expected an answer of Alpaca, got {type(error).__name__}; step again") from None
+
+
+def new_york() -> datetime:
+    """Return the time in New York."""
+    return datetime.now(_NEW_YORK)
 
 
 def _one_line(error: Exception) -> str:

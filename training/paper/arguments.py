@@ -46,7 +46,7 @@ class PaperOpenArguments(PaperNameArguments):
     """Policy of your own in place of a run's champion, FILE.py or FILE.py:NAME: a function from wide bars to scores or
     target weights. It trades --data, and the account keeps a copy of it."""
     config: kinds.SettingsFile = None
-    capital: kinds.PositiveFloat = 100_000.0
+    capital: kinds.Capital = 100_000.0
     """Capital that the account begins with."""
     calendar: str = "none"
     """Exchange whose sessions the data must have, as XNYS; `none`: each day of the data is a session."""

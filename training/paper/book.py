@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,10 @@ class Book:
     def day_of(self, date: str) -> int:
         """Return the index of a session of the account."""
         if date not in self._days:
-            raise DataError(f"expected the account's session {date} in the data, got none; give the file that has it")
+            raise DataError(
+                f"expected the account's session {date} in the data, got none; give the file that has it (`prepare "
+                "--append` keeps the bars of a file)"
+            )
         return int(self._days[date])
 
     def date(self, day: int) -> str:
@@ -139,25 +142,39 @@ class Book:
 
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
-        opened, longest = dict[str, Position](), self._rules.longest_holding + self._rules.max_days_without_bar
-        for entry in range(max(self.start, day - longest), day + 1):
-            for fill in (fill for fill in self.fills(entry) if fill.side == "buy"):
-                column = self.market.tickers.index(fill.ticker)
+        stated, opened = self.session(day)["positions"], dict[str, Position]()
+        # At a broker a position may outlive its longest holding: a sale is refused, or the stock is halted.
+        for entry in range(day, self.start - 1, -1):
+            if len(opened) == len(stated):
+                break
+            for fill in self.fills(entry):
+                if fill.side != "buy" or fill.ticker in opened or fill.ticker not in stated:
+                    continue
                 order = next((order for order in self.intended(entry - 1) if order.id == fill.id), None)
                 if order is None or order.is_of_basket:  # None: bought by hand
                     continue
+                column, shares = self.market.tickers.index(fill.ticker), stated[fill.ticker]  # what the venue says
                 bars = self.market.data_array[entry : day + 1, column]
-                holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, fill.shares, bars)
+                holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, shares, bars)
                 opened[fill.ticker] = Position(holding, order, entry - 1)
-        # What the venue says wins.
-        stated = [(opened[one], shares) for one, shares in self.session(day)["positions"].items() if one in opened]
-        return [replace(known, holding=replace(known.holding, shares=shares)) for known, shares in stated]
+        return [opened[ticker] for ticker in stated if ticker in opened]
 
     @property
     def known_orders(self) -> dict[str, Order]:
         """All orders that were decided, by their ids."""
         days = map(self.day_of, self.journal.of("intent"))
         return {order.id: order for day in days for order in self.intended(day)}
+
+    def worth(self, shares: Mapping[str, float], day: int) -> float:
+        """Return what shares are worth at the last known closes up to a day, as far as their tickers are known."""
+        known = [one for one in shares if one in self.market.tickers and np.isfinite(self.prices(one, day)).any()]
+        return sum(shares[one] * self.last_price(one, day) for one in known)
+
+    @property
+    def taken_fills(self) -> set[tuple[str, str]]:
+        """The fills of all sessions of the journal, by the ids of their orders and their sides."""
+        sessions = self.journal.of("session").values()
+        return {(fill["id"], fill["side"]) for row in sessions for fill in row.body["fills"]}
 
     def events(self, day: int) -> list[NotedEvent]:
         """Return the dividends and splits, with whether the positions at the close before a day know of them."""
@@ -205,6 +222,20 @@ class Book:
             Holding(ticker, column, first, math.nan, math.inf, shares, bars[:, column])
             for column, (ticker, shares) in zip(columns, positions.items(), strict=True)
         ]
+
+    def basket_asked(self, day: int) -> int:
+        """Return the last close before a day at which the basket gave the orders that it should, and none lapsed; -1
+        without one."""
+        intents, answers = self.journal.of("intent"), self.journal.of("answer")
+        for before in range(day - 1, self.start - 1, -1):
+            intent = intents.get(self.date(before))
+            if intent is None or "stopped" in intent.body or self.is_locked(before, "basket"):
+                continue
+            of_basket = [order.id for order in self.intended(before) if order.is_of_basket]
+            if any(answers[one].body["status"] == "lapsed" for one in of_basket if one in answers):
+                return -1
+            return before
+        return -1
 
     def stakes(self, day: int) -> list[Stake]:
         """Return what the champion's own decisions have at stake in the session `day`."""

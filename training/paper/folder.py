@@ -22,6 +22,7 @@ from training.paper.known import known_market, names, under_known_names
 from training.paper.sessions import Sessions
 from training.paper.venue import Venue
 from training.run.market import load_market, read_market_record
+from training.signals.broker_orders import require_symbol
 from utils.config.settings import from_dict, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
@@ -29,6 +30,8 @@ from utils.runs.durable import fsync, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
+_FEATURES = "features.py"
+"""Copy of the file of own features, if there is one."""
 _LAYOUT = 2
 """Version of the journal's contents; increased when accounts of an earlier version cannot continue."""
 
@@ -52,16 +55,22 @@ def open_account(
         data: file that grows; default: that of the settings.
 
     Raises:
-        ConfigError: there is such a folder, orders are filled at the close, or there is no such calendar.
+        ConfigError, DataError: there is such a folder, orders are filled at the close, there is no such calendar, or
+            the venue cannot know a ticker.
     """
     if path.exists():
         raise ConfigError(f"expected a new name for the account, got {path.name!r}, which is in {path.parent} already")
     if config.env.fill != "next_open":
         raise ConfigError(f"expected orders that are filled at the next open, got --env.fill {config.env.fill}")
+    if venue == "alpaca":
+        for column in market.investable_columns.tolist():
+            require_symbol(market.tickers[column])
     last, source = market.dates[-1].astype("datetime64[D]"), data or config.data
     Sessions.of(calendar, last, last)
     with new_directory(path) as folder:
         write_json(folder / MARKET, sealed(record_market(market, len(market.dates) - 1)))
+        if config.features is not None:
+            shutil.copyfile(config.features, folder / _FEATURES)
         opening = {
             "account": path.name,
             **decider.save(folder),
@@ -120,12 +129,16 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
             "where a window ends; open a new one with `paper open`"
         )
     decider, config = load_decider(path, opening), from_dict(opening["settings"], Config)
-    record, market = read_market_record(path), load_market(dataclasses.replace(config, investable=None))[0]
+    sessions = [opening["start"], *journal.of("session")]
+    if (path / _FEATURES).exists():
+        config = dataclasses.replace(config, features=path / _FEATURES)
+    record = read_market_record(path)
+    market = load_market(dataclasses.replace(config, investable=None), sessions=sessions)[0]
     renamed = names(journal)
     market = pin_market(under_known_names(market, renamed), record, owner="account")
     known = {new: first for first, new in renamed.items()}
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
     market, changes = known_market(market, record, journal, named)
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
-    sessions = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
-    return Account(path, journal, config, decider, market, sessions, broker, changes)
+    calendar = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
+    return Account(path, journal, config, decider, market, calendar, broker, changes)

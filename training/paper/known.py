@@ -195,6 +195,7 @@ def _rescale(bars: NDArray[np.float64], rows: Sequence[Row], event: Mapping[str,
     """Convert a ticker's (sessions, values) bars since an event that were known before it, in place."""
     late = [row for row, one in enumerate(rows) if one.key >= event["since"] and one.number < number]
     bars[late, : len(PRICES)] /= event["ratio"]
+    bars[late, len(PRICES) :] *= event["ratio"]  # volume
 
 
 def _values(market: Market) -> NDArray[np.float32]:

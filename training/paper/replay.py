@@ -5,8 +5,6 @@ import shlex
 import shutil
 from datetime import UTC, datetime
 
-import numpy as np
-
 from data.record import MARKET, data_fingerprint
 from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
@@ -14,6 +12,7 @@ from training.paper.backtest import backtest
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
 from training.paper.venue import PaperVenue
+from training.signals.holdings import session
 from utils.config.kinds import require_spent
 from utils.errors import ConfigError
 from utils.progress import progress
@@ -39,12 +38,13 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         ConfigError: there are no such sessions, or they are of the holdout, whose look was not to be spent.
     """
     dates, splits = account.market.dates.astype("datetime64[D]").astype(str), account.market.splits
-    first = first or dates[splits.validation.first]
-    last = last or dates[splits.validation.last if first <= dates[splits.validation.last] else -1]
-    days = np.flatnonzero((dates >= first) & (dates <= last)).tolist()
+    begin = splits.validation.first if first is None else session(first, account.market, "--from")
+    end = splits.validation.last if begin <= splits.validation.last else len(dates) - 1
+    end = end if last is None else session(last, account.market, "--to")
+    days = range(begin, end + 1)
     if len(days) < 2:
         raise ConfigError(
-            f"expected two sessions or more from {dates[0]} to {dates[-1]}, as 2014-11-10, got {first} to {last}"
+            f"expected two sessions or more from {dates[0]} to {dates[-1]}, got {dates[begin]} to {dates[end]}"
         )
     if splits.holdout.days and days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
         require_spent(spends_look)
@@ -70,10 +70,10 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         played = backtest(today)
         sessions = [row.body for row in journal.of("session").values()]
         filled = sum(len(session["fills"]) for session in sessions)
-        begin, end = sessions[0], sessions[-1]
-        earned = f"{end['whole'] / begin['whole'] - 1:+.2%}"
+        before, after = sessions[0], sessions[-1]
+        earned = f"{after['whole'] / before['whole'] - 1:+.2%}"
         if account.decider.share < 1:
-            earned += f", its basket {end['basket'] / begin['basket'] - 1:+.2%}"
+            earned += f", its basket {after['basket'] / before['basket'] - 1:+.2%}"
         return (
             f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned}; {filled} fills\n"
             f"{_doubts(journal)}"

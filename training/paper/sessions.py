@@ -1,6 +1,6 @@
 """Sessions: days of trading by an exchange's calendar, or by the data alone, and what in their bars cannot be right."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,8 +26,8 @@ class Sessions:
 
     name: str
     _days: NDArray[np.datetime64] | None = None
-    _closes: NDArray[np.datetime64] | None = None
-    """Times at which they close, UTC."""
+    _hours: NDArray[np.datetime64] | None = None
+    """(2, sessions) times at which they open and close, UTC."""
 
     @classmethod
     def of(cls, name: str, first: np.datetime64, last: np.datetime64) -> "Sessions":
@@ -42,13 +42,14 @@ class Sessions:
         import exchange_calendars  # type: ignore[import-untyped]
 
         try:
-            closes = exchange_calendars.get_calendar(name, start=str(first - 10), end=str(last + 10)).closes
+            calendar = exchange_calendars.get_calendar(name, start=str(first - 10), end=str(last + 10))
         except (exchange_calendars.errors.InvalidCalendarName, ValueError) as error:
             raise ConfigError(
                 f"expected the name of an exchange's calendar such as XNYS, or none, for --calendar, got {name!r} "
                 f"({error})"
             ) from None
-        return cls(name, closes.index.to_numpy().astype("datetime64[D]"), closes.dt.tz_convert(None).to_numpy())
+        hours = np.stack([times.dt.tz_convert(None).to_numpy() for times in (calendar.opens, calendar.closes)])
+        return cls(name, calendar.closes.index.to_numpy().astype("datetime64[D]"), hours)
 
     def is_session(self, day: np.datetime64) -> bool:
         """Tell whether a day is a session."""
@@ -60,18 +61,22 @@ class Sessions:
             return []
         return [str(day) for day in self._days[(self._days > first) & (self._days < last)]]
 
-    def last_closed(self, now: datetime) -> np.datetime64 | None:
-        """Return the last session that has closed by now, a time in UTC; None without a calendar."""
-        if self._days is None or self._closes is None:
+    def last_until(self, now: datetime) -> tuple[np.datetime64, np.datetime64] | None:
+        """Return the last sessions that have opened and closed by now, a time in UTC; None without a calendar."""
+        if self._days is None or self._hours is None:
             return None
-        place = np.searchsorted(self._closes, np.datetime64(now.replace(tzinfo=None)), side="right") - 1
-        last: np.datetime64 = self._days[place]
-        return last
+        time = np.datetime64(now.replace(tzinfo=None))
+        opened, closed = (np.searchsorted(times, time, side="right") for times in self._hours)
+        return self._days[opened - 1], self._days[closed - 1]
 
 
-def doubts(book: Book, sessions: Sessions, day: int) -> Iterator[tuple[str, str]]:
+def doubts(book: Book, sessions: Sessions, day: int, basket: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what cannot be right in the bars of a session after those of an account: a key, and what was expected and
-    came."""
+    came.
+
+    Args:
+        basket: tickers of a basket that the journal does not show.
+    """
     data_array = book.market.data_array
     dates = book.market.dates.astype("datetime64[D]")
     date = dates[day]
@@ -88,13 +93,15 @@ def doubts(book: Book, sessions: Sessions, day: int) -> Iterator[tuple[str, str]
     if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
         yield f"{date} repeated", f"new bars on {date}, got those of the day before for {again}"
     held = [ticker for ticker in book.shares(day - 1) if ticker in book.market.tickers]
-    for ticker in dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1))]):
+    for ticker in dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1)), *basket]):
         if text := _looks_split(book, ticker, day):
             yield f"{date} split {ticker}", text
 
 
 def _looks_split(book: Book, ticker: str, day: int) -> str:
     """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not."""
+    if not np.isfinite(book.prices(ticker, day - 1)).any():
+        return ""
     ratio = book.last_price(ticker, day - 1) / float(book.prices(ticker, day, OPEN)[-1])
     move = max(ratio, 1 / ratio)
     if not np.isfinite(move):

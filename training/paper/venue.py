@@ -83,6 +83,8 @@ class Statement:
     """Equity of the account."""
     basket_positions: dict[str, float] = field(default_factory=dict)
     """Shares by ticker, at a broker: the embedded venue needs no record of them."""
+    venue_cash: float | None = None
+    """Of both parts and of what is in neither, at a broker."""
 
 
 class Venue(Protocol):

@@ -90,10 +90,15 @@ def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
         got = ", ".join(map(str, rows.columns[:12]))
         near = hint(lacking[0], [str(name) for name in rows.columns])
         raise DataError(f"expected columns {', '.join(columns)} in {source}, got {got}{near}; rename them")
+    if pd.api.types.is_integer_dtype(rows["date"]):  # an empty column is of floats
+        raise DataError(f"expected a date like 2014-11-10 in {source}, got {rows['date'].iloc[0]}; write them so")
+    is_text = pd.api.types.is_string_dtype(rows["date"])
     try:
-        dates = pd.to_datetime(rows["date"]).to_numpy(dtype="datetime64[D]")
+        stamps = pd.to_datetime(rows["date"], format="ISO8601" if is_text else None)
+        # The day is that of the zone, as in bars.
+        dates = stamps.dt.tz_localize(None).to_numpy(dtype="datetime64[D]")
         values = pd.to_numeric(rows[column]).to_numpy(dtype=float)
-    except (ValueError, TypeError) as error:
+    except (AttributeError, ValueError, TypeError) as error:
         raise DataError(f"expected dates like 2014-11-10 and numbers in {source}, got {first_line(error)}") from None
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), "value": values})
 

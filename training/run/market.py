@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,22 @@ from utils.runs.run_log import write_json
 logger = logging.getLogger(__name__)
 
 
-def load_market(config: Config, *, audits: bool = False) -> tuple[Market, PlantedScores | None]:
+def load_market(
+    config: Config, *, audits: bool = False, sessions: Sequence[str] = ()
+) -> tuple[Market, PlantedScores | None]:
     """Return the market of the data file, or the built-in one with the scores of its planted structure.
 
     Args:
         audits: prove that own features do not look ahead.
+        sessions: see `StockDataLoader`.
     """
     if config.data is not None:
         loader = StockDataLoader(
-            config.data, config=config.split, investable=config.investable, requires_volume=config.env.volume_cap > 0
+            config.data,
+            config=config.split,
+            investable=config.investable,
+            requires_volume=config.env.volume_cap > 0,
+            sessions=sessions,
         )
         loader.load_and_prepare()
         market = dataclasses.replace(build_market(loader, config.split, config.env), source=config.data)

@@ -41,11 +41,20 @@ class BasketOrders:
 
 
 def basket_orders(
-    basket: Basket, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
+    basket: Basket,
+    market: Market,
+    day: int,
+    rules: EnvironmentConfig,
+    cash: float,
+    holdings: Sequence[Holding],
+    asked: int | None = None,
 ) -> BasketOrders:
     """Return the orders at the close of `day` of an account that holds a part of a basket, with cash for it.
 
     There are some where nothing is held yet, and once a year from the first purchase on.
+
+    Args:
+        asked: last close before at which orders were given where they were due; default: the one before.
     """
     place = {column: stock for stock, column in enumerate(basket.columns.tolist())}
     shares, last = torch.zeros(2, 1, basket.bars.stocks, dtype=torch.float64)
@@ -55,7 +64,8 @@ def basket_orders(
     close = basket.bars.quotes.view(-1, basket.bars.stocks, 3)[None, day, :, 2].double().cpu()
     first = min((holding.entry_day for holding in holdings), default=day + 1)
     traded = torch.zeros_like(shares)
-    if (day + 1 - first) % REBALANCING_SESSIONS == 0:
+    asked = day - 1 if asked is None else asked
+    if not holdings or (day + 1 - first) // REBALANCING_SESSIONS > (asked + 1 - first) // REBALANCING_SESSIONS:
         money = torch.tensor([cash], dtype=torch.float64)
         traded = rebalancing(rules, torch.ones_like(shares), close, shares, money)
     worth = (shares + traded) * torch.where(has_bar, close, last)

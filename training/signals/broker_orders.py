@@ -124,12 +124,17 @@ def for_brokers(orders: Sequence[BrokerOrder]) -> list[BrokerOrder]:
         DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
     for order in orders:
-        if not _TICKER.fullmatch(order.ticker):
-            raise DataError(
-                f"expected tickers of letters, digits and . ^ / - in files for brokers, got {order.ticker!r}; rename "
-                "it in the data, or leave out --ib and --alpaca"
-            )
+        require_symbol(order.ticker)
     return [order for order in orders if order.shares > 0]
+
+
+def require_symbol(ticker: str) -> None:
+    """Raise DataError for a ticker with characters that no broker's has, and that could be read as another order."""
+    if not _TICKER.fullmatch(ticker):
+        raise DataError(
+            f"expected tickers of letters, digits and . ^ / - for a broker, got {ticker!r}; rename it in the data, or "
+            "leave out the broker"
+        )
 
 
 def ib_basket(orders: Sequence[BrokerOrder]) -> str:

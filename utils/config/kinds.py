@@ -46,6 +46,7 @@ UP_TO_A_BILLION = rule("a number up to 10^9", lambda number: number <= 10**9)
 PositiveInt = Annotated[int, Field(ge=1), UP_TO_A_BILLION]
 NonNegativeInt = Annotated[int, Field(ge=0), UP_TO_A_BILLION]
 PositiveFloat = Annotated[float, Field(gt=0)]
+Capital = Annotated[float, Field(gt=0, le=1e12)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
