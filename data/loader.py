@@ -219,8 +219,8 @@ class StockDataLoader:
             return np.empty(0, dtype=np.int64)
         between = days[(days > self._sessions[0]) & (days < self._sessions[-1])]
         if (late := np.setdiff1d(between, self._sessions)).size:
-            shown = ", ".join(late[:3].astype("datetime64[D]").astype(str))
-            logger.info("%d days came after later sessions of the account and are left out: %s", late.size, shown)
+            shown = ", ".join(late[:3].astype("datetime64[D]").astype(str)) + (" ..." if late.size > 3 else "")
+            logger.info("days that came after later sessions of the account are left out: %s", shown)
         return late
 
     def _read(self, bars: LongBars, days: Int64Array) -> tuple[Float64Array, Counter[str]]:

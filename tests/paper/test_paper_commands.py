@@ -151,7 +151,12 @@ def test_a_replay_of_the_holdout_is_a_look(home: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words", ["step none", "open other --run one --calendar MARS", "open other --run one --venue alpaca", "replay one"]
+    "words",
+    [
+        *("step none", "open other --run one --calendar MARS", "open other --run one --venue alpaca", "replay one"),
+        *("open other --run one --capital 1e300", "replay demo1 --from 2010-8-2", "replay demo1 --to 2010-09"),
+        "step demo1 --date 2010-01-29",
+    ],
 )
 def test_mistakes_are_one_line(home: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
     assert paper(home, *words.split()) == 2
@@ -305,3 +310,54 @@ def test_bars_of_the_future_may_be_the_clock(home: Path, data: Path, capsys: pyt
         clock.today.return_value = date(1990, 1, 1)
         assert paper(home, "step", "clock") == 2
     assert "or the clock, which says 1990-01-01" in capsys.readouterr().err
+
+
+def test_a_session_that_a_vendor_delivers_late_is_left_out(
+    home: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The account stepped without it; the same orders and page follow as if it had never come."""
+    assert paper(home, "open", "late", "--run", "one", "--data", str(data)) == paper(home, "step", "late") == 0
+    dates = FRAME["date"].astype(str)
+    FRAME[(dates <= DATES[LEARNED + 1]) & (dates != DATES[LEARNED])].to_parquet(data)
+    assert paper(home, "step", "late") == 0
+    for last in (LEARNED + 1, LEARNED + 2):
+        FRAME[dates <= DATES[last]].to_parquet(data)
+        assert paper(home, "step", "late") == paper(home, "report", "late") == 0
+    shown = capsys.readouterr().out
+    assert f"left out: {DATES[LEARNED]}" in shown and "differ" not in shown
+    assert kinds(home, "late").count("session") == 3
+
+
+def test_an_account_keeps_the_file_of_own_features(home: Path, tmp_path: Path, data: Path) -> None:
+    features = tmp_path / "mine.py"
+    features.write_text("def trend(bars):\n    return bars['close'].pct_change(5)\n")
+    with unjudged():
+        flags = ("--run", "own", "--data", str(home / "all.parquet"), "--features", str(features))
+        assert train(home / "tiny.toml", *flags) == 0
+    assert paper(home, "open", "keeps", "--run", "own", "--data", str(data)) == 0
+    features.write_text("def other(bars):\n    return bars['close']\n")
+    assert paper(home, "step", "keeps") == 0
+    features.unlink()
+    write(data, LEARNED + 1)
+    assert paper(home, "step", "keeps") == 0
+
+
+def test_a_split_of_what_the_basket_alone_holds_is_asked_about(
+    home: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Raw bars at a quarter of the price; none of the capital follows the agents."""
+    assert paper(home, "open", "raw", "--run", "one", "--data", str(data)) == paper(home, "step", "raw") == 0
+    file = FRAME[FRAME["date"].astype(str) <= DATES[LEARNED]].copy()
+    split = (file["date"].astype(str) == DATES[LEARNED]) & (file["ticker"] == "T1")
+    file.loc[split, ["open", "high", "low", "close"]] /= 4
+    file.to_parquet(data)
+    assert paper(home, "step", "raw") == 2
+    assert "adjusted bars of T1, got what looks like a split by 4" in capsys.readouterr().err
+
+
+def test_a_name_that_was_mistyped_is_told_again(home: Path, data: Path) -> None:
+    assert paper(home, "open", "typo", "--run", "one", "--data", str(data)) == 0
+    renamed = FRAME.assign(ticker=FRAME["ticker"].replace("T2", "META"))
+    renamed[FRAME["date"].astype(str) < DATES[LEARNED]].to_parquet(data)
+    assert paper(home, "rename", "typo", "T2", "MTEA") == 0 and paper(home, "step", "typo") == 2
+    assert paper(home, "rename", "typo", "T2", "META") == paper(home, "step", "typo") == 0

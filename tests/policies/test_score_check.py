@@ -10,7 +10,9 @@ from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from training.api import load_market
 from training.evaluation.score_check import TOO_GOOD, ScoreCheck, check_scores
 from training.policies.planted import planted_shares
+from training.policies.read import long_rows
 from utils.config.trader import SyntheticConfig
+from utils.errors import DataError
 
 DAYS, STOCKS, HOLDING = 400, 30, 20
 
@@ -94,3 +96,25 @@ def test_the_rule_finds_what_is_planted_and_noise_does_not() -> None:
     assert 0.75 < share["rule", "momentum"] < 1.35, "it is tuned apart, with another smallest threshold"
     assert share["noise", "momentum"] < 0.4
     assert found[found["kind"] == "martingale"]["share"].isna().all(), "nothing was planted"
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pd.Series(pd.to_datetime(["2014-11-10", "2014-11-11"])),
+        pd.Series(pd.to_datetime(["2014-11-10", "2014-11-11"]).tz_localize("Europe/Berlin")),
+        pd.Series(pd.to_datetime(["2014-11-10 22:00", "2014-11-11 22:00"]).tz_localize("America/New_York")),
+        pd.Series(["2014-11-10", "2014-11-11"]),
+        pd.Series(["20141110", "20141111"]),
+    ],
+)
+def test_a_date_is_the_day_of_its_zone(dates: pd.Series) -> None:
+    """Another day would be that of earlier bars: a look ahead."""
+    long = long_rows(pd.DataFrame({"date": dates, "ticker": "A", "score": 1.0}), "score", "rows")
+    assert long["date"].dt.strftime("%Y-%m-%d").tolist() == ["2014-11-10", "2014-11-11"]
+
+
+@pytest.mark.parametrize("dates", [[20141110], ["10.11.2014"], ["11/10/2014"]])
+def test_a_date_that_can_be_read_in_two_ways_is_refused(dates: list[object]) -> None:
+    with pytest.raises(DataError, match="like 2014-11-10"):
+        long_rows(pd.DataFrame({"date": dates, "ticker": "A", "score": 1.0}), "score", "rows")
