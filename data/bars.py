@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ PART_ROWS = 1 << 19
 """Rows that are held at once."""
 SPACINGS = {"weekly": (6, 8), "fortnightly": (13, 17), "monthly": (26, 35), "quarterly": (85, 97), "yearly": (350, 380)}
 """Days between two bars, from and to."""
+_INDEX = re.compile("__index_level_|Unnamed:")
+"""Of the names that pandas gives to the index of a table."""
 _SHOWN = 60
 """Letters that are shown of a ticker."""
 
@@ -230,9 +233,9 @@ def _check_schema(
             raise DataError(f"expected {expected} in column '{name}' of {source}, got {arrow_type}; convert the column")
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
-    others = [name for name in schema.names if name not in columns]
+    others = [name for name in schema.names if name not in columns and not _INDEX.match(name)]
     further = sorted({name for name in others if names.count(name) == 1 and _is_number(schema.field(name).type)})
-    if unused := [name for name in others if name not in further and not name.startswith("__")]:
+    if unused := [name for name in others if name not in further]:
         logger.info("Columns of %s that are no numbers, and are not read: %s", source, ", ".join(unused[:12]))
     return columns, further
 

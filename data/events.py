@@ -72,7 +72,7 @@ def read_events(data: Path | None) -> list[Event]:
                 f"expected ticker, ISO date, a split or a dividend above 0, and a pay date that is not before the date "
                 f"on line {line} of {path}, got {','.join(map(str, row))[:60]!r}; mend it"
             ) from None
-        events += [Event(row.ticker, row.date, kind, size, str(days[1])) for kind, size in sizes.items()]
+        events += [Event(row.ticker, str(days[0]), kind, size, str(days[1])) for kind, size in sizes.items()]
     return sorted(events, key=lambda one: (one.date, one.kind != "split"))
 
 
@@ -81,9 +81,11 @@ def note_events(data: Path, events: pd.DataFrame) -> int:
 
     Args:
         events: `ticker` as text, `day` and `pay` as days since 1970-01-01 (0 and less: not known), `split` and
-            `dividend`. Of two for one ticker and date the later counts, with what only the earlier one tells.
+            `dividend`; a `pay` before its `day` is left out. Of two for one ticker and date the later counts, with what
+            only the earlier one tells.
     """
-    path, days = events_file(data), {"date": events["day"], "pay_date": events["pay"].where(events["pay"] > 0)}
+    path, pay = events_file(data), events["pay"].where(events["pay"] >= events["day"])
+    days = {"date": events["day"], "pay_date": pay}
     texts = {name: pd.to_datetime(one, unit="D").dt.strftime("%Y-%m-%d") for name, one in days.items()}
     sizes = {"split": events["split"].where((events["split"] > 0) & (events["split"] != 1)).map("{:.10g}".format)}
     sizes["dividend"] = events["dividend"].where(events["dividend"] > 0).map("{:.10g}".format)

@@ -16,6 +16,7 @@ from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Market:
     """What agents may read besides past returns."""
     own_features: str = ""
     """Hash of the file of own features; empty without one."""
+    own_names: tuple[str, ...] = ()
+    """Of the columns that are own features."""
     repairs: str = ""
     """Counts of rows that were masked or repaired, and of moves beyond 50%; empty without any."""
     source: Path | None = None
@@ -106,7 +109,9 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
 
 def with_features(market: Market) -> Market:
     """Return the market with all features that its data allow; whether a column is market-wide is told by the training
-    days."""
+    days. Raises DataError for a column with the name of a built-in feature."""
+    if taken := sorted(CATALOGUE.keys() & market.columns.keys()):
+        raise DataError(f"expected other names of further columns, got {taken[0]!r}, a built-in feature; rename it")
     days = slice(market.splits.train.last + 1)
     built_in = [one for one in CATALOGUE.values() if market.volume is not None or not one.needs_volume]
     of_user = [

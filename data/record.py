@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,6 +55,9 @@ class MarketRecord:
     idle_days: list[str]
     """Dates of the data on which no ticker traded; a ticker added later may have."""
     known_to: str = ""
+    own_columns: list[str] | None = None
+    """Own features, which fingerprints leave out: one of a stock may follow from all stocks, and its file is known by
+    its hash. None: they are in the fingerprints, as earlier versions took them."""
     sketches: dict[str, list[float]] = field(default_factory=dict)
     """By ticker, sums of log prices that show whether all prices were multiplied by one constant, see `_sketch`."""
 
@@ -72,11 +75,12 @@ def record_market(market: Market, known_to: int | None = None) -> MarketRecord:
         splits={name: [str(dates[span.first]), str(dates[span.last])] for name, span in vars(market.splits).items()},
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
-        fingerprints=dict(zip(market.tickers, _fingerprints(market, last), strict=True)),
+        fingerprints=dict(zip(market.tickers, _fingerprints(market, last, market.own_names), strict=True)),
         columns=list(market.extra_columns),
         own_features=market.own_features,
         idle_days=dates[~_is_traded(market.data_array)].tolist(),
         known_to=str(dates[last]),
+        own_columns=list(market.own_names),
         sketches={name: _sketch(*_bars(market, column, last)) for column, name in enumerate(market.tickers)},
     )
 
@@ -168,7 +172,8 @@ def is_recorded_market(market: Market, record: MarketRecord) -> bool:
     if last >= len(market.dates):
         return False
     is_traded = np.asarray(np.isfinite(market.data_array[: last + 1, :, PRICES[0]]).any(axis=0))
-    known = {hash_ for hash_, traded in zip(_fingerprints(market, last), is_traded, strict=True) if traded}
+    hashes = _fingerprints(market, last, record.own_columns or ())
+    known = {hash_ for hash_, traded in zip(hashes, is_traded, strict=True) if traded}
     if not known.isdisjoint(record.fingerprints.values()):
         return True
     return not all(map(math.isnan, past_ratios(market, record).values()))
@@ -180,7 +185,8 @@ def past_ratios(market: Market, record: MarketRecord) -> dict[str, float]:
     NaN where there is no single ratio, or only volume or the days without any bar differ.
     """
     last, ratios = _known_day(market, record), {}
-    for column, (ticker, fingerprint) in enumerate(zip(market.tickers, _fingerprints(market, last), strict=True)):
+    hashes = _fingerprints(market, last, record.own_columns or ())
+    for column, (ticker, fingerprint) in enumerate(zip(market.tickers, hashes, strict=True)):
         if fingerprint != record.fingerprints.get(ticker, fingerprint):
             ratios[ticker] = _ratio(*_bars(market, column, last), record.sketches.get(ticker, []))
     return ratios
@@ -226,7 +232,8 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dic
 def history_of(market: Market, ticker: str, record: MarketRecord) -> dict[str, Any]:
     """Return what a record would say of a ticker's prices up to its last day."""
     column, last = market.tickers.index(ticker), _known_day(market, record)
-    return {"fingerprint": _fingerprints(market, last)[column], "sketch": _sketch(*_bars(market, column, last))}
+    hashes = _fingerprints(market, last, record.own_columns or ())
+    return {"fingerprint": hashes[column], "sketch": _sketch(*_bars(market, column, last))}
 
 
 def _known_day(market: Market, record: MarketRecord) -> int:
@@ -332,14 +339,15 @@ def _span(market: Market, owner: str, first: str, last: str) -> Span:
     return Span(int(places[0]), int(places[1]))
 
 
-def _fingerprints(market: Market, last: int) -> list[str]:
-    """Return a hash per ticker of its prices, volume, further columns and dates on days 0..`last`."""
+def _fingerprints(market: Market, last: int, left_out: Collection[str]) -> list[str]:
+    """Return a hash per ticker of its prices, volume, further columns, some left out, and dates on days 0..`last`."""
+    further = [values for name, values in market.extra_columns.items() if name not in left_out]
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
     digests, days = [], slice(last + 1)
     for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
         columns = slice(first, first + _BLOCK)
         prices = market.data_array[days, columns, list(PRICES)]
-        values = np.concatenate([prices, *(one[days, columns, None] for one in market.extra_columns.values())], axis=2)
+        values = np.concatenate([prices, *(one[days, columns, None] for one in further)], axis=2)
         values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
         values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
         digests += [_digest(dates + column.tobytes()) for column in values]

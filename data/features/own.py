@@ -8,7 +8,9 @@ Whatever pandas can do is allowed, as long as the values of a day follow from ba
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +19,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from data.features.catalogue import CATALOGUE
 from data.features.wide import WideBars
 from data.market import Market, span_of
-from utils.arrays import Float32Array
+from utils.arrays import DateArray, Float32Array
 from utils.errors import DataError, LookAheadError, first_line
 
 OwnFeature = Callable[[WideBars], pd.DataFrame]
-_AUDITED_DAYS, _LEAST_DAYS = 6, 3
+_AUDITED_DAYS, _LEAST_DAYS = 8, 3
 _FUTURES = ("cut off", "poisoned", "scaled")
 _TOLERANCE = 1e-5
 """Relative: sums over other rows may differ in their last bits."""
@@ -37,7 +40,7 @@ def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
     Raises `DataError` if it cannot be read or run, or defines no function.
     """
     functions: dict[str, OwnFeature] = {
-        name: one for name, one in public_names(path, "features").items() if inspect.isfunction(one)
+        name: one for name, one in public_names(path, "features").items() if not inspect.isclass(one)
     }
     if not functions:
         raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
@@ -52,14 +55,16 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
     try:
         module = ModuleType("own_features")
         module.__file__ = str(path)
+        sys.modules["own_features"] = module  # a dataclass looks its annotations up there
         # Not by an import, which could take another version from its cache of compiled files.
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"expected a Python file of {wanted}, got {path} ({_described(error)}); mend it") from error
     return {
         name: one
         for name, one in vars(module).items()
-        if getattr(one, "__module__", "") == "own_features" and callable(one) and not name.startswith("_")
+        if callable(one) and not name.startswith("_")
+        if isinstance(one, partial) or getattr(one, "__module__", "") == "own_features"
     }
 
 
@@ -70,9 +75,12 @@ def own_columns(functions: Mapping[str, OwnFeature], bars: WideBars) -> dict[str
     """
     columns = dict[str, Float32Array]()
     for name, function in functions.items():
-        if name in bars.columns:
-            raise DataError(f"expected features with names of their own, got {name!r}, a column of the data; rename it")
+        if name in bars.columns or name in CATALOGUE or name == "volume":
+            whose = "a built-in feature" if name in CATALOGUE else "a column of the data"
+            raise DataError(f"expected features with names of their own, got {name!r}, {whose}; rename it")
         columns[name] = _values(name, function, bars)
+        if not np.isfinite(columns[name]).any():
+            raise DataError(f"expected values of function {name!r}, got none that is a number; mend the function")
     return columns
 
 
@@ -82,7 +90,7 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
         with np.errstate(all="ignore"):
             frame = function(bars)
         values = np.asarray(frame, dtype=np.float64)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(
             f"expected function {name!r} to be computed, got {_described(error)}; mend the function"
         ) from error
@@ -100,12 +108,22 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
     return single
 
 
-def audit_features(functions: Mapping[str, OwnFeature], market: Market, rng: np.random.Generator) -> None:
-    """Check on random days that no feature changes with later data, which are cut off, poisoned or scaled in turn.
+def audit_features(
+    functions: Mapping[str, OwnFeature],
+    market: Market,
+    rng: np.random.Generator,
+    read: Callable[[], Mapping[str, OwnFeature]] | None = None,
+) -> None:
+    """Check on some days that no feature changes with later data, which are cut off, poisoned or scaled in turn.
 
-    All bars are tried first, then bars of which a tenth is missing: a backward fill reads the future only in a gap, and
-    a long centred mean may have no value where there are gaps. Features are compared on all days up to the last one
-    whose data stay. Raises `DataError` for the first feature that changes, with day and ticker.
+    Half of the days are any, the others ends of weeks and months, which some features read apart. All bars are tried
+    first, then bars of which a tenth is missing: a backward fill reads the future only in a gap, and a long centred
+    mean may have no value where there are gaps. Features are compared on all days up to the last one whose data stay.
+    Raises `DataError` for the first feature that changes, with day and ticker.
+
+    Args:
+        read: run the file of the functions anew, as before each trial: what they keep from call to call would hide the
+            future that they saw.
     """
     days = len(market.dates)
     if days < _LEAST_DAYS:
@@ -113,11 +131,20 @@ def audit_features(functions: Mapping[str, OwnFeature], market: Market, rng: np.
     for as_is in (market, market.without(rng.random(market.data_array.shape[:2]) < _GAPS)):
         bars = as_is.wide()
         before = {name: _values(name, function, bars) for name, function in functions.items()}
-        audited = rng.choice(days - 1, min(_AUDITED_DAYS, days - 1), replace=False).tolist()
-        for last, future in zip(audited, cycle(_FUTURES), strict=False):
+        for last, future in zip(_audited_days(market.dates, rng), cycle(_FUTURES), strict=False):
             changed = _with_future(as_is, last, future, rng).wide()
-            for name, function in functions.items():
+            for name, function in (read or (lambda: functions))().items():
                 _require_same(name, before[name][: last + 1], _values(name, function, changed), bars, future)
+
+
+def _audited_days(dates: DateArray, rng: np.random.Generator) -> list[int]:
+    """Draw days, without the last one, in random order: any, and as many ends of weeks and of months."""
+    months, weeks = dates.astype("M8[M]"), (dates.astype("M8[D]").astype(np.int64) + 3) // 7  # Monday begins one
+    ends = np.flatnonzero(np.diff(weeks)), np.flatnonzero(months[1:] != months[:-1])
+    quarter = _AUDITED_DAYS // 4
+    counts = zip((2 * quarter, quarter, quarter), (np.arange(len(dates) - 1), *ends), strict=True)
+    drawn = [rng.choice(kind, min(count, len(kind)), replace=False) for count, kind in counts]
+    return [int(day) for day in rng.permutation(np.unique(np.concatenate(drawn)))]
 
 
 def _with_future(market: Market, last: int, future: str, rng: np.random.Generator) -> Market:
@@ -149,5 +176,5 @@ def _require_same(name: str, before: Float32Array, after: Float32Array, bars: Wi
         )
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"

@@ -52,10 +52,19 @@ def with_new_events(
     Args:
         events: `ticker` as text, `day`, `split`, `dividend`, `is_due`.
         first_days: by ticker, of the new files.
+
+    Raises DataError where new files repeat no bar of a ticker and have an event within.
     """
     days = (old.groupby("ticker")["day"].max(), first_days)
     last, first = (events["ticker"].map(one).astype(np.float64) for one in days)  # NaN for a new ticker
     is_new = (events["day"] > last) & (events["day"] <= first)
+    if (is_open := (events["day"] > first) & (first > last)).any():
+        one = events[is_open].iloc[0]
+        raise DataError(
+            f"expected new files that repeat some bars of the earlier one, got none of {one['ticker']} and its split "
+            f"or dividend of {date_of(one['day'])}: nobody knows whether old bars are adjusted for it; repeat a few "
+            "bars, or append those up to the day before it first"
+        )
     prices = rows[VALUES].to_numpy(copy=True)
     for event in events[is_new].itertuples():
         earlier = ((rows["ticker"] == event.ticker) & (rows["day"] < event.day)).to_numpy()

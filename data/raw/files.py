@@ -21,9 +21,19 @@ from utils.arrays import Float64Array
 from utils.config.prepare import Choices
 from utils.errors import first_line
 
+
+def _read_excel(file: Any) -> pd.DataFrame:
+    """Return the one sheet of a workbook that is not empty."""
+    every = pd.read_excel(file, sheet_name=None, keep_default_na=False, na_values=[""])  # NA is a ticker
+    sheets = {name: frame for name, frame in every.items() if len(frame)}
+    if len(sheets) > 1:
+        raise UnclearFileError(f"{len(sheets)} sheets ({', '.join(map(str, sheets))[:60]}); save each as a file")
+    return next(iter(sheets.values()), pd.DataFrame())
+
+
 _FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
     ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
-    ".xlsx": pd.read_excel, ".xls": pd.read_excel,
+    ".xlsx": _read_excel, ".xls": _read_excel,
 }  # fmt: skip
 _TEXTS, _PACKERS = (".csv", ".txt", ".tsv"), {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ZIP = ".zip"
@@ -202,7 +212,7 @@ def _frame_table(path: Path, read: Callable[[Any], pd.DataFrame], choices: Choic
         if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
             frame = frame.reset_index()
     except _UNREADABLE as error:
-        kind = read.__name__.removeprefix("read_")
+        kind = read.__name__.lstrip("_").removeprefix("read_")
         raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
     frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file

@@ -93,6 +93,13 @@ def role_of(title: str) -> tuple[str, int] | None:
     return (role[0], 100 + role[1]) if role and role[0] in VALUES else None
 
 
+def is_adjusted_bar(title: str) -> bool:
+    """Tell whether a title names an adjusted price or volume, whose level knows later splits and dividends."""
+    name = plain(title)
+    ends = tuple(one for role in VALUES for one in NAMES[role] if len(one) > 2)
+    return bool(_ADJUSTED.search(name)) and (name.startswith(ends) or name.endswith(ends))
+
+
 def layout_of(
     rows: Sequence[Sequence[str]], separator: str, choices: Choices, needed: Sequence[str] = PRICES
 ) -> Layout | None:

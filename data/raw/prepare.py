@@ -78,7 +78,14 @@ class PrepareSummary:
     """CSV file of the index removed from the data."""
     appended: int | None = None
     """Bars that were appended to those of an earlier file; None where there was none."""
+    readjusted: int = 0
+    """Tickers of an earlier file whose bars were multiplied."""
     survey: Survey = field(init=False)
+
+    @property
+    def _earlier(self) -> str:
+        again = f", but for {self.readjusted} tickers that were adjusted for an event" if self.readjusted else ""
+        return f"all earlier ones are as they were{again}"
 
     def lines(self) -> list[str]:
         """Return the summary as lines to print."""
@@ -89,7 +96,7 @@ class PrepareSummary:
         ]
         return [
             f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
-            *([] if self.appended is None else [f"Appended: {self.appended} bars; all earlier ones are as they were"]),
+            *([] if self.appended is None else [f"Appended: {self.appended} bars; {self._earlier}"]),
             *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
             f"Files: {self.files_read} read, {len(self.skipped)} skipped",
             f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
@@ -138,7 +145,7 @@ def prepare(
     flatten(rows, is_index, volume=np.nan)
     if old is not None:
         rows, notes = with_old_bars(old, rows, target)
-        summary.notes += notes
+        summary.notes, summary.readjusted = [*summary.notes, *notes], len(notes)
         summary.appended = len(rows) - len(old)
     stocks = rows[~is_index].assign(ticker=lambda rows: rows["ticker"].cat.remove_unused_categories())
     names = stocks["ticker"].cat.categories
@@ -235,6 +242,9 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
         rows["ticker"] = ticker_of(table.path, source, rows["day"].to_numpy())
     events = rows.reindex(columns=["ticker", "day", *EVENTS, "pay"]).assign(is_due="adjusted" not in rows)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
+    is_event_alone = has_event & rows[PRICES].isna().all(axis=1)
+    summary.dropped[NO_PRICE] += int(is_event_alone.sum())
+    rows = rows[~is_event_alone]
     if "adjusted" in rows:
         rows = scale_to_adjusted(rows)
         if _SCALED not in summary.notes:
@@ -243,7 +253,7 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
-    return rows, events[has_event & (events["day"] != NO_DAY)]
+    return rows, events[has_event & events["day"].between(EARLIEST, latest_day())]
 
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:

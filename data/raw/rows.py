@@ -31,7 +31,7 @@ _FEW_ROWS, _MANY_ROWS = 5, 20
 """Rows from which on columns are judged by their values, and by their moves."""
 _RARE, _OFTEN = 0.01, 0.1
 """Shares of rows that may break a rule: where columns were guessed, and where titles name them."""
-_RATIO = re.compile(r"^(\d+) ?[:/] ?([1-9]\d*)$", re.MULTILINE)
+_RATIO = re.compile(r"^(\d+(?:\.\d+)?) ?[:/] ?(0*[1-9]\d*(?:\.\d+)?)$", re.MULTILINE)
 Evidence = defaultdict[tuple[str, ...], set[str]]
 """Orders of dates, decimal signs of prices and those of volume that files show, by which of these and family."""
 
@@ -115,6 +115,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
                 _require_read(role, table.cells[group[role]], rows)
         if "volume" in group and (rows["volume"] > 0).any():  # days of a halt have the last close, or 0, in all places
             is_halt = (rows[PRICES].eq(rows["close"], axis=0) | rows[PRICES].eq(0)).all(axis=1) & ~(rows["volume"] > 0)
+            if layout.has_closes_only:  # all prices are the close
+                is_halt &= rows["volume"] == 0
             flatten(rows, is_halt, volume=0.0)
         if "divisor" in rows:
             rows["adjusted"] = rows["close"] / rows.pop("divisor")
@@ -127,6 +129,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
                 is_empty &= np.array([line.casefold() in BLANKS for line in cell.split("\n")])
         if plain(layout.titles[group["close"]]) == "prc":  # of CRSP, negative: mean of bid and ask, nothing was traded
             is_empty |= (rows["close"] < 0).to_numpy()
+        for role in (role for role in EVENTS if role in group):  # an ex-date may have no bar
+            is_empty &= ~((rows[role] > 0) & ((role != "split") | (rows[role] != 1))).to_numpy()
         dropped[NO_PRICE] += 0 if layout.panel else int(is_empty.sum())
         frames.append(rows[~is_empty])
     rows = pd.concat(frames)
@@ -143,7 +147,7 @@ def _values(table: Table, role: str, place: int) -> Float64Array:
     if not isinstance(cell := table.cells[place], str):
         return cell
     if role == "split":  # 3:2 is three shares for two
-        cell = _RATIO.sub(lambda match: str(int(match[1]) / int(match[2])), cell)
+        cell = _RATIO.sub(lambda match: str(float(match[1]) / float(match[2])), cell)
     return numbers(cell, table.signs["volume" if role == "volume" else "price"] or ".")
 
 

@@ -15,7 +15,7 @@ from data.benchmark import read_benchmark
 from data.events import read_events
 from data.raw.prepare import prepare
 from main import main
-from tests.data.files import PRICES, written
+from tests.data.files import PRICES, refused, written
 from tests.data.test_adjustment import market, oracle
 from tests.data.test_vendors import truth
 
@@ -173,3 +173,20 @@ def test_events_of_appended_days_adjust_the_days_before(tmp_path: Path, has_adju
     turnover = (raw["Close"] * raw["Volume"]).to_numpy()
     np.testing.assert_allclose(bars["close"] * bars["volume"], turnover, rtol=1e-6)
     assert len(read_events(target)) == (raw["Dividends"] > 0).sum() + (raw["Stock Splits"] > 0).sum()
+
+
+def test_an_event_among_new_days_needs_bars_that_both_files_have(tmp_path: Path) -> None:
+    """Otherwise nobody knows whether prices of old days are adjusted for it."""
+    days, prices = pd.bdate_range("2011-06-01", periods=12), 10.0 + np.arange(12) / 10
+    bars = pd.DataFrame({"Date": days, "Ticker": "AAA", **dict.fromkeys(("Open", "High", "Low", "Close"), prices)})
+    bars = bars.assign(Volume=100.0, **{"Stock Splits": np.where(np.arange(12) == 8, 2.0, 0.0)})
+    adjusted = bars.assign(**{name: bars[name] / 2 for name in ("Open", "High", "Low", "Close")})
+    target = tmp_path / "bars.parquet"
+    prepare(written(tmp_path / "first.csv", bars[:6]), target)
+    before = target.read_bytes()
+    with refused(f"repeat some bars.*AAA.*{days[8]:%Y-%m-%d}"):
+        prepare(written(tmp_path / "week.csv", adjusted[6:]), target, append=True)
+    assert target.read_bytes() == before
+    summary = prepare(written(tmp_path / "week.csv", adjusted[3:]), target, append=True)
+    assert "all earlier ones are as they were, but for 1 tickers" in "\n".join(summary.lines())
+    assert pd.read_parquet(target)["close"].to_numpy() == pytest.approx(prices / 2)

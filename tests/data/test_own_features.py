@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data.features.nine import PRICES
 from data.features.own import audit_features, own_columns, read_features
 from data.features.wide import WideBars
 from data.market import Market
+from data.record import pin_market, record_market
 from tests.data.files import refused, written
 from tests.small_market import small_market
+from training.run.market import with_own_features
 from utils.errors import DataError
 
 Frame = pd.DataFrame
@@ -133,13 +136,85 @@ def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
         "def one(bars):\n    return bars.close.mean(axis=1)": "days x tickers",
         "def fails(bars):\n    return 1 / 0": "ZeroDivisionError",
         "def turned(bars):\n    return bars.close[::-1]": "another index",
-        "def sentiment(bars):\n    return bars.close": "rename it",
+        "def sentiment(bars):\n    return bars.close": "a column of the data; rename it",
+        "def rsi(bars):\n    return bars.close": "a built-in feature; rename it",
+        "def volume(bars):\n    return bars.close": "rename it",
+        "def nothing(bars):\n    return bars.close * float('nan')": "got none that is a number",
+        "raise SystemExit(0)": "SystemExit",
+        "def leaves(bars):\n    raise SystemExit(0)": "SystemExit",
     }.items(),
 )
 def test_what_cannot_be_used_is_refused_with_one_line(text: str, told: str, tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", text)
     with refused(told):
         own_columns(read_features(path)[0], market().wide())
+
+
+def test_partial_functions_are_features_and_a_dataclass_may_help(tmp_path: Path) -> None:
+    text = """
+from __future__ import annotations
+import functools
+from dataclasses import dataclass
+
+@dataclass
+class Window:
+    days: int
+
+def _mean(bars, window=Window(5)):
+    return bars.close.rolling(window.days).mean()
+
+longer = functools.partial(_mean, window=Window(20))
+
+def _twice(function):
+    return functools.wraps(function)(lambda bars: 2 * function(bars))
+
+@_twice
+def shorter(bars):
+    return bars.close.diff()
+"""
+    own, _ = read_features(written(tmp_path / "mine.py", text))
+    assert {*own} == {"longer", "shorter"} and {*own_columns(own, market().wide())} == {*own}
+
+
+STATEFUL = """
+_kept = {}
+
+def score(bars):
+    _kept.setdefault("mean", bars.close.mean())
+    return bars.close / _kept["mean"] - 1
+"""
+MONTHLY = """
+def month(bars):
+    values = bars.close.shift(-3)
+    values.loc[bars.close.index.to_series().dt.month.diff().shift(-1).eq(0)] = 0.0
+    return values
+"""
+
+
+@pytest.mark.parametrize("text", [STATEFUL, MONTHLY], ids=["kept from the first call", "ends of months"])
+def test_a_look_ahead_that_hides_is_refused(text: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.py", text)
+    for seed in range(5):
+        with refused("looks ahead"):
+            audit_features(
+                read_features(path)[0], market(), np.random.default_rng(seed), lambda: read_features(path)[0]
+            )
+
+
+def test_a_cross_section_of_prices_that_were_adjusted_again_is_the_same_data(tmp_path: Path) -> None:
+    """The mean of the day changes for all stocks with the dividend of one."""
+    path = written(
+        tmp_path / "mine.py", "def relative(bars):\n    return bars.close.sub(bars.close.mean(axis=1), axis=0)"
+    )
+    before = market()
+    array = before.data_array.copy()
+    array[:, 0, list(PRICES)] *= np.float32(0.99)
+    record = record_market(with_own_features(before, path, audits=False))
+    later = pin_market(with_own_features(replace(before, data_array=array), path, audits=False), record)
+    assert later.readjusted.keys() == {before.tickers[0]}
+    earlier = replace(record, own_columns=None)  # of a version that had own features in its fingerprints
+    with refused("not only adjusted again"):
+        pin_market(with_own_features(replace(before, data_array=array), path, audits=False), earlier)
 
 
 def test_a_frame_that_a_feature_changes_changes_nothing_else() -> None:

@@ -3,15 +3,19 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.events import events_file, note_events, read_events
+from data.loader import StockDataLoader
 from data.raw.prepare import prepare
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
-from tests.data.files import LENIENT, bars, refused, run
+from tests.data.files import LENIENT, PRICES, bars, refused, run
+from tests.data.test_loader import bars_frame
 
 HEADER = "Date,Open,High,Low,Close,Volume\n"
 
@@ -201,3 +205,48 @@ def test_numbers_as_people_write_them(texts: str, values: list[float]) -> None:
 )
 def test_numbers_that_stay_open(texts: str, sign: str) -> None:
     assert decimal_sign(texts.replace(" ", "\n")) == sign
+
+
+def test_levels_that_know_later_events_are_no_columns(tmp_path: Path) -> None:
+    """Of Tiingo's download; a title of a built-in feature gets a prefix."""
+    dates = pd.bdate_range("2020-01-01", periods=12)
+    names = ("open", "high", "low", "close", "adjOpen", "adjHigh", "adjLow", "adjClose", "adjVolume", "volume", "rsi")
+    frame = pd.DataFrame({"date": dates, "ticker": "A", **dict.fromkeys(names, 1.0 + np.arange(12))})
+    _, rows = run(tmp_path, {"tiingo.csv": frame.to_csv(index=False)})
+    assert {*rows} - {*PRICES, "date", "ticker", "volume"} == {"other_rsi"}
+
+
+def test_closes_of_days_without_a_known_volume_are_kept(tmp_path: Path) -> None:
+    dates = pd.bdate_range("2020-01-01", periods=40)
+    volume = np.where(np.arange(40) < 25, np.nan, 100.0)
+    frame = pd.DataFrame({"Date": dates, "Close_A": 1.0 + np.arange(40), "Volume_A": volume, "Close_B": 2.0})
+    summary, rows = run(tmp_path, {"A.csv": frame.to_csv(index=False)})
+    assert len(rows) == 80 and not summary.dropped
+
+
+def test_a_split_on_a_day_without_a_bar_is_applied(tmp_path: Path) -> None:
+    dates, count = pd.bdate_range("2020-01-01", periods=30), np.arange(30)
+    price = np.where(count < 15, 100.0, 50.0) * (1 + 0.001 * np.sin(count))
+    price[15] = np.nan
+    frame = pd.DataFrame({"Date": dates, **dict.fromkeys(("Open", "High", "Low", "Close"), price), "Volume": 1e6})
+    frame["Stock Splits"] = np.where(count == 15, "4.000000/2.000000", "")
+    _, rows = run(tmp_path, {"A.csv": frame.to_csv(index=False)})
+    assert rows["close"].between(49, 51).all() and len(rows) == 29
+
+
+def test_events_that_are_written_are_read_again(tmp_path: Path) -> None:
+    """A pay date before the ex-date is left out; a date may be written without hyphens."""
+    events = pd.DataFrame({"ticker": ["A"], "day": [14753], "pay": [14669], "split": [np.nan], "dividend": [0.5]})
+    note_events(tmp_path / "bars.parquet", events)
+    (event,) = read_events(tmp_path / "bars.parquet")
+    assert event.date == event.pay_date == "2010-05-24"
+    events_file(tmp_path / "bars.parquet").write_text("ticker,date,split,dividend\nA,20200831,4,\n")
+    assert read_events(tmp_path / "bars.parquet")[0].date == "2020-08-31"
+
+
+def test_the_index_of_a_frame_is_no_feature(tmp_path: Path) -> None:
+    frame = bars_frame()
+    frame[frame["ticker"] != frame["ticker"].iloc[-1]].to_parquet(tmp_path / "bars.parquet")
+    loader = StockDataLoader(tmp_path / "bars.parquet")
+    loader.load_and_prepare()
+    assert not loader.columns

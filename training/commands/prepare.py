@@ -21,6 +21,8 @@ def run_prepare(arguments: PrepareArguments) -> None:
     Raises `DataError` where nothing can be used or written, and ConfigError for a target that is a page.
     """
     target = arguments.target
+    if not target.name:
+        raise ConfigError(f"expected a parquet file as TARGET, got {str(target)!r}; name one")
     page = target.with_suffix(".html")
     if page == target:
         raise ConfigError(f"expected a parquet file as TARGET, got {page}; the page about it would take its name")

@@ -60,9 +60,10 @@ def with_own_features(market: Market, path: Path | None, audits: bool) -> Market
     functions, digest = read_features(path)
     if audits:
         logger.info("checking that %d own features of %s do not look ahead", len(functions), path.name)
-        audit_features(functions, market, np.random.default_rng(0))
+        audit_features(functions, market, np.random.default_rng(0), lambda: read_features(path)[0])
     columns = {**market.columns, **own_columns(functions, market.wide())}
-    return with_features(dataclasses.replace(market, columns=columns, own_features=digest))
+    own = dataclasses.replace(market, columns=columns, own_features=digest, own_names=tuple(functions))
+    return with_features(own)
 
 
 def record_or_pin_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
