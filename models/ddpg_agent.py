@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 from collections import deque
@@ -116,6 +117,13 @@ class DDPGAgent:
     def critic_loss_history(self) -> list[float]:
         """The critic's losses in the last updates."""
         return list(self.losses["critic"])
+
+    @property
+    def digest(self) -> str:
+        """Hash of what it decides by: its target networks, hurdles and sale targets."""
+        target = self.networks.target
+        tensors = (target.critic.flat, target.actor, self.hurdles, self.sale_targets)
+        return hashlib.sha256(b"".join(one.detach().cpu().numpy().tobytes() for one in tensors)).hexdigest()[:16]
 
     def with_share(self, share: float) -> DDPGAgent:
         """Return the agent with a share of the capital that follows it."""

@@ -197,12 +197,17 @@ def purchases(env: Portfolio) -> Orders:
         stake = capital * env.rules.stake_percent / 100
     bought = (book.stock, book.value / stake, book.target_percent)
     plan = Orders(*(part.reshape(shape).clone() for part in bought))
-    if env.rules.exits == "target":
-        return plan
     # A sale at the next open ends a step later than the one that decided on it.
-    decided = book.exit_step - int(env.rules.fill == "next_open")
-    is_sold = book.reason == EXIT_REASONS.index("sold")
-    return replace(plan, sale_step=torch.where(is_sold, decided, -1).reshape(shape))
+    decided = (book.exit_step - int(env.rules.fill == "next_open")).reshape(shape)
+    reason = book.reason.reshape(shape)
+    to_bound = torch.tensor([EXIT_REASONS.index(name) for name in ("", "holding", "episode_end")], device=reason.device)
+    ordered = torch.arange(len(decided), device=decided.device)[:, None, None]
+    # What is bought at an open can be sold at the next one.
+    until = torch.where(torch.isin(reason, to_bound), -1, torch.maximum(decided, ordered + 1))
+    if env.rules.exits == "target":
+        return replace(plan, until=until)
+    is_sold = reason == EXIT_REASONS.index("sold")
+    return replace(plan, until=until, sale_step=torch.where(is_sold, decided, -1))
 
 
 def step_by(env: Portfolio, policy: Policy, step: int) -> None:

@@ -170,18 +170,27 @@ def probabilistic_sharpe_ratio(returns: Float64Array, benchmark: float) -> float
     S0 = `expected_maximum` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
     information ratio. None where the returns never vary.
     """
-    deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0
-    if deviation < 1e-12:
-        return None
-    standard = (returns - returns.mean()) / returns.std()
-    skewness, kurtosis = float((standard**3).mean()), float((standard**4).mean())
-    return psr_of_moments(float(returns.mean()) / deviation, benchmark, len(returns), skewness, kurtosis)
+    moments = _sharpe_moments(returns)
+    return None if moments is None else psr_of_moments(moments[0], benchmark, len(returns), *moments[1:])
 
 
 def psr_of_moments(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
     """Apply the formula of `probabilistic_sharpe_ratio` to moments; a normal law has kurtosis 3."""
-    spread = max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12)
-    return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / spread)))
+    return float(ndtr((sharpe - benchmark) * math.sqrt((days - 1) / _sharpe_variance(sharpe, skewness, kurtosis))))
+
+
+def _sharpe_moments(returns: Float64Array) -> tuple[float, float, float] | None:
+    """Return Sharpe ratio, skewness and kurtosis; None where returns never vary."""
+    deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0
+    if deviation < 1e-12:
+        return None
+    standard = (returns - returns.mean()) / returns.std()
+    return float(returns.mean()) / deviation, float((standard**3).mean()), float((standard**4).mean())
+
+
+def _sharpe_variance(sharpe: float, skewness: float, kurtosis: float) -> float:
+    """Return T - 1 times the variance of the estimate of a Sharpe ratio."""
+    return max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12)
 
 
 def minimum_track_record_length(returns: Float64Array) -> int | None:
@@ -191,10 +200,10 @@ def minimum_track_record_length(returns: Float64Array) -> int | None:
     The number of days at which `probabilistic_sharpe_ratio` is 0.95, all moments being equal (Bailey & Lopez de Prado
     2012, "The Sharpe ratio efficient frontier").
     """
-    chance = probabilistic_sharpe_ratio(returns, 0.0)
-    if chance is None or chance <= 0.5:
+    moments = _sharpe_moments(returns)
+    if moments is None or moments[0] <= 0:
         return None
-    return math.ceil(1 + (len(returns) - 1) * float(ndtri(LEVEL) / ndtri(chance)) ** 2)
+    return math.ceil(1 + _sharpe_variance(*moments) * (float(ndtri(LEVEL)) / moments[0]) ** 2)
 
 
 def overfitting_probability(profits: Float64Array) -> float | None:

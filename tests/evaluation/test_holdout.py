@@ -86,8 +86,12 @@ def test_looks_at_overlapping_days_of_the_same_data_count_whatever_the_run(tmp_p
     add_look(tmp_path / LEDGER, look("elsewhere", 3, other))
     found = read_looks(tmp_path, market(), *DAYS)
     assert found == kept
-    assert champions_looked_at(found, ("two", 3)) == 3 and champions_looked_at(found, ("two", 4)) == 4
-    assert champions_looked_at([], ("one", 4)) == 1
+    assert champions_looked_at(found, ("two", 3, "")) == 3 and champions_looked_at(found, ("two", 4, "")) == 4
+    assert champions_looked_at([], ("one", 4, "a")) == 1
+    # A look without a digest is at the champion of its run; another one under the same name is another.
+    assert champions_looked_at(found, ("two", 3, "a")) == 3
+    found = [*found, dataclasses.replace(kept[2], digest="a")]
+    assert champions_looked_at(found, ("two", 3, "a")) == 3 and champions_looked_at(found, ("two", 3, "b")) == 4
 
 
 def test_a_torn_line_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from environment.basket import Basket
+from environment.ledger import EXIT_REASONS
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
@@ -211,13 +212,34 @@ def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> N
 
 
 def test_a_volume_cap_does_not_cut_the_random_pickers_sizes_again() -> None:
-    world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
+    world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0, stop_percent=5.0))
     setup = setup_of(world)
     plan = account_of_agent(setup, eager_agent(setup)).purchases
     for draw in (play_random, play_shifted):
-        capped, free = (draw(one, plan, 20, seeded()) for one in (setup, replace(setup, env=setup.uncapped.env)))
+        capped, free = (draw(one, plan, 20, seeded()) for one in (setup, replace(setup, env=setup.for_pickers.env)))
         np.testing.assert_array_equal(capped.equity, free.equity)
-    assert setup.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
+    assert setup.for_pickers.env.rules == replace(world.env.rules, volume_cap=0.0, stop_percent=0.0)
+
+
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+@pytest.mark.parametrize("exits", ["daily", "target"])
+@pytest.mark.parametrize("stop", [0.0, 4.0])
+def test_random_pickers_are_invested_on_the_sessions_of_the_orders(fill: Fill, exits: str, stop: float) -> None:
+    """Whatever ended the champion's positions: a target, a stop, a decision; with targets of their own they would be
+    invested on other days."""
+    rules = tiny_rules(trading_days=10, settlement_days=6, stake_percent=2.0, fill=fill, stop_percent=stop, exits=exits)
+    world = world_of(trending_panel([0.05] * 30, 120, noise=0.08, seed=5), rules=rules)
+    setup = setup_of(world)
+    played = account_of_agent(setup, eager_agent(setup))
+    ended = [trade["reason"] for trade in played.trades]
+    assert len(ended) > 10 and sum(reason in ("target", "target_open", "stop", "stop_open") for reason in ended) > 3
+    pickers = play_random(setup, played.purchases, 60, seeded())
+    # A day's decision comes before what happens in the day: at most a session apart.
+    assert abs(pickers.sessions.mean() - played.curves.sessions.mean()) <= played.curves.trades.mean()
+    if not stop:  # else pickers have an environment of their own
+        book = world.env.ledger()
+        by_rule = {EXIT_REASONS.index(reason) for reason in ("target", "target_open", "stop", "stop_open")}
+        assert not by_rule & {*book.reason[book.value > 0].tolist()}
 
 
 def test_equal_risk_holds_more_of_what_moves_less() -> None:

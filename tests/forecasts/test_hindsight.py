@@ -34,7 +34,7 @@ def hindsight_of(world: World, rules: EnvironmentConfig | None = None, last_day:
 @settings(max_examples=25, deadline=None)
 def test_results_are_what_the_environment_pays(seed: int, **changes: Any) -> None:
     """An account that is never short of cash gives random orders; each is credited what was known in hindsight."""
-    rules = tiny_rules(trading_days=20, settlement_days=4, stake_percent=0.5, **changes)
+    rules = tiny_rules(trading_days=20, settlement_days=4, stake_percent=0.5, exits="target", **changes)
     world = random_world(seed, days=60, rules=rules)
     # No order is kept back by what others have lost.
     hindsight = hindsight_of(world, dataclasses.replace(rules, drawdown_lock=0.01), last_day=59)

@@ -243,6 +243,8 @@ def test_the_published_length_of_a_track_record() -> None:
     assert minimum_track_record_length(returns) == pytest.approx(2.71 * 252, rel=0.01), (
         "1 a year is above 0 as soon, nearly"
     )
+    # Of a ratio that no probability below 1 can tell from zero.
+    assert minimum_track_record_length(np.tile([1.5, -0.5], 218)) == 12
     assert minimum_track_record_length(-returns) is None and minimum_track_record_length(np.zeros(20)) is None
 
 

@@ -139,6 +139,7 @@ def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Eva
         trials=trials_beside(run.path) if split == "validation" else 1,
         command=_command(arguments),
         champion_generation=run.generation,
+        champion_digest=run.champion.digest,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
         shares=[run.champion.share],

@@ -175,7 +175,7 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
 def _note(config: Config) -> str:
     if config.data is None:
         return "built-in synthetic market: the result says nothing about real markets"
-    return "data of survivors only flatter every result"
+    return "if the data hold survivors only, they flatter every result"
 
 
 def _draw_progress(run: RunLog, note: str) -> None:

@@ -196,6 +196,8 @@ def tune_rule(
     windows. With daily exits the level below which positions are sold comes after the threshold, which is then tuned
     once more.
 
+    Losses count once, whatever their multiplier in fitness: rules are compared by money.
+
     A setting replaces the one before it only if it is better by more than two standard errors of the paired difference.
 
     Args:
@@ -203,6 +205,8 @@ def tune_rule(
         starts: (W,) first days of the (training) windows.
     """
     rule = ScoreRule(scores, threshold, sizes=sizes)
+    if env.rules.loss_multiplier > 1:
+        env = Portfolio(env.bars, replace(env.rules, loss_multiplier=1.0))
     first, last = int(starts.min()), int(starts.max()) + env.rules.episode_steps
     ordered = np.sort(np.nan_to_num(scores[first:last], nan=-np.inf), axis=1)[:, -env.orders_per_day :]
     if not (ordered > threshold).any():

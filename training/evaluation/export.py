@@ -166,7 +166,8 @@ def record_look(evaluation: Evaluation, runs: Path) -> Evaluation:
     days = (str(evaluation.dates[0]), str(evaluation.dates[-1]))
     with locked_ledger(runs) as ledger:
         looks = read_looks(runs, evaluation.market, *days)
-        seen = champions_looked_at(looks, (evaluation.name, evaluation.champion_generation))
+        champion = evaluation.name, evaluation.champion_generation, evaluation.champion_digest
+        seen = champions_looked_at(looks, champion)
         evaluation = dataclasses.replace(evaluation, looks=looks, trials=evaluation.trials - 1 + seen)
         look = Look(
             datetime.now(UTC).isoformat(timespec="seconds"),
@@ -178,6 +179,7 @@ def record_look(evaluation: Evaluation, runs: Path) -> Evaluation:
             evaluation.name,
             data_fingerprint(evaluation.market),
             evaluation.extends,
+            evaluation.champion_digest,
         )
         add_look(ledger, look)
         looks.append(look)

@@ -40,10 +40,12 @@ class Look:
     """The data's fingerprint, see `data_fingerprint`."""
     extends: str = ""
     """Name of the run that this one extends, if any."""
+    digest: str = ""
+    """Of what the champion decides by; empty in looks of earlier versions, and of walk-forward tests."""
 
     @property
-    def champion(self) -> tuple[str, int | None]:
-        return self.run, self.champion_generation
+    def champion(self) -> tuple[str, int | None, str]:
+        return self.run, self.champion_generation, self.digest
 
 
 @contextlib.contextmanager
@@ -81,9 +83,12 @@ def add_look(ledger: Path, look: Look) -> None:
         os.fsync(file.fileno())
 
 
-def champions_looked_at(looks: Sequence[Look], champion: tuple[str, int | None]) -> int:
-    """Count the distinct champions, by run and generation, of these looks and `champion`.
+def champions_looked_at(looks: Sequence[Look], champion: tuple[str, int | None, str]) -> int:
+    """Count the distinct champions, by run, generation and digest, of these looks and `champion`.
 
-    Repeated looks at one champion are one trial; each further champion adds one.
+    Repeated looks at one champion are one trial; each further champion adds one, that of a run which took the name of
+    another, too. A look without a digest is at the champion of its run and generation, whichever that is.
     """
-    return len({look.champion for look in looks} | {champion})
+    champions = {look.champion for look in looks} | {champion}
+    known = {one[:2] for one in champions if one[2]}
+    return sum(bool(one[2]) or one[:2] not in known for one in champions)

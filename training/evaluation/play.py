@@ -76,9 +76,11 @@ class EvaluationSetup:
         return replace(self, env=Portfolio(env.bars, rules, is_continuing=env.is_continuing))
 
     @property
-    def uncapped(self) -> EvaluationSetup:
-        """Return the setup without a volume cap, for orders of a filled size: none is cut a second time."""
-        return self.under(volume_cap=0.0) if self.env.rules.volume_cap else self
+    def for_pickers(self) -> EvaluationSetup:
+        """Return the setup without a volume cap, since orders of a filled size are not cut a second time, and without
+        stops."""
+        free = {"volume_cap": 0.0, "stop_percent": 0.0}
+        return self.under(**free) if any(getattr(self.env.rules, name) for name in free) else self
 
 
 def _trades(env: Portfolio) -> list[dict[str, Any]]:
@@ -97,9 +99,11 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[s
 def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
     """Play random pickers: a plan's days and sizes, but stocks drawn at random among the candidates.
 
-    An order is cut to the account's own cash, and left out where no candidate or no cash is left.
+    An order is cut to the account's own cash, and left out where no candidate or no cash is left. A position is sold
+    when that of the plan was, by whatever rule: with targets and stops of their own pickers would be invested on other
+    days, and what the market pays for these would look like selection.
     """
-    return execute_again(setup.uncapped, plan, count, generator)
+    return execute_again(setup.for_pickers, _without_exits(plan), count, generator)
 
 
 def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
@@ -108,7 +112,7 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     The shifts are spread evenly over the circle, each drawn within its own part of it. A policy of the curves is one
     shift: the mean account of all its draws of stocks.
     """
-    setup, shifts = setup.uncapped, min(count, _SHIFTS)
+    setup, plan, shifts = setup.for_pickers, _without_exits(plan), min(count, _SHIFTS)
     draws, windows, trading = count // shifts, len(setup.starts), setup.env.rules.trading_days
     length = windows * trading
     offset, order_key = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
@@ -140,6 +144,12 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
 
     curves = _play_days(setup, shifts * draws, order)
     return curves.each(lambda values: values.reshape(shifts, draws, *values.shape[1:]).mean(axis=1))
+
+
+def _without_exits(plan: Orders) -> Orders:
+    """Return a plan whose positions end when they did, and by no sale target."""
+    never = torch.full_like(plan.target_percent, torch.inf)
+    return replace(plan, target_percent=never, sale_step=plan.until)
 
 
 def execute_again(

@@ -48,6 +48,7 @@ def order_results(
         stake_percent=_STAKE_PERCENT,
         max_new_positions_per_day=1,
         inaction_penalty=0.0,
+        loss_multiplier=rules.loss_multiplier if rules.exits == "target" else 1.0,  # with daily exits money counts
         drawdown_lock=0.0,
         initial_capital=1.0,
     )
