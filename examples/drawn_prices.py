@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
+    if len(sys.argv) == 2 and not sys.argv[1].startswith("-"):
         main(Path(sys.argv[1]))
     else:
-        print("usage: python -m examples.drawn_prices FOLDER")
+        sys.exit("usage: python -m examples.drawn_prices FOLDER")

@@ -265,6 +265,7 @@ class DDPGAgent:
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
         fitted = {name: getattr(self.inputs, name) for name in _ARRAYS}
         numbers = {**vars(self.evidence), "share": self.share, "learning_rate": self.networks.learning_rate}
+        numbers["evidence_share"] = self.evidence.share
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
             "members": {"hurdles": self.hurdles, "targets": self.sale_targets},
@@ -290,6 +291,7 @@ class DDPGAgent:
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         numbers = {name: float(value) for name, value in state["numbers"].items()}
         share, learning_rate = numbers.pop("share"), numbers.pop("learning_rate", LearningConfig.learning_rate)
+        numbers["share"] = numbers.pop("evidence_share", share)  # earlier versions kept one of the two
         return cls(
             TradeInputs(**fitted, responses=responses, features=FeatureInputs.from_state(state["features"])),
             Networks(tensors("networks"), learning_rate),

@@ -20,6 +20,7 @@ from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
 from training.signals.signals import Signals, make_signals
 from utils.config.trader import Config
+from utils.errors import ConfigError
 
 API_VERSION = 1
 ENVIRONMENT_ID = "ErlTrader-v0"
@@ -87,7 +88,11 @@ def make_environment(
         data, settings: as in `load_market`.
         split: `train` or `validation`.
         random_windows: each `reset` draws a window; else each begins the same, the first of the days.
+
+    Raises ConfigError, DataError for another split, or data and settings that cannot be used.
     """
+    if split not in ("train", "validation"):
+        raise ConfigError(f"expected train or validation as split, got {split!r}")
     market = load_market(data, settings)
     env, days = TradingEnvironment.on(market.market, market.config.env), getattr(market.market.splits, split)
     if random_windows:

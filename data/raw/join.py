@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.features.catalogue import CATALOGUE
 from data.raw.files import Table, read_table
 from data.raw.layout import BLANKS, STANDARD, UnclearFileError, UnusableFileError, is_adjusted_bar, role_of
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
@@ -26,7 +25,7 @@ _DAILY, _SLOW = 0.5, 0.2
 """Shares of the sessions that have a row: from the first on a file is daily, below the second it is slow."""
 _STALE_DAYS = 10
 """Days for which a row counts where later ones are missing, in a file that does not tell when its rows are known."""
-_TAKEN = {*STANDARD, "date", "since", *CATALOGUE}
+_TAKEN = {*STANDARD, "date", "since"}
 _FEW = 0.01
 """Share of a column's cells that may be text in a column of numbers."""
 
@@ -39,7 +38,9 @@ def further_columns(
     Names are titles in lower case, after the prefix where they are those of bars. Raises `UnclearFileError` where a
     column may be read in two ways.
     """
-    layout, columns = table.layout, dict[str, Float64Array]()
+    from data.features.catalogue import CATALOGUE  # late: it imports TA-Lib, which no other file of bars needs
+
+    layout, columns, taken = table.layout, dict[str, Float64Array](), {*_TAKEN, *CATALOGUE}
     used = {place for role, place in layout.fields.items() if role not in known}
     for place, title in enumerate(layout.titles):
         if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
@@ -50,7 +51,7 @@ def further_columns(
         names = [re.sub(r"\W+", "_", text.casefold()).strip("_") for text in titles]
         if not names[0] or names[0].startswith("unnamed"):  # the index of a table
             continue
-        name = next(one for one in names if one not in _TAKEN and one not in columns)
+        name = next(one for one in names if one not in taken and one not in columns)
         if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
             columns[name] = values
     return columns

@@ -106,7 +106,12 @@ class PrepareSummary:
 
 
 def prepare(
-    source: Path, target: Path, benchmark: str | None = None, *, append: bool = False, choices: Choices | None = None
+    source: Path | str,
+    target: Path | str,
+    benchmark: str | None = None,
+    *,
+    append: bool = False,
+    choices: Choices | None = None,
 ) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
@@ -120,6 +125,7 @@ def prepare(
     files nor `choices` settle how they are to be read, bars are not daily, the benchmark is missing, a bar of the
     earlier file would change, or a file cannot be written.
     """
+    source, target = Path(source), Path(target)
     summary, choices = PrepareSummary(target), choices or Choices()
     old = read_prepared(target, benchmark) if append else None
     frames, events = _read_files(source, target, summary, choices, None if old is None else np.unique(old["day"]))

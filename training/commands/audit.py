@@ -77,7 +77,13 @@ def run_audit(arguments: AuditArguments) -> None:
     """
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
-    futures = audit(run, arguments.days, np.random.default_rng(run.config.seed))
+    loading = logging.getLogger("data.loader")
+    level = loading.level
+    loading.setLevel(logging.ERROR)  # of changed data nobody need be warned
+    try:
+        futures = audit(run, arguments.days, np.random.default_rng(run.config.seed))
+    finally:
+        loading.setLevel(level)
     logger.info(
         "run %s, champion of generation %d: features, forecasts, observations and orders up to %d random days are "
         "equal bit for bit with all later data cut, poisoned and scaled; %d futures",

@@ -18,14 +18,12 @@ LISTED = 30
 def run_prepare(arguments: PrepareArguments) -> None:
     """Write the data file and the page, and log both in short.
 
-    Raises `DataError` where nothing can be used or written, and ConfigError for a target that is a page.
+    Raises `DataError` where nothing can be used or written, and ConfigError for a target that is no parquet file.
     """
     target = arguments.target
-    if not target.name:
-        raise ConfigError(f"expected a parquet file as TARGET, got {str(target)!r}; name one")
+    if target.suffix not in (".parquet", ".pq"):
+        raise ConfigError(f"expected a parquet file as TARGET, got {str(target)!r}; name one, as prices.parquet")
     page = target.with_suffix(".html")
-    if page == target:
-        raise ConfigError(f"expected a parquet file as TARGET, got {page}; the page about it would take its name")
     if target.exists() and not target.is_file():
         raise ConfigError(f"expected a parquet file as TARGET, got {target}, which is no file; name a new one")
     there = [str(path) for path in (target, page) if path.exists()]

@@ -38,7 +38,9 @@ _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Co
 
 
 def run_serve(arguments: ServeArguments) -> None:
-    """Serve until Ctrl-C. Raises ConfigError for an address that cannot be bound."""
+    """Serve until Ctrl-C. Raises ConfigError for an address that cannot be bound, or a folder that is not there."""
+    if not arguments.runs_dir.is_dir():
+        raise ConfigError(f"expected a folder of runs as --runs-dir, got {str(arguments.runs_dir)!r}; name another")
     given = os.environ.get(TOKEN, "")
     token = given or secrets.token_urlsafe(24)
     app = serving(arguments.runs_dir, token, _tensorboard(arguments.runs_dir))

@@ -12,7 +12,7 @@ from training.features.sheet import QUINTILE_SESSIONS, FeatureRow, FeatureSheet,
 from training.forecasts.training_days import TrainingDays
 from training.run.market import load_market
 from utils.charts import Chart, number
-from utils.errors import DataError
+from utils.errors import ConfigError, DataError
 from utils.runs.devices import choose_threads
 from utils.runs.run_log import write_json
 from utils.tables import table
@@ -31,6 +31,11 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
         ConfigError, DataError: the data or own features cannot be used, or a feature looks ahead.
     """
     config = arguments.settings
+    for name in ("run", "resume"):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"expected settings of a market, got --{name}; for those of a run give --config runs/NAME/config.json"
+            )
     choose_threads(config.threads)
     market, _planted = load_market(config, audits=True)
     if not market.features:
@@ -39,10 +44,10 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     rows = _rows(sheet)
     logger.info("%s", table(rows, [name for name in rows[0] if name not in _OMITTED]))
     logger.info(
-        "training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the next "
-        "open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a ridge "
-        "regression on all inputs, out of fold %.3f (t %.1f), loses without the feature",
-        *(sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
+        "%s, training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the "
+        "next open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a "
+        "ridge regression on all inputs, out of fold %.3f (t %.1f), loses without the feature",
+        *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
     )
     if arguments.json is not None:
         features = [row.cells() for row in sheet.rows]

@@ -148,6 +148,8 @@ def judge(
         DataError: a policy fails or looks ahead.
     """
     require_own_names(policies)
+    if split not in ("validation", "holdout"):
+        raise ConfigError(f"expected validation or holdout as split, got {split!r}")
     if split == "holdout":
         kinds.require_spent(spend_look)
     days, config = getattr(market.market.splits, split), market.config

@@ -66,7 +66,11 @@ class SavedRun:
 
 
 def open_saved_run(
-    runs_dir: Path, name: str | None = None, *, data: Path | None = None, device: torch.device | str = "cpu"
+    runs_dir: Path | str,
+    name: str | None = None,
+    *,
+    data: Path | str | None = None,
+    device: torch.device | str = "cpu",
 ) -> SavedRun:
     """Open the named run, or the newest one, at its newest generation that verifies.
 
@@ -77,7 +81,7 @@ def open_saved_run(
         ConfigError: there is no such run, or it has no complete generation of this version.
         DataError: the data cannot be read, or differ from those of the run.
     """
-    run = RunLog.open(runs_dir, name)
+    run, data = RunLog.open(Path(runs_dir), name), None if data is None else Path(data)
     config = run.settings(Config)
     names = ("champion", "best_agent", *(["closed_form"] if config.learning.warm_start else []))
 
