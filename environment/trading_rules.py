@@ -31,6 +31,8 @@ class Orders:
     sale_step: Tensor | None = None
     """(steps, orders, lanes) of a plan that is played again: the step at which the sale is decided, -1 where it is
     not."""
+    moves: Tensor | None = None
+    """(steps, lanes, stocks) of a plan: the sale target, in percent, that its positions get at each step."""
     until: Tensor | None = None
     """(steps, orders, lanes) of a plan: the step whose decision ends a position as early as it was ended, by whatever
     rule; -1 where it was held to its bound or to the end."""

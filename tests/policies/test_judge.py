@@ -64,10 +64,33 @@ class Counting(Idle):
         return action
 
 
+class Moving(Idle):
+    """Buys and keeps everything, and takes smaller gains where a position is up."""
+
+    def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
+        action = super().act(observation, info)
+        action[:, 0] = 2.0
+        action[:, 1] = np.where(observation["portfolio"][:, 2] > 0.01, 10.0, 50.0)
+        return action
+
+
 def of_validation(market: TradedMarket, scores: pd.DataFrame) -> pd.DataFrame:
     """Scores without training days, so that nothing is tuned on them."""
     first = market.market.dates[market.market.splits.validation.first]
     return scores[scores.index >= first]
+
+
+def test_targets_that_a_policy_moves_are_moved_under_other_costs(tmp_path: Path) -> None:
+    """At the costs of the rules the same account comes out."""
+    path = tmp_path / "volatile.toml"
+    path.write_text(TINY.replace("[synthetic]", "[synthetic]\ndaily_noise = 0.06"))
+    assert path.read_text() != TINY
+    judged = judge(load_market(settings=path), {"moving": Moving}, judging=QUICK)
+    evaluation = judged.evaluations["moving"]
+    played, rules = evaluation.played, evaluation.config.env
+    assert {trade["reason"] for trade in played.trades} & {"target", "target_open"}
+    again = played.at_cost[rules.cost_bps + rules.slippage_bps]["moving"]
+    np.testing.assert_allclose(again.equity, played.curves["moving"].equity, rtol=1e-12)
 
 
 def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:

@@ -108,10 +108,14 @@ class Overfitting:
             record = (
                 f"{needed:,} days like the {self.days:,} judged make the Sharpe ratio significantly above zero (95%)."
             )
-        chance = "-" if share is None else f"{share:.3f}"
+        chance = (
+            "none, the profit is that of equal weight."
+            if share is None
+            else f"{share:.3f}, the probability that the true ratio is above {self.expected_best_ratio:.2f} a year, "
+            f"which the best of {self.trials:,} without skill would show."
+        )
         return [
-            f"Deflated information ratio: {chance}, the probability that the true ratio is above "
-            f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show.",
+            f"Deflated information ratio: {chance}",
             f"Minimum track record: {record}",
         ]
 

@@ -149,7 +149,7 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
 def _without_exits(plan: Orders) -> Orders:
     """Return a plan whose positions end when they did, and by no sale target."""
     never = torch.full_like(plan.target_percent, torch.inf)
-    return replace(plan, target_percent=never, sale_step=plan.until)
+    return replace(plan, target_percent=never, sale_step=plan.until, moves=None)
 
 
 def execute_again(
@@ -163,6 +163,8 @@ def execute_again(
         if sold is not None or (plan.coefficient[step] > 0).any():
             arrays = (plan.stock, plan.coefficient, plan.target_percent)
             orders = replace(Orders(*(part[step].repeat(1, copies) for part in arrays)), sold=sold)
+            if plan.moves is not None:
+                orders = replace(orders, moved_target=plan.moves[step].repeat(copies, 1)[setup.env.open_stocks()])
             orders = orders if generator is None else _drawn(setup.env, orders, generator)
         setup.env.step_orders(orders)
 

@@ -170,5 +170,5 @@ def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float],
 
 
 def _mean_and_t(test: MeanTest) -> tuple[float, float]:
-    """Return the mean and its t, NaN where nothing varies."""
-    return (test.mean, test.mean / test.standard_error) if test.standard_error > 0 else (np.nan, np.nan)
+    """Return the mean and its t, NaN where nothing varies; a mean that is the same on all days has no t."""
+    return (test.mean, test.mean / test.standard_error) if test.standard_error > 0 else (test.mean or np.nan, np.nan)

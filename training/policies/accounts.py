@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.evaluation.baselines import score_policy
@@ -16,6 +18,7 @@ from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.arrays import Float32Array
 from utils.errors import DataError, first_line
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +74,7 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAcco
         policy = _Predictor(policy, env)
     try:
         actors = [policy() if isinstance(policy, type) else policy for _ in range(len(setup.starts))]
-        observation, info = Observation(), dict[str, Any]()
+        observation, info, targets = Observation(), dict[str, Any](), list[torch.Tensor]()
 
         def act(step: int) -> None:
             nonlocal observation, info
@@ -79,8 +82,16 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAcco
                 observation, info = env.reset(**windows_from(setup.starts.cpu().numpy(), setup.env.rules))
             actions = [actor.act(_lane(observation, lane), _lane(info, lane)) for lane, actor in enumerate(actors)]
             observation, *_, info = env.step(np.stack(actions))
+            target = torch.from_numpy(np.stack(actions)[..., 1]).double()
+            targets.append(target.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT))
 
-        return account_by(setup, act)
+        account = account_by(setup, act)
+        if setup.env.rules.exits == "target":
+            return account
+        # Of what was bought the ledger has the last target only.
+        plan, moves = account.purchases, torch.stack(targets).to(setup.env.device)
+        first = moves.gather(2, plan.stock.transpose(1, 2)).transpose(1, 2)
+        return replace(account, purchases=replace(plan, target_percent=first, moves=moves))
     except DataError:
         raise
     except Exception as error:
