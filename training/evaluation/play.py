@@ -121,10 +121,8 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     # (lanes,) where in the circle each lane begins, draws within shifts.
     begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
     # From an order to the decision on its sale; 0: nobody decided on it.
-    sessions = torch.zeros_like(plan.stock)
-    if plan.sale_step is not None:
-        ordered = torch.arange(len(plan.sale_step), device=begin.device)[:, None, None]
-        sessions = (plan.sale_step - ordered).clamp(min=0)
+    assert plan.sale_step is not None
+    sessions = (plan.sale_step - torch.arange(len(plan.sale_step), device=begin.device)[:, None, None]).clamp(min=0)
 
     def by_time(part: Tensor) -> Tensor:
         """Return (steps, orders, windows) as (windows * trading, orders), the circle."""
@@ -139,8 +137,7 @@ def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: to
     def order(step: int) -> None:
         env, now = setup.env, (begin + min(step, trading - 1)) % length
         orders = _drawn(env, Orders(stock[now].T, coefficient[now].T, target[now].T), generator)
-        sold = None if plan.sale_step is None else env.planned_sales(sale_step)
-        env.step_orders(replace(orders, sold=sold) if step < trading or sold is not None else None)
+        env.step_orders(replace(orders, sold=env.planned_sales(sale_step)))
 
     curves = _play_days(setup, shifts * draws, order)
     return curves.each(lambda values: values.reshape(shifts, draws, *values.shape[1:]).mean(axis=1))
