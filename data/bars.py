@@ -125,7 +125,8 @@ class LongBars:
 
         def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             for batch in self._read(names):
-                yield batch.filter(pa.array(~np.isin(_day_numbers(batch["date"]), days)))
+                if (kept := batch.filter(pa.array(~np.isin(_day_numbers(batch["date"]), days)))).num_rows:
+                    yield kept
 
         return replace(self, rows=sum(batch.num_rows for batch in read(("date",))), _read=read)
 

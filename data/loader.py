@@ -243,13 +243,13 @@ class StockDataLoader:
                 shown.update(len(column))
         if (distinct := int(is_read.sum())) < bars.rows:
             raise DataError(
-                f"expected {bars.rows} rows, one for each date and ticker, got {bars.rows - distinct} duplicate rows, "
-                f"as of {self._first_twice(bars, days, place)}; drop them, or use `python main.py prepare`"
+                f"expected {bars.rows} rows, one for each date and ticker, got {bars.rows - distinct} duplicate rows"
+                f"{self._first_twice(bars, days, place)}; drop them, or use `python main.py prepare`"
             )
         return close, counts
 
     def _first_twice(self, bars: LongBars, days: Int64Array, place: Mapping[str, int]) -> str:
-        """Return ticker and date of the first row that repeats those of another one."""
+        """Return in words ticker and date of the first row that repeats those of another one; empty without one."""
         seen = np.zeros(len(place) * len(days), dtype=np.bool_)
         for part in bars.parts():
             cell = np.array([place[text] for text in part.texts])[part.ticker] * len(days)
@@ -259,9 +259,9 @@ class StockDataLoader:
             is_twice[np.setdiff1d(np.arange(len(cell)), first)] = True
             if is_twice.any():
                 column, day = divmod(int(cell[is_twice.argmax()]), len(days))
-                return f"{self.tickers[column]} on {self.dates[day]}"
+                return f", as of {self.tickers[column]} on {self.dates[day]}"
             seen[cell] = True
-        raise AssertionError("no row is repeated")
+        return ""
 
     def _put(self, part: Part, day: Int64Array, column: Int64Array, close: Float64Array) -> Counter[str]:
         """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from data.features.wide import WideBars
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
-from utils.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,15 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
 
 def with_features(market: Market) -> Market:
     """Return the market with all features that its data allow; whether a column is market-wide is told by the training
-    days. Raises DataError for a column with the name of a built-in feature."""
+    days."""
     if taken := sorted(CATALOGUE.keys() & market.columns.keys()):
-        raise DataError(f"expected other names of further columns, got {taken[0]!r}, a built-in feature; rename it")
+        logger.warning("columns with the names of built-in features are not read: %s; rename them", ", ".join(taken))
     days = slice(market.splits.train.last + 1)
     built_in = [one for one in CATALOGUE.values() if market.volume is not None or not one.needs_volume]
     of_user = [
         column_feature(name, is_market_wide=_is_market_wide(values[days, market.investable_columns]))
         for name, values in market.columns.items()
+        if name not in CATALOGUE
     ]
     return replace(market, features=(*built_in, *of_user))
 

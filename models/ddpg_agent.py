@@ -120,10 +120,11 @@ class DDPGAgent:
 
     @property
     def digest(self) -> str:
-        """Hash of what it decides by: its target networks, hurdles and sale targets."""
-        target = self.networks.target
-        tensors = (target.critic.flat, target.actor, self.hurdles, self.sale_targets)
-        return hashlib.sha256(b"".join(one.detach().cpu().numpy().tobytes() for one in tensors)).hexdigest()[:16]
+        """Hash of what it decides by: fitted inputs, target networks, genes and share of the capital."""
+        target, inputs = self.networks.target, self.state_dict()["inputs"].values()
+        tensors = (*inputs, target.critic.flat, target.actor, self.hurdles, self.sale_targets)
+        contents = [one.detach().cpu().numpy().tobytes() for one in tensors]
+        return hashlib.sha256(b"".join([*contents, repr(self.share).encode()])).hexdigest()[:16]
 
     def with_share(self, share: float) -> DDPGAgent:
         """Return the agent with a share of the capital that follows it."""

@@ -7,13 +7,12 @@ Whatever pandas can do is allowed, as long as the values of a day follow from ba
 """
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from utils.errors import DataError, LookAheadError, first_line
 
 OwnFeature = Callable[[WideBars], pd.DataFrame]
 _AUDITED_DAYS, _LEAST_DAYS = 8, 3
+_MODULE = "__own_features__"
+"""Name of the module that a file is run as; nobody imports it."""
 _FUTURES = ("cut off", "poisoned", "scaled")
 _TOLERANCE = 1e-5
 """Relative: sums over other rows may differ in their last bits."""
@@ -40,10 +41,12 @@ def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
     Raises `DataError` if it cannot be read or run, or defines no function.
     """
     functions: dict[str, OwnFeature] = {
-        name: one for name, one in public_names(path, "features").items() if not inspect.isclass(one)
+        name: one for name, one in public_names(path, "features").items() if isinstance(one, (FunctionType, partial))
     }
     if not functions:
         raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
+    if taken := sorted(CATALOGUE.keys() & functions.keys()):
+        raise DataError(f"expected features with names of their own, got {taken[0]!r}, a built-in feature; rename it")
     return functions, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -53,9 +56,9 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
     Raises DataError where it cannot be read or run.
     """
     try:
-        module = ModuleType("own_features")
+        module = ModuleType(_MODULE)
         module.__file__ = str(path)
-        sys.modules["own_features"] = module  # a dataclass looks its annotations up there
+        sys.modules[_MODULE] = module  # a dataclass looks its annotations up there
         # Not by an import, which could take another version from its cache of compiled files.
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
@@ -64,7 +67,7 @@ def public_names(path: Path, wanted: str) -> dict[str, Any]:
         name: one
         for name, one in vars(module).items()
         if callable(one) and not name.startswith("_")
-        if isinstance(one, partial) or getattr(one, "__module__", "") == "own_features"
+        if getattr(one.func if isinstance(one, partial) else one, "__module__", "") == _MODULE
     }
 
 
@@ -75,9 +78,8 @@ def own_columns(functions: Mapping[str, OwnFeature], bars: WideBars) -> dict[str
     """
     columns = dict[str, Float32Array]()
     for name, function in functions.items():
-        if name in bars.columns or name in CATALOGUE or name == "volume":
-            whose = "a built-in feature" if name in CATALOGUE else "a column of the data"
-            raise DataError(f"expected features with names of their own, got {name!r}, {whose}; rename it")
+        if name in bars.columns or name == "volume":
+            raise DataError(f"expected features with names of their own, got {name!r}, a column of the data; rename it")
         columns[name] = _values(name, function, bars)
         if not np.isfinite(columns[name]).any():
             raise DataError(f"expected values of function {name!r}, got none that is a number; mend the function")

@@ -8,6 +8,7 @@ x volume, unchanged.
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from data.raw.layout import PRICES
 from utils.arrays import Float64Array
@@ -35,7 +36,9 @@ def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
         return rows.drop(columns="adjusted").assign(**scaled)
 
 
-def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def adjust_for_events(
+    rows: pd.DataFrame, events: pd.DataFrame, is_settled: NDArray[np.bool_] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """Return rows adjusted for events that their prices do not reflect yet, and what was done.
 
     Raw prices jump with a split and fall with a dividend, adjusted ones do not: for each kind of event the overnight
@@ -46,6 +49,7 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
         rows: sorted by `ticker` (a category) and `day`, once each.
         events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (cash per
             share); 0 or NaN is none.
+        is_settled: (rows,) of those that are adjusted for all events already.
     """
     located, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = located["ticker"].to_numpy(), located["row"].to_numpy()
@@ -74,6 +78,7 @@ def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.Data
     passed = np.cumsum(steps)
     last = np.searchsorted(codes, codes, side="right") - 1
     factor = np.exp(passed[last] - passed)
+    factor = factor if is_settled is None else np.where(is_settled, 1.0, factor)
     adjusted = rows.assign(**{role: rows[role] * factor for role in PRICES}, volume=rows["volume"] / factor)
     notes = []
     for what, has, raw in (("Splits", has_split, raw_splits), ("Dividends", has_dividend, raw_dividends)):

@@ -43,36 +43,32 @@ def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
 
 def with_new_events(
     old: pd.DataFrame, rows: pd.DataFrame, events: pd.DataFrame, first_days: pd.Series
-) -> tuple[pd.DataFrame, pd.Series]:
-    """Return `rows` whose old bars are adjusted for what came after them, and which events are still to be applied.
+) -> tuple[pd.DataFrame, pd.Series, NDArray[np.bool_]]:
+    """Return `rows` whose old bars are adjusted for what came after them, which events are still to be applied, and to
+    which rows they are not, (rows,).
 
-    The earlier file cannot have known an event between a ticker's last old bar and its first new one; where new files
-    repeat old bars these tell whether prices were multiplied.
+    The earlier file cannot have known an event after a ticker's last old bar; where new files repeat old bars these
+    tell whether prices were multiplied.
 
     Args:
-        events: `ticker` as text, `day`, `split`, `dividend`, `is_due`.
+        events: `ticker` as text, `day`, `split`, `dividend`, `is_due`, by day.
         first_days: by ticker, of the new files.
-
-    Raises DataError where new files repeat no bar of a ticker and have an event within.
     """
     days = (old.groupby("ticker")["day"].max(), first_days)
     last, first = (events["ticker"].map(one).astype(np.float64) for one in days)  # NaN for a new ticker
-    is_new = (events["day"] > last) & (events["day"] <= first)
-    if (is_open := (events["day"] > first) & (first > last)).any():
-        one = events[is_open].iloc[0]
-        raise DataError(
-            f"expected new files that repeat some bars of the earlier one, got none of {one['ticker']} and its split "
-            f"or dividend of {date_of(one['day'])}: nobody knows whether old bars are adjusted for it; repeat a few "
-            "bars, or append those up to the day before it first"
-        )
+    is_new = (events["day"] > last) & (first > last)
     prices = rows[VALUES].to_numpy(copy=True)
-    for event in events[is_new].itertuples():
-        earlier = ((rows["ticker"] == event.ticker) & (rows["day"] < event.day)).to_numpy()
+    for event, until in zip(events[is_new].itertuples(), last[is_new], strict=True):
+        is_ticker = (rows["ticker"] == event.ticker).to_numpy()
+        earlier, before = is_ticker & (rows["day"] <= until), is_ticker & (rows["day"] < event.day)
         split = event.split if event.split > 0 else 1.0
-        close = prices[earlier, VALUES.index("close")][-1] / split
+        close = prices[before, VALUES.index("close")][-1] / split
         factor = (1.0 - (event.dividend if 0 < event.dividend < close else 0.0) / close) / split
         prices[earlier] *= np.append(np.full(len(PRICES), factor), 1 / factor)
-    return rows.assign(**dict(zip(VALUES, prices.T, strict=True))), events["is_due"] & ~is_new
+    known_to = last[is_new].groupby(events["ticker"][is_new]).max()
+    is_settled = (rows["day"] <= rows["ticker"].astype(object).map(known_to)).to_numpy()  # False without one
+    is_due = events["is_due"] & ~(is_new & (events["day"] <= first))
+    return rows.assign(**dict(zip(VALUES, prices.T, strict=True))), is_due, is_settled
 
 
 def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, source: Path) -> tuple[pd.DataFrame, list[str]]:

@@ -22,16 +22,13 @@ from utils.config.prepare import Choices
 from utils.errors import first_line
 
 
-def _read_excel(file: Any) -> pd.DataFrame:
-    """Return the one sheet of a workbook that is not empty."""
-    every = pd.read_excel(file, sheet_name=None, keep_default_na=False, na_values=[""])  # NA is a ticker
-    sheets = {name: frame for name, frame in every.items() if len(frame)}
-    if len(sheets) > 1:
-        raise UnclearFileError(f"{len(sheets)} sheets ({', '.join(map(str, sheets))[:60]}); save each as a file")
-    return next(iter(sheets.values()), pd.DataFrame())
+def _read_excel(file: Any) -> dict[str, pd.DataFrame]:
+    """Return the sheets of a workbook; NA is a ticker."""
+    sheets: dict[str, pd.DataFrame] = pd.read_excel(file, sheet_name=None, keep_default_na=False, na_values=[""])
+    return sheets
 
 
-_FRAMES: dict[str, Callable[..., pd.DataFrame]] = {
+_FRAMES: dict[str, Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]] = {
     ".parquet": pd.read_parquet, ".pq": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather,
     ".xlsx": _read_excel, ".xls": _read_excel,
 }  # fmt: skip
@@ -204,16 +201,37 @@ def _fields(lines: Iterator[str], layout: Layout, dropped: Counter[str]) -> Iter
             yield fields[:width] + [""] * (width - len(fields))
 
 
-def _frame_table(path: Path, read: Callable[[Any], pd.DataFrame], choices: Choices, needed: Sequence[str]) -> Table:
-    """Read a parquet file, a feather file or a spreadsheet, the index among the columns."""
+def _frame_table(
+    path: Path,
+    read: Callable[[Any], pd.DataFrame | dict[str, pd.DataFrame]],
+    choices: Choices,
+    needed: Sequence[str],
+) -> Table:
+    """Read a parquet file, a feather file or the one sheet of bars of a workbook, the index among the columns."""
     try:
         with path.open("rb") as file:
-            frame = read(file)
-        if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
-            frame = frame.reset_index()
+            content = read(file)
     except _UNREADABLE as error:
         kind = read.__name__.lstrip("_").removeprefix("read_")
         raise UnusableFileError(f"no readable {kind} file ({first_line(error)})") from None
+    if isinstance(content, pd.DataFrame):
+        return _table_of_frame(path, content, choices, needed)
+    tables, reasons = dict[str, Table](), list[Exception]()
+    for name, frame in content.items():
+        try:
+            tables[name] = _table_of_frame(path, frame, choices, needed)
+        except (UnusableFileError, UnclearFileError) as reason:  # notes, perhaps
+            reasons.append(reason)
+    if len(tables) > 1:
+        raise UnclearFileError(f"{len(tables)} sheets of bars ({', '.join(tables)[:60]}); save each as a file")
+    if not tables:
+        raise reasons[0]
+    return next(iter(tables.values()))
+
+
+def _table_of_frame(path: Path, frame: pd.DataFrame, choices: Choices, needed: Sequence[str]) -> Table:
+    if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
+        frame = frame.reset_index()
     is_time = [pd.api.types.is_datetime64_any_dtype(kind) for kind in frame.dtypes]
     frame = frame.iloc[:, np.argsort(np.logical_not(is_time), kind="stable")]  # dates lead, as in a CSV file
     titles = [frame.columns.get_level_values(level).map(str).tolist() for level in range(frame.columns.nlevels)]

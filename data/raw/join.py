@@ -45,13 +45,12 @@ def further_columns(
     for place, title in enumerate(layout.titles):
         if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
             continue
-        if is_adjusted_bar(title):
-            continue
         titles = (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
         names = [re.sub(r"\W+", "_", text.casefold()).strip("_") for text in titles]
-        if not names[0] or names[0].startswith("unnamed"):  # the index of a table
-            continue
-        name = next(one for one in names if one not in taken and one not in columns)
+        is_wanted = names[0] in choices.keep and names[0] not in _TAKEN
+        if not names[0] or names[0].startswith("unnamed") or (is_adjusted_bar(title) and not is_wanted):
+            continue  # the index of a table, or a level that knows later splits and dividends
+        name = next(one for one in names if (is_wanted or one not in taken) and one not in columns)
         if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
             columns[name] = values
     return columns

@@ -96,8 +96,8 @@ def role_of(title: str) -> tuple[str, int] | None:
 def is_adjusted_bar(title: str) -> bool:
     """Tell whether a title names an adjusted price or volume, whose level knows later splits and dividends."""
     name = plain(title)
-    ends = tuple(one for role in VALUES for one in NAMES[role] if len(one) > 2)
-    return bool(_ADJUSTED.search(name)) and (name.startswith(ends) or name.endswith(ends))
+    rest = [name.replace(word, "", 1) for word in ("adjusted", "adj") if word in name and f"un{word}" not in name]
+    return any(_RANKS.get(one, ("", 0))[0] in VALUES for one in rest)
 
 
 def layout_of(

@@ -138,9 +138,11 @@ def prepare(
     names = rows["ticker"].cat.categories
     events = events.assign(ticker=events["ticker"].map(spelled)).drop_duplicates(["ticker", "day"], keep="last")
     first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
-    rows, due = (rows, events["is_due"]) if old is None else with_new_events(old, rows, events, first_days)
-    due = events.assign(ticker=names.get_indexer(events["ticker"]))[due & events["ticker"].isin(names)]
-    rows, adjustments = adjust_for_events(rows, due) if len(due) else (rows, [])
+    is_due, is_settled = events["is_due"], np.zeros(len(rows), dtype=np.bool_)
+    if old is not None:
+        rows, is_due, is_settled = with_new_events(old, rows, events, first_days)
+    due = events.assign(ticker=names.get_indexer(events["ticker"]))[is_due & events["ticker"].isin(names)]
+    rows, adjustments = adjust_for_events(rows, due, is_settled) if len(due) else (rows, [])
     summary.notes += adjustments
     if benchmark is not None and (benchmark not in names or len(names) == 1):
         raise DataError(
@@ -251,6 +253,8 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     is_event_alone = has_event & rows[PRICES].isna().all(axis=1)
     summary.dropped[NO_PRICE] += int(is_event_alone.sum())
     rows = rows[~is_event_alone]
+    if rows.empty:
+        raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
         rows = scale_to_adjusted(rows)
         if _SCALED not in summary.notes:

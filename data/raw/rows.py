@@ -128,7 +128,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
             if isinstance(cell, str):
                 is_empty &= np.array([line.casefold() in BLANKS for line in cell.split("\n")])
         if plain(layout.titles[group["close"]]) == "prc":  # of CRSP, negative: mean of bid and ask, nothing was traded
-            is_empty |= (rows["close"] < 0).to_numpy()
+            is_empty |= (is_quote := (rows["close"] < 0).to_numpy())
+            rows.loc[is_quote, PRICES] = np.nan
         for role in (role for role in EVENTS if role in group):  # an ex-date may have no bar
             is_empty &= ~((rows[role] > 0) & ((role != "split") | (rows[role] != 1))).to_numpy()
         dropped[NO_PRICE] += 0 if layout.panel else int(is_empty.sum())

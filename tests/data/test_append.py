@@ -15,7 +15,7 @@ from data.benchmark import read_benchmark
 from data.events import read_events
 from data.raw.prepare import prepare
 from main import main
-from tests.data.files import PRICES, refused, written
+from tests.data.files import PRICES, written
 from tests.data.test_adjustment import market, oracle
 from tests.data.test_vendors import truth
 
@@ -175,18 +175,22 @@ def test_events_of_appended_days_adjust_the_days_before(tmp_path: Path, has_adju
     assert len(read_events(target)) == (raw["Dividends"] > 0).sum() + (raw["Stock Splits"] > 0).sum()
 
 
-def test_an_event_among_new_days_needs_bars_that_both_files_have(tmp_path: Path) -> None:
-    """Otherwise nobody knows whether prices of old days are adjusted for it."""
-    days, prices = pd.bdate_range("2011-06-01", periods=12), 10.0 + np.arange(12) / 10
-    bars = pd.DataFrame({"Date": days, "Ticker": "AAA", **dict.fromkeys(("Open", "High", "Low", "Close"), prices)})
-    bars = bars.assign(Volume=100.0, **{"Stock Splits": np.where(np.arange(12) == 8, 2.0, 0.0)})
-    adjusted = bars.assign(**{name: bars[name] / 2 for name in ("Open", "High", "Low", "Close")})
+@pytest.mark.parametrize("form", ["raw", "adjusted"])
+@pytest.mark.parametrize("overlap", [0, 3])
+def test_an_event_among_new_days_adjusts_the_old_ones(form: str, overlap: int, tmp_path: Path) -> None:
+    """Whether new files repeat old bars or not, and whether their prices are adjusted for it or raw."""
+    count, event = np.arange(40), 33
+    days, plain = pd.bdate_range("2011-06-01", periods=40), 20.0 * np.exp(0.01 * np.sin(count))
+    names = ("Open", "High", "Low", "Close")
+
+    def file(raw: bool, rows: slice) -> Frame:
+        price = np.where(raw & (count < event), plain, plain / 2)
+        bars = pd.DataFrame({"Date": days, "Ticker": "AAA", **dict.fromkeys(names, price), "Volume": 100.0})
+        return bars.assign(**{"Stock Splits": np.where(count == event, 2.0, 0.0)})[rows]
+
     target = tmp_path / "bars.parquet"
-    prepare(written(tmp_path / "first.csv", bars[:6]), target)
-    before = target.read_bytes()
-    with refused(f"repeat some bars.*AAA.*{days[8]:%Y-%m-%d}"):
-        prepare(written(tmp_path / "week.csv", adjusted[6:]), target, append=True)
-    assert target.read_bytes() == before
-    summary = prepare(written(tmp_path / "week.csv", adjusted[3:]), target, append=True)
-    assert "all earlier ones are as they were, but for 1 tickers" in "\n".join(summary.lines())
-    assert pd.read_parquet(target)["close"].to_numpy() == pytest.approx(prices / 2)
+    prepare(written(tmp_path / "first.csv", file(True, slice(0, 30))), target)
+    week = file(form == "raw", slice(30 - overlap, None))
+    summary = prepare(written(tmp_path / "week.csv", week), target, append=True)
+    assert "but for 1 tickers" in "\n".join(summary.lines())
+    assert pd.read_parquet(target)["close"].to_numpy() == pytest.approx(plain / 2)

@@ -138,6 +138,7 @@ def test_a_file_gives_its_public_functions(tmp_path: Path) -> None:
         "def turned(bars):\n    return bars.close[::-1]": "another index",
         "def sentiment(bars):\n    return bars.close": "a column of the data; rename it",
         "def rsi(bars):\n    return bars.close": "a built-in feature; rename it",
+        "from functools import partial\nimport numpy as np\nhelp = partial(np.roll, shift=1)": "got none without",
         "def volume(bars):\n    return bars.close": "rename it",
         "def nothing(bars):\n    return bars.close * float('nan')": "got none that is a number",
         "raise SystemExit(0)": "SystemExit",

@@ -16,6 +16,7 @@ from data.raw.prepare import prepare
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
 from tests.data.files import LENIENT, PRICES, bars, refused, run
 from tests.data.test_loader import bars_frame
+from utils.config.prepare import Choices
 
 HEADER = "Date,Open,High,Low,Close,Volume\n"
 
@@ -214,6 +215,10 @@ def test_levels_that_know_later_events_are_no_columns(tmp_path: Path) -> None:
     frame = pd.DataFrame({"date": dates, "ticker": "A", **dict.fromkeys(names, 1.0 + np.arange(12))})
     _, rows = run(tmp_path, {"tiingo.csv": frame.to_csv(index=False)})
     assert {*rows} - {*PRICES, "date", "ticker", "volume"} == {"other_rsi"}
+    frame = frame.assign(low_beta_adj=0.5, adjustment_factor=2.0)
+    choices = Choices(keep=("adjopen", "rsi", "low_beta_adj"))
+    _, rows = run(tmp_path / "kept", {"tiingo.csv": frame.to_csv(index=False)}, choices=choices)
+    assert {*rows} - {*PRICES, "date", "ticker", "volume"} == {"adjopen", "rsi", "low_beta_adj"}
 
 
 def test_closes_of_days_without_a_known_volume_are_kept(tmp_path: Path) -> None:

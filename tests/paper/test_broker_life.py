@@ -76,10 +76,11 @@ def test_a_missed_evening_does_not_put_off_the_rebalancing(tmp_path: Path, monke
     assert days == {str(MARKET.dates[day])[:10] for day in (START, START + 5)}
 
 
-def test_a_session_that_is_caught_up_with_has_the_units_of_today(tmp_path: Path) -> None:
-    """Of a stock that was split on the day after the missed one: nothing is doubted, and the account is as if none was
+@pytest.mark.parametrize("kind", ["split", "dividend"])
+def test_a_session_that_is_caught_up_with_has_the_units_of_today(kind: str, tmp_path: Path) -> None:
+    """Of a stock with an event on the day after the missed one: nothing is doubted, and the account is as if none was
     missed."""
-    curves = []
+    curves, ratio = list[list[float]](), 0.5 if kind == "split" else 0.98
     for is_missed in (False, True):
         account = FakeAlpaca()
         walk = stepped(Walk(tmp_path / str(is_missed), AGENT, broker=account.venue), account, *range(START, START + 3))
@@ -88,15 +89,59 @@ def test_a_session_that_is_caught_up_with_has_the_units_of_today(tmp_path: Path)
             for order in account.orders:
                 order["status"] = "canceled" if order["status"] == "new" else order["status"]
             if today > day:
-                walk.market = multiplied(MARKET, ticker, slice(None), 0.5, list(PRICES))
-                walk.named = [Event(ticker, str(MARKET.dates[today])[:10], "split", 2.0, "")]
-                account.held[ticker] *= 2
+                past = slice(None) if kind == "split" else slice(today)
+                walk.market = multiplied(MARKET, ticker, past, ratio, list(PRICES))
+                date, close = (
+                    str(MARKET.dates[today])[:10],
+                    float(MARKET.data_array[day, MARKET.tickers.index(ticker), 3]),
+                )
+                walk.named = [Event(ticker, date, kind, 2.0 if kind == "split" else 0.02 * close, date)]
+                account.held[ticker] *= 2 if kind == "split" else 1
+                account.cash += 0 if kind == "split" else account.held[ticker] * 0.02 * close
             if today > day or not is_missed:
                 walk.step(today)
         sessions = walk.of("session")
         assert not walk.of("doubt") and len(sessions) == 5
         curves.append([row["whole"] for row in sessions])
-    assert curves[0] == pytest.approx(curves[1])
+    assert curves[0][-1] == pytest.approx(curves[1][-1])
+    # Cash is that of today: a dividend is there a session before.
+    assert kind == "dividend" or curves[0] == pytest.approx(curves[1])
+
+
+def test_a_stock_that_a_person_bought_is_not_an_old_position_of_the_agents(tmp_path: Path) -> None:
+    """Which had it once; theirs would be due, and sold."""
+    account = FakeAlpaca()
+    walk = stepped(Walk(tmp_path, AGENT, broker=account.venue), account, START, START + 1)
+    ticker = next(iter(account.held))
+    day = START + 2
+    while ticker in account.held:  # until it is sold at its limit, which any open reaches here
+        stepped(walk, account, day)
+        day += 1
+    with walk.journal() as journal:
+        journal.append("stop", str(journal.last.number), {"text": "by hand"})
+    stepped(walk, account, *range(day, day + LIMIT))
+    day += LIMIT - 1
+    price = float(MARKET.data_array[day + 1, MARKET.tickers.index(ticker), 0])
+    account.by_hand(str(MARKET.dates[day + 1])[:10], ticker, 5.0, price)
+    stepped(walk, account, day + 1, day + 2, day + 3)
+    assert ticker not in {one.holding.ticker for one in walk.at(day + 3).book.positions(day + 3)}
+    assert account.held[ticker] == 5.0
+
+
+@pytest.mark.parametrize("missed", [0, 1])
+def test_a_trade_by_hand_is_counted_once(tmp_path: Path, missed: int) -> None:
+    """Also where it is dated to a session after the one that is taken in: in the evening, or in one that was missed."""
+    account = FakeAlpaca()
+    walk = stepped(Walk(tmp_path, AGENT, broker=account.venue), account, START, START + 1)
+    ticker, day = "T01" if "T01" not in account.held else "T02", START + 2
+    later = str(MARKET.dates[day + 1])[:10]
+    account.by_hand(later, ticker, 40.0, 100.0)
+    for today in range(day + missed, day + 3):
+        for order in account.orders:
+            order["status"] = "canceled" if order["status"] == "new" else order["status"]
+        walk.step(today)
+        walk.go()
+    assert not [one["text"] for one in walk.of("doubt") if "cash moved" in one["text"]]
 
 
 def test_orders_of_a_close_that_is_caught_up_with_are_not_sent(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_the_rule_finds_what_is_planted_and_noise_does_not() -> None:
         pd.Series(pd.to_datetime(["2014-11-10 22:00", "2014-11-11 22:00"]).tz_localize("America/New_York")),
         pd.Series(["2014-11-10", "2014-11-11"]),
         pd.Series(["20141110", "20141111"]),
+        pd.Series(["2014-11-10 00:00:00-04:00", "2014-11-11 00:00:00-05:00"]),
     ],
 )
 def test_a_date_is_the_day_of_its_zone(dates: pd.Series) -> None:

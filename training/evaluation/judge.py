@@ -138,9 +138,9 @@ class Evaluation:
     command: str
     """Command line that reproduces this evaluation."""
     champion_generation: int | None = None
+    """None where there is a champion for each fold, and for policies of the user."""
     champion_digest: str = ""
     """Of what the champion decides by, see `DDPGAgent.digest`."""
-    """None where there is a champion for each fold, and for policies of the user."""
     records: Sequence[Mapping[str, Any]] = ()
     """The run's records of metrics.jsonl up to its last generation; empty for a walk-forward test."""
     looks: Sequence[Look] = ()

@@ -24,7 +24,7 @@ from training.paper.decider import Decider
 from training.paper.journal import Journal
 from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions, doubts
-from training.paper.venue import Fill, NoAnswer, Order, PaperVenue, Statement, Venue
+from training.paper.venue import Fill, NoAnswer, NotNow, Order, PaperVenue, Statement, Venue
 from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
 from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
 from utils.config.trader import Config
@@ -235,8 +235,9 @@ class Account:
         if day == book.start:
             return Statement([], agents, agents, {}, others, self.capital, venue_cash=self.capital)
         trades, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
-        # The broker speaks of today, whichever session is taken in.
-        factors, ids, taken = units(self.journal, book.date(-1)), book.known_orders, book.taken_fills
+        # The broker speaks of shares of today, whichever session is taken in; a dividend changes none.
+        factors = units(self.journal, book.date(day), splits_until="9999")
+        ids, taken = book.known_orders, book.taken_fills
         trades = [fill for fill in trades if (fill.id, fill.side) not in taken]
         fills = [dataclasses.replace(fill, ticker=ids[fill.id].ticker) for fill in trades if fill.id in ids]
         fills = [fill.in_units(1 / factors[fill.ticker]) for fill in fills]
@@ -259,7 +260,8 @@ class Account:
         unexposed = self.capital - agents - others
         own_cash = own_cash if others > 0 else cash - unexposed
         equity, whole = own_cash + book.worth(rest, day), cash + book.worth(positions, day)
-        return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket, cash)
+        by_hand: list[tuple[str, str]] = [(trade.id, trade.side) for trade in trades if trade.id not in ids]
+        return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket, cash, by_hand)
 
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
@@ -273,13 +275,14 @@ class Account:
         book, date = self.book, self.book.date(day)
         before = book.session(day - 1).get("venue_cash", math.nan)  # older accounts lack it
         moved = cash - before + sum(fill.value if fill.side == "buy" else -fill.value for fill in trades)
-        paying = {
-            body["ticker"]
+        noted = {body["ticker"] for body, known in book.events(day) if not known}
+        paid = sum(
+            book.entitled(body, ("positions", "basket_positions")) * body["cash"]
             for body, known in book.events(day)
-            if (known < body["pay"] <= date if "pay" in body else not known)
-        }
-        explained = book.worth({one: shares[one] for one in paying & shares.keys()}, day)
-        if abs(moved) > _CASH * book.session(day - 1)["whole"] + explained:
+            if known < body.get("pay", "") <= book.date(-1)
+        )
+        unclear = book.worth({one: shares[one] for one in noted & shares.keys()}, day)
+        if abs(moved - paid) > _CASH * book.session(day - 1)["whole"] + unclear:
             self._doubt(f"cash {day}", f"{date}: the venue's cash moved by {moved:+,.2f} without a trade")
 
     def _doubt(self, key: str, text: str) -> None:
@@ -385,6 +388,8 @@ class Account:
                 continue
             try:
                 refusal = "" if self.broker is None else self.broker.submit(order)
+            except NotNow:
+                raise
             except NoAnswer:
                 self.journal.append("unknown", order.id)
                 raise

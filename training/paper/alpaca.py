@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import requests
 
-from training.paper.venue import Fill, NoAnswer, Order
+from training.paper.venue import Fill, NoAnswer, NotNow, Order
 from utils.errors import ConfigError, DataError
 
 PAPER = "https://paper-api.alpaca.markets"
@@ -65,14 +65,15 @@ class AlpacaVenue:
         """Send an order; one that Alpaca has already counts as accepted.
 
         Raises:
-            NoAnswer: at this hour Alpaca would refuse it, or it is silent.
+            NotNow: at this hour Alpaca would refuse it.
+            NoAnswer: it is silent.
         """
         from alpaca.common.exceptions import APIError
 
         request = order.request or {}
         first, last = _REFUSED.get(request.get("time_in_force", ""), (time.max, time.min))
         if first <= (now := new_york().time()) < last:
-            raise NoAnswer(
+            raise NotNow(
                 f"expected a time outside of {first:%H:%M} to {last:%H:%M} in New York, in which Alpaca refuses orders "
                 f"for an auction, got {now:%H:%M}; step again after {last:%H:%M}"
             )

@@ -143,12 +143,15 @@ class Book:
     def positions(self, day: int) -> list[Position]:
         """Return the positions at the close of a session, in the order in which they were bought."""
         stated, opened = self.session(day)["positions"], dict[str, Position]()
+        open_since = dict(stated)
         # At a broker a position may outlive its longest holding: a sale is refused, or the stock is halted.
         for entry in range(day, self.start - 1, -1):
-            if len(opened) == len(stated):
+            # What was not held in between is another position: bought by hand.
+            open_since = {one: shares for one, shares in open_since.items() if one in self.session(entry)["positions"]}
+            if open_since.keys() <= opened.keys():
                 break
             for fill in self.fills(entry):
-                if fill.side != "buy" or fill.ticker in opened or fill.ticker not in stated:
+                if fill.side != "buy" or fill.ticker in opened or fill.ticker not in open_since:
                     continue
                 order = next((order for order in self.intended(entry - 1) if order.id == fill.id), None)
                 if order is None or order.is_of_basket:  # None: bought by hand
@@ -172,9 +175,10 @@ class Book:
 
     @property
     def taken_fills(self) -> set[tuple[str, str]]:
-        """The fills of all sessions of the journal, by the ids of their orders and their sides."""
-        sessions = self.journal.of("session").values()
-        return {(fill["id"], fill["side"]) for row in sessions for fill in row.body["fills"]}
+        """The trades of all sessions of the journal, by the ids of their orders and their sides."""
+        sessions = [row.body for row in self.journal.of("session").values()]
+        own = {(fill["id"], fill["side"]) for body in sessions for fill in body["fills"]}
+        return own | {(id_, side) for body in sessions for id_, side in body.get("hand_trades", ())}
 
     def events(self, day: int) -> list[NotedEvent]:
         """Return the dividends and splits, with whether the positions at the close before a day know of them."""
@@ -194,7 +198,7 @@ class Book:
                 for part in (agents, basket):
                     part.update({t: part[t] * body["ratio"] for t in {body["ticker"]} & part.keys()})
             if applied_to < body.get("pay", "") <= today:
-                cash += self._entitled(body) * body["cash"]
+                cash += self.entitled(body) * body["cash"]
         for fill in fills:
             is_of_basket = ids[fill.id].is_of_basket
             part, sign = basket if is_of_basket else agents, 1 if fill.side == "buy" else -1
@@ -203,11 +207,11 @@ class Book:
                 cash -= sign * fill.value
         return agents, basket, cash
 
-    def _entitled(self, dividend: Mapping[str, Any]) -> float:
-        """Return the agents' shares at the close before an ex-date, in the units of that day."""
+    def entitled(self, dividend: Mapping[str, Any], parts: Sequence[str] = ("positions",)) -> float:
+        """Return the shares of the agents, or of other parts, at the close before an ex-date, in units of that day."""
         sessions, ticker = self.journal.of("session"), dividend["ticker"]
         last = next((date for date in reversed(sessions) if date < dividend["since"]), None)
-        shares = 0.0 if last is None else sessions[last].body["positions"].get(ticker, 0.0)
+        shares = 0.0 if last is None else sum(sessions[last].body[part].get(ticker, 0.0) for part in parts)
         return float(shares * dividend["ratio"] / units(self.journal, dividend["since"])[ticker])
 
     def basket_holdings(self, day: int) -> list[Holding]:
@@ -224,7 +228,7 @@ class Book:
         ]
 
     def basket_asked(self, day: int) -> int:
-        """Return the last close before a day at which the basket gave the orders that it should, and none lapsed; -1
+        """Return the last close before a day at which the basket gave the orders that it should, and all were sent; -1
         without one."""
         intents, answers = self.journal.of("intent"), self.journal.of("answer")
         for before in range(day - 1, self.start - 1, -1):
@@ -232,7 +236,7 @@ class Book:
             if intent is None or "stopped" in intent.body or self.is_locked(before, "basket"):
                 continue
             of_basket = [order.id for order in self.intended(before) if order.is_of_basket]
-            if any(answers[one].body["status"] == "lapsed" for one in of_basket if one in answers):
+            if any(answers[one].body["status"] in ("lapsed", "cancelled") for one in of_basket if one in answers):
                 return -1
             return before
         return -1

@@ -41,11 +41,15 @@ class Change:
     body: dict[str, Any]
 
 
-def units(journal: Journal, until: str = "9999") -> defaultdict[str, float]:
-    """Return by ticker the factor from the account's prices to those of a day, by its events; 1 for all others."""
+def units(journal: Journal, until: str = "9999", *, splits_until: str = "") -> defaultdict[str, float]:
+    """Return by ticker the factor from the account's prices to those of a day, by its events; 1 for all others.
+
+    Args:
+        splits_until: day up to which splits count, if it is later.
+    """
     factors = defaultdict[str, float](lambda: 1.0)
     for event in journal.of("event").values():
-        if event.body["since"] <= until:
+        if event.body["since"] <= (max(until, splits_until) if event.body["kind"] == "split" else until):
             factors[event.body["ticker"]] *= event.body["ratio"]
     return factors
 

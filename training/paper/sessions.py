@@ -93,18 +93,21 @@ def doubts(book: Book, sessions: Sessions, day: int, basket: Sequence[str]) -> I
     if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
         yield f"{date} repeated", f"new bars on {date}, got those of the day before for {again}"
     held = [ticker for ticker in book.shares(day - 1) if ticker in book.market.tickers]
-    for ticker in dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1)), *basket]):
-        if text := _looks_split(book, ticker, day):
+    asked = dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1))])
+    for ticker in dict.fromkeys([*asked, *basket]):
+        # On what the basket alone holds no order depends: ordinary news are not asked about.
+        if text := _looks_split(book, ticker, day, least=0.0 if ticker in asked else _SURELY_SPLIT):
             yield f"{date} split {ticker}", text
 
 
-def _looks_split(book: Book, ticker: str, day: int) -> str:
-    """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not."""
+def _looks_split(book: Book, ticker: str, day: int, least: float) -> str:
+    """Say by which round ratio a stock opened away from its last close, as after a split; empty if it did not, or moved
+    by less than `least`."""
     if not np.isfinite(book.prices(ticker, day - 1)).any():
         return ""
     ratio = book.last_price(ticker, day - 1) / float(book.prices(ticker, day, OPEN)[-1])
     move = max(ratio, 1 / ratio)
-    if not np.isfinite(move):
+    if not np.isfinite(move) or move < least:
         return ""
     past = np.log(book.prices(ticker, day - 1, OPEN)[1:] / book.prices(ticker, day - 2))
     largest_past_move = np.exp(np.nanmax(np.abs(past), initial=0.0))

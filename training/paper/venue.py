@@ -22,6 +22,10 @@ class NoAnswer(ProgramError):
     """A venue did not answer: what it did with a request, or holds, is unknown."""
 
 
+class NotNow(NoAnswer):
+    """A venue takes no such order at this hour: nothing was sent."""
+
+
 @dataclass(frozen=True)
 class Order:
     """An order for the next session."""
@@ -85,6 +89,8 @@ class Statement:
     """Shares by ticker, at a broker: the embedded venue needs no record of them."""
     venue_cash: float | None = None
     """Of both parts and of what is in neither, at a broker."""
+    hand_trades: list[tuple[str, str]] = field(default_factory=list)
+    """Ids and sides of trades at a broker that no order of the account asked for."""
 
 
 class Venue(Protocol):

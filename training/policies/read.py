@@ -94,7 +94,9 @@ def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
         raise DataError(f"expected a date like 2014-11-10 in {source}, got {rows['date'].iloc[0]}; write them so")
     is_text = pd.api.types.is_string_dtype(rows["date"])
     try:
-        stamps = pd.to_datetime(rows["date"], format="ISO8601" if is_text else None)
+        # Of texts the date alone: offsets change with summer time.
+        texts = rows["date"].astype(str).str[:10] if is_text else rows["date"]
+        stamps = pd.to_datetime(texts, format="ISO8601" if is_text else None)
         # The day is that of the zone, as in bars.
         dates = stamps.dt.tz_localize(None).to_numpy(dtype="datetime64[D]")
         values = pd.to_numeric(rows[column]).to_numpy(dtype=float)
