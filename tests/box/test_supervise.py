@@ -101,6 +101,8 @@ def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.
         # What an evaluation writes later is no progress.
         ("a/config.json=1 a/summary.json=1 a/results.json=9 b/config.json=2", LastRun(["--resume=b"], False)),
         ("a/config.json=3 a/summary.json=3 b/config.json=2", LastRun(["--resume=a"], True)),
+        # Settings that were fetched last do not unfinish a run that has ended.
+        ("a/config.json=9 a/metrics.jsonl=2 a/summary.json=3 b/config.json=1", LastRun(["--resume=a"], True)),
         # Settings alone may be those of a mistake.
         ("a/config.json=1 a/market.json=1 b/config.json=2", LastRun(["--resume=a"], False)),
         ("w/walk_forward.json=1 w/fold-1/config.json=2", LastRun(["walk-forward", *W], False)),

@@ -131,3 +131,5 @@ def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_pa
 def test_another_plan_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert walk(folder, "--resume", "whole", "--folds", "3") == 2
     assert "expected --folds 2, with which" in capsys.readouterr().err
+    assert walk(folder, "--resume", "whole", "--generations", "3") == 2
+    assert "all folds are trained for as many" in capsys.readouterr().err

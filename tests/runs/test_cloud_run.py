@@ -88,6 +88,23 @@ def test_a_run_whose_disk_is_lost_goes_on(cut: Path, capsys: pytest.CaptureFixtu
     assert complete_generations(LocalStore(cut.parent / "volume"), "cut")[-1] == 3
 
 
+def test_another_run_of_the_name_in_the_cloud_is_refused_before_anything_is_written(
+    cut: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = (path.name for path in (cut.parent / "volume").iterdir() if path.is_dir())
+    settings = cut.parent / "volume" / name / "config.json"
+    settings.write_text(settings.read_text().replace('"seed": 0', '"seed": 7'))
+    here = cut.parent / "runs" / name
+    shutil.rmtree(here / "checkpoints")  # so that the cloud has later ones
+    before = files_below(here)
+    assert resume(cut, name) == 2
+    assert "got another one of that name" in capsys.readouterr().err
+    after = files_below(here)
+    assert {path: after[path] for path in before if path != "run.log"} == {
+        path: content for path, content in before.items() if path != "run.log"
+    }
+
+
 @pytest.mark.parametrize("fault", ["cut", "unreadable"])
 def test_damaged_metrics_in_the_cloud_do_not_stop_a_restore(
     cut: Path, fault: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
 from utils.config.cli import command_line
 from utils.config.trader import Config
+from utils.errors import ConfigError
 from utils.jobs.job import Job, require_all
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.find import SUMMARY
@@ -81,6 +82,11 @@ def _train_folds(
 ) -> None:
     """Train the folds that are not trained yet, and fetch those that other machines trained."""
     path, config, jobs = study.path, study.config, list[Job]()
+    if config.generations != study.began.generations:
+        raise ConfigError(
+            f"expected generations = {study.began.generations}, with which the test began, got {config.generations}; "
+            "leave it out: all folds are trained for as many"
+        )
     for number, fold in enumerate(splits, start=1):
         fold_config = dataclasses.replace(config, runs_dir=path, run=f"fold-{number}", resume=None)
         if not (path / str(fold_config.run) / SUMMARY).is_file():

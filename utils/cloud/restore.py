@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import tempfile
 from pathlib import Path, PurePath
 
 from utils.cloud.store import ObjectStore, safe_name
@@ -15,6 +16,10 @@ from utils.runs.run_lock import LOCK, RunLock
 from utils.runs.run_log import CHECKPOINTS
 
 log = logging.getLogger(__name__)
+
+
+class AnotherRunError(ConfigError):
+    """The cloud has another run under the name of one on the disk."""
 
 
 def require_unused(store: ObjectStore, run: str) -> None:
@@ -40,6 +45,8 @@ def fetch_newer(store: ObjectStore, folder: Path, *, is_reached: bool) -> None:
         with RunLock(folder):
             if newest is None or is_reached:
                 restore_run(store, folder, above=-1 if newest is None else newest.generation)
+    except AnotherRunError:
+        raise
     except (CloudError, ConfigError) as error:
         if newest is None:
             raise
@@ -54,7 +61,8 @@ def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
 
     The settings come last, so that a folder with settings is whole, and the other files first, so that no generation
     lacks its records. Nothing is fetched if the store has no generation after `above`, or none of a run on the disk.
-    Raises ConfigError if the store has no such run or no usable generation, CloudError if it is unavailable.
+    Raises ConfigError if the store has no such run, another one of that name, or no usable generation, CloudError if it
+    is unavailable.
     """
     run, is_here = folder.name, (folder / CONFIG).is_file()
     try:
@@ -63,6 +71,8 @@ def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
         if is_here if newest is None else newest <= above:
             return
         settings = f"{run}/{CONFIG}"
+        if is_here:
+            _require_same(store, settings, folder / CONFIG)
         for name in files:
             if name != settings and PurePath(name).name != LOCK:
                 make_directory((folder.parent / name).parent)
@@ -79,6 +89,17 @@ def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
     except (DamagedError, MissingError) as error:
         raise ConfigError(f"expected a run to resume in the cloud, got {run!r}: {error}") from None
     log.info("restored run %s from the cloud into %s", run, folder)
+
+
+def _require_same(store: ObjectStore, name: str, settings: Path) -> None:
+    """Raise AnotherRunError, before anything is written, where the settings of the run in the store are others."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store.get(name, Path(scratch) / CONFIG)
+        if (Path(scratch) / CONFIG).read_bytes() != settings.read_bytes():
+            raise AnotherRunError(
+                f"expected the run of {settings.parent} in the cloud, got another one of that name; rename the folder, "
+                "or give another bucket"
+            )
 
 
 def complete_generations(store: ObjectStore, run: str) -> list[int]:

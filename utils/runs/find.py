@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -82,13 +83,21 @@ def standings(files: Mapping[str, float], kind: RunFiles = RunFiles()) -> list[S
     runs = []
     for run, times in by_run.items():
         if kind.begin in times:
-            progressed = max(when for name, when in times.items() if name == kind.begin or name.endswith(METRICS))
+            recorded = [when for name, when in times.items() if name.endswith(METRICS)]
+            progressed = max([times[kind.begin], *recorded])
+            # Settings are the last file that is fetched, and so may be later than the end.
+            last = max(recorded, default=progressed)
             is_accepted = any(name != kind.begin and name.endswith((".json", METRICS)) for name in times)
-            runs.append(Standing(times.get(kind.end, -math.inf) < progressed, is_accepted, progressed, run))
+            runs.append(Standing(times.get(kind.end, -math.inf) < last, is_accepted, progressed, run))
     return runs
 
 
 def files_of_runs(runs: Path) -> dict[str, float]:
     """Return the settings, metrics and results below a folder of runs, with their times."""
     paths = [path for depth in ("*/", "*/*/") for end in ("json*", "html") for path in runs.glob(f"{depth}*.{end}")]
-    return {path.relative_to(runs).as_posix(): path.stat().st_mtime for path in paths}
+    times = dict[str, float]()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # replaced by its writer
+            if not path.name.startswith("."):
+                times[path.relative_to(runs).as_posix()] = path.stat().st_mtime
+    return times
