@@ -148,6 +148,24 @@ def test_it_begins_with_the_genes_of_the_other(folder: Path, monkeypatch: pytest
         assert torch.equal(value, networks.tensors[name][population.elites]), name
 
 
+def test_one_that_was_killed_before_it_inherited_inherits_when_it_goes_on(folder: Path) -> None:
+    """It would begin at random otherwise, without a word."""
+    more = ("--data", str(folder / "more.parquet"), "--generations", "1")
+    assert extend(folder, "one", "--run", "killed", *more) == 0
+    killed, whole = folder / "runs" / "killed", folder / "runs" / "unkilled"
+    shutil.copytree(killed, whole)
+    for path in killed.iterdir():
+        if path.name not in ("config.json", "config.toml", "extends.txt"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with unjudged():
+        assert main(["--runs-dir", str(folder / "runs"), "--resume", "killed"]) == 0
+    names = ("inherited", "checkpoints")
+    states = [load_latest(path / name) for name in names for path in (killed, whole)]
+    assert states[0] is not None and states[1] is not None and states[0].run_id == states[1].run_id == "one"
+    assert states[2] is not None and states[3] is not None
+    assert torch.equal(*(one.state["population"]["genes"] for one in states[2:] if one is not None))
+
+
 def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
     more = ("--data", str(folder / "more.parquet"), "--generations", "1")
     assert extend(folder, "one", "--run", "whole", *more) == 0

@@ -24,6 +24,7 @@ from tests.tiny_run import keep_in, tiny_in
 from training.commands.train import train_of_study
 from utils.config.settings import from_dict, read_toml, settings_hash
 from utils.config.trader import Config
+from utils.errors import DataError
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import RunLog
 from utils.statistics import expected_maximum, psr_of_moments
@@ -81,6 +82,24 @@ def test_the_best_trial_is_the_one_of_the_highest_median(folder: Path) -> None:
     assert len(starts) == len(set(starts)), "every run began once"
     said = (folder / "runs" / "whole" / "run.log").read_text()
     assert f"trial {whole['best']['number']} is the best of {TRIALS}" in said and whole["sentence"] in said
+
+
+def test_a_sweep_whose_data_are_gone_stops_and_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that fails for want of the file has not failed by its settings; the sweep would end with the rest."""
+    loads, load = list[Config](), command.load_market
+
+    def gone(config: Config) -> Any:
+        loads.append(config)
+        if len(loads) > 1:
+            raise DataError("expected a readable parquet file of daily bars, got none")
+        return load(config)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "load_market", gone)
+        assert main(words(folder, "gone")) == 2
+    assert len(loads) == 2 and not (folder / "runs" / "gone" / "sweep.json").exists()
+    assert main(resume(folder, "gone")) == 0
+    assert found(folder, "gone") == found(folder, "whole")
 
 
 def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:

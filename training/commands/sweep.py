@@ -81,7 +81,10 @@ def _train_all(
     executor: Executor,
     asked: Mapping[Run, Mapping[str, Any]],
 ) -> dict[Run, Finished]:
-    """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
+    """Train runs to their last generation, each from where it stopped; their results end up on this disk.
+
+    Raises ConfigError, DataError where a run cannot be trained for other reasons than its settings.
+    """
     path, config, ended, runs = sweep.path, sweep.config, dict[Run, Finished](), dict[str, Run]()
     jobs, store = list[Job](), open_cloud(below=path.name)
     for run in sorted(asked):
@@ -102,6 +105,10 @@ def _train_all(
                 )
             end = replace(end, result=profit_of(path / end.name))
         ended[runs[end.name]] = end
+    if any(end.exit_code == 2 for end in ended.values()):
+        # Where the data or the bucket cannot be read any more, no trial's settings are to blame.
+        load_market(config)
+        open_cloud(below=path.name)
     return ended
 
 

@@ -23,6 +23,8 @@ from training.run.extension import (
     apply_inherited,
     extended_settings,
     load_inherited,
+    missing_parent,
+    note_parent,
     run_to_extend,
     save_inherited,
 )
@@ -93,6 +95,9 @@ def run_training(
         config, run = session.settings, session.run
         if is_complete(run, config, explicit):
             return
+        if parent is not None:
+            note_parent(parent, session.run.path)
+        parent = missing_parent(session.run.path)
         logger.info("%s", opening_line(config, session.device, session.run.path))
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = record_or_pin_market(session.run.path, market, splits)

@@ -19,6 +19,21 @@ from utils.runs.run_log import RunLog
 logger = logging.getLogger(__name__)
 INHERITED = "inherited"
 """Folder in that of a run that extends another one: a checkpoint of what it inherits."""
+_PARENT = "extends.txt"
+"""Name of the other run, written before all else."""
+
+
+def note_parent(parent: RunLog, path: Path) -> None:
+    """Write down which run the new one in `path` extends, for the case that it is stopped before it inherits."""
+    (path / _PARENT).write_text(parent.name, encoding="utf-8")
+
+
+def missing_parent(path: Path) -> RunLog | None:
+    """Return the run that the one in `path` extends, if that was stopped before it inherited; ConfigError where the
+    other one is gone."""
+    if not (path / _PARENT).is_file() or list_checkpoints(path / INHERITED):
+        return None
+    return RunLog.open(path.parent, (path / _PARENT).read_text(encoding="utf-8"))
 
 
 def load_inherited(path: Path) -> Checkpoint | None:
