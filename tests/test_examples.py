@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
 from data.synthetic.planted import PLANTED_KINDS
+from main import main
 from tests.tiny_run import unjudged
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -19,7 +21,6 @@ SHOWN = {
     "judged_ppo.py": r"PPO +-?\d.*\n(.*\n)*.*([Ss]kill|random) in ",
     "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
     "own_features.py": r"^$",
-    "drawn_prices.py": "usage: ",
     "new_prices.py": r"decided at the close of \d{4}-\d\d-\d\d, for \d{4}-\d\d-\d\d.*: \d orders?\n",
 }
 """What each prints, as a regular expression."""
@@ -27,7 +28,7 @@ SHOWN = {
 
 def test_all_are_here_and_short() -> None:
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert [path.name for path in scripts] == sorted(SHOWN)
+    assert [path.name for path in scripts] == sorted([*SHOWN, "drawn_prices.py"])
     assert all(len(path.read_text(encoding="utf-8").splitlines()) <= 60 for path in scripts)
 
 
@@ -44,6 +45,18 @@ def test_the_notebook_runs_and_has_no_outputs(
     shown = capsys.readouterr().out
     assert re.search(r"([Ss]kill|random) in (.*\n)*for \d{4}-\d\d-\d\d: \d+ orders; \d+% of the capital", shown)
     assert (tmp_path / "runs" / "notebook" / "report.html").is_file()
+
+
+def test_drawn_prices_are_files_to_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, files, target = EXAMPLES / "drawn_prices.py", tmp_path / "files", tmp_path / "prices.parquet"
+    monkeypatch.setattr("sys.path", sys.path[:])
+    monkeypatch.setattr("sys.argv", [script.name])
+    with pytest.raises(SystemExit, match="usage: "):
+        runpy.run_path(str(script), run_name="__main__")
+    monkeypatch.setattr("sys.argv", [script.name, str(files)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert main(["prepare", str(files), str(target)]) == 0
+    assert pd.read_parquet(target)["ticker"].value_counts().tolist() == [2500] * 30
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -14,7 +14,7 @@ from main import main
 from utils.config.settings import to_dict
 from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError
-from utils.runs.find import CONFIG, SUMMARY
+from utils.runs.find import CONFIG, METRICS, SUMMARY
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import RunLog, write_atomically, write_json
 
@@ -55,6 +55,7 @@ def learn(config: Config, explicit: frozenset[str], **_: Any) -> None:
         RunLog.create(config.runs_dir, name, to_dict(config))
     with RunLock(folder):
         time.sleep(float(os.environ.get(PAUSE, "0")))
+        (folder / METRICS).touch()
         write_results(folder, profit_of(config), config.seed)
 
 
