@@ -66,7 +66,8 @@ class MarketSeries:
         def sums_of(block: slice) -> list[Float64Array]:
             returns, is_move = log_returns(close[:, block]), has_return(close[:, block])
             one, is_known = _log_volatility(returns, is_move)
-            return [part.sum(axis=1, keepdims=True) for part in (returns, is_move, one * is_known, is_known)]
+            parts = returns, is_move, one * is_known, is_known
+            return [part.sum(axis=1, dtype=np.float64, keepdims=True) for part in parts]
 
         for block_sums in in_order(sums_of, stock_blocks(*close.shape) if blocks is None else blocks):
             sums += block_sums

@@ -361,7 +361,7 @@ def _state_terms(moves: Float64Array, is_move: BoolArray, columns: Float64Array)
         trend, trend2 = trends[:-lag], squared[:-lag]
         weight, product = weights[lag - 1, :-lag], products[lag - 1, :-lag]
         # A response that does not depend on the state would make slow trends look significant.
-        product -= weight * ratio(product.sum(), weight.sum())
+        product -= weight * ratio(product.sum(keepdims=True), weight.sum(keepdims=True))
         for _ in range(_MOST_STATES):
             total = product @ trend
             t = np.abs(ratio(total, np.sqrt(product**2 @ trend2)))

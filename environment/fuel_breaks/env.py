@@ -50,7 +50,7 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
     winds = [Wind(speed, 360 * i / _CLIMATE_WINDS) for i in range(_CLIMATE_WINDS)]
     rates = directional_rates(surface_fire(landscape, winds, config.moisture)).mean(axis=0)
     slope, aspect = landscape.slope_percent, np.deg2rad(landscape.aspect_degrees)
-    low, high = landscape.elevation_m.min(), landscape.elevation_m.max()
+    low, high = float(landscape.elevation_m.min()), float(landscape.elevation_m.max())
     channels = [
         *(rates / (rates + _HALF_RATE_M_MIN)),
         slope / (slope + _HALF_SLOPE_PERCENT),

@@ -69,7 +69,7 @@ def _is_whole(learned: BoolArray) -> BoolArray:
     return is_whole
 
 
-def _relative_results(close: Float32Array) -> Float32Array:
+def _relative_results(close: Float32Array) -> Float64Array:
     """Return the (days, n) log returns in percent from the next close over some sessions, less their mean over the
     stocks; NaN where the stock has no bar."""
     result = np.full(close.shape, np.nan, dtype=np.float32)
@@ -78,5 +78,5 @@ def _relative_results(close: Float32Array) -> Float32Array:
     result[np.isnan(close)] = np.nan
     known = np.isfinite(result)
     mean = np.where(known, result, 0.0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
-    relative: Float32Array = result - mean
+    relative: Float64Array = result - mean
     return relative

@@ -108,7 +108,7 @@ def _blocks(stocks: int) -> list[tuple[slice, slice]]:
 
 def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Float32Array:
     """Return the decayed moves of (days, n) before each learned one of (days - 1,) days, as many rows."""
-    days, stocks = is_learned.sum(), moves.shape[1]
+    days, stocks = int(is_learned.sum()), moves.shape[1]
     return _by_columns(days, stocks, lambda some: exponential_mean(moves[:, some], half_life)[:-1][is_learned])
 
 

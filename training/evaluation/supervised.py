@@ -201,7 +201,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     import lightgbm
 
     is_used = samples.is_known & samples.train_days[:, None]
-    drawn = np.random.default_rng(0).random(is_used.shape, dtype=np.float32) < _MOST_ROWS / max(is_used.sum(), 1)
+    drawn = np.random.default_rng(0).random(is_used.shape, dtype=np.float32) < _MOST_ROWS / np.maximum(is_used.sum(), 1)
     is_used &= drawn
 
     def data(days: BoolArray) -> lightgbm.Dataset:

@@ -126,7 +126,7 @@ def _row(
         {h: t for h, (_, t) in tests.items()},
         daily[QUINTILE_SESSIONS],
         _mean_correlation(series[1:], series[:-1]),
-        float(entered.sum() / max(count.sum(), 1)),
+        int(entered.sum()) / max(int(count.sum()), 1),
         _by_quintile(series, ahead[QUINTILE_SESSIONS]),
         nearest,
         others.get(nearest, np.nan),

@@ -108,7 +108,8 @@ def known_market(
     for row in journal.of("event").values():
         _rescale(bars[:, market.tickers.index(row.body["ticker"])], rows, row.body, row.number)
     following = days[-1] + 1 if days else place.get(journal.opening["start"], len(dates) - 1) + 1
-    next_session = dates[following] if following < len(dates) else str(market.dates[-1].astype("datetime64[D]") + 1)
+    day_after = market.dates[-1].astype("datetime64[D]") + np.timedelta64(1, "D")
+    next_session = dates[following] if following < len(dates) else str(day_after)
     for column, ticker in enumerate(market.tickers):
         settled = {date for body in asked.get(ticker, ()) for date in body["dates"]}
         kept = [row for row, one in enumerate(rows) if one.key not in settled]

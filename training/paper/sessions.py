@@ -41,8 +41,9 @@ class Sessions:
         # Imported late: it takes a second, and only accounts with a calendar need it.
         import exchange_calendars  # type: ignore[import-untyped]
 
+        margin = np.timedelta64(10, "D")
         try:
-            calendar = exchange_calendars.get_calendar(name, start=str(first - 10), end=str(last + 10))
+            calendar = exchange_calendars.get_calendar(name, start=str(first - margin), end=str(last + margin))
         except (exchange_calendars.errors.InvalidCalendarName, ValueError) as error:
             raise ConfigError(
                 f"expected the name of an exchange's calendar such as XNYS, or none, for --calendar, got {name!r} "

@@ -84,7 +84,7 @@ def limit_warning(name: str, rule: ScoreRule, limit: int, days: slice = slice(No
     new = (np.diff((rule.scores[days] > 0).astype(np.int8), axis=0, prepend=0) > 0).sum(axis=1)
     if rule.sizes is None or (new > limit).sum() <= _OFTEN * (new > 0).sum():
         return ""
-    return f"{name}: {purchase_limit_text(new.max(), limit)}, the others on later days"
+    return f"{name}: {purchase_limit_text(int(new.max()), limit)}, the others on later days"
 
 
 def purchase_limit_text(purchases: int, limit: int) -> str:
