@@ -1,10 +1,8 @@
 """Runs that end early: what is refused leaves nothing behind, what is stopped names the command that continues it."""
 
 import os
-import re
 import shlex
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,55 +18,37 @@ from utils.runs.ending import locked
 pytestmark = pytest.mark.usefixtures("small_heap", "judge_nothing")
 
 
-def no_data(folder: Path) -> list[str]:
-    path = folder / "notes.md"
-    path.write_text("# Notes\n")
-    return ["--data", str(path)]
+FILES = {
+    "notes.md": "# Notes\n",
+    "list.txt": "T1\n\nno ticker\n",
+    "index.csv": "date,close\n2001-01-01,100\n2001-01-02,dear\n",
+    "space.toml": "[learning.gradient_accumulation]\nchoices = [1, 2]\n",
+}
+MISTAKES = {
+    "train --data {folder}/data.parquet --investable {folder}/list.txt": "got 'no ticker'",
+    "train --benchmark {folder}/index.csv": "'2001-01-02' on line 3",
+    "train --synthetic.kind both": "synthetic.kind",
+    "train --synthetic.days 1000000000": "free memory, got 1,000,000,000 days x 6 tickers x 300 bytes",
+    "walk-forward --synthetic.days 100": "give more data",
+    "sweep --space {folder}/space.toml --data {folder}/notes.md": "expected a readable parquet file",
+}
 
 
-def no_list(folder: Path) -> list[str]:
-    frame(300, 3).to_parquet(folder / "data.parquet")
-    (folder / "list.txt").write_text("T1\n\nno ticker\n")
-    return ["--data", str(folder / "data.parquet"), "--investable", str(folder / "list.txt")]
-
-
-def no_benchmark(folder: Path) -> list[str]:
-    (folder / "index.csv").write_text("date,close\n2001-01-01,100\n2001-01-02,dear\n")
-    return ["--benchmark", str(folder / "index.csv")]
-
-
-def too_few_days(_: Path) -> list[str]:
-    return ["--synthetic.days", "100"]
-
-
-@pytest.mark.parametrize(
-    ("command", "mistake", "says"),
-    [
-        ("train", no_list, "got 'no ticker'"),
-        ("train", no_benchmark, "'2001-01-02' on line 3"),
-        ("walk-forward", too_few_days, "give more data"),
-        ("sweep", no_data, "expected a readable parquet file"),
-    ],
-)
+@pytest.mark.parametrize("line", MISTAKES)
 def test_what_is_refused_leaves_nothing_here_or_in_the_cloud(
-    tiny: Path,
-    volume: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    mistake: Callable[[Path], list[str]],
-    says: str,
+    tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
+    frame(300, 3).to_parquet(tiny.parent / "data.parquet")
+    for name, text in FILES.items():
+        (tiny.parent / name).write_text(text)
     runs = tiny.parent / "runs"
-    words = [command, "--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), *mistake(tiny.parent)]
-    if command == "sweep":
-        (tiny.parent / "space.toml").write_text("[learning.gradient_accumulation]\nchoices = [1, 2]\n")
-        words += ["--space", str(tiny.parent / "space.toml")]
+    words = [*line.format(folder=tiny.parent).split(), "--config", str(tiny), "--profile", "quick"]
     for name in ([], ["--run", "taken"]):
-        assert main([*words, *name]) == 2
-        shown = capsys.readouterr().err
-        assert says in shown and "continue with" not in shown and "Traceback" not in shown
+        assert main([*words, "--runs-dir", str(runs), *name]) == 2
+        (shown,) = [line for line in capsys.readouterr().err.splitlines() if "WARNING" not in line]
+        assert "expected" in shown and MISTAKES[line] in shown and "continue with" not in shown
         assert list(runs.glob("*")) == [] and [path for path in volume.rglob("*") if path.is_file()] == []
-    if mistake is no_list:
+    if "list.txt" in line:
         assert run(tiny, "--run", "taken", "--generations", "1") == 0
 
 
@@ -84,13 +64,6 @@ def test_a_run_that_got_somewhere_is_never_removed(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="nobody else"), locked(tmp_path / "old", is_new=True):
             pass
         assert (tmp_path / "old" / "config.json").exists()
-
-
-def continuation(shown: str) -> tuple[str, list[str]]:
-    """What the last line says is saved, and the words of the command that it names."""
-    found = re.search(r"; ([^;]+): continue with python main\.py (.*)$", shown.strip().splitlines()[-1])
-    assert found is not None, shown
-    return found[1], shlex.split(found[2])
 
 
 def stopped(how: str, generation: int, patch: pytest.MonkeyPatch) -> int:
@@ -131,7 +104,9 @@ def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(
             assert main([*words, *further]) == code
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
         assert not (runs / "it's" / "lock").exists()
-        found, words = continuation(capsys.readouterr().err)
-        assert found == saved and sorted(words) == sorted([*resumed, *further])
+        *_, last = capsys.readouterr().err.splitlines()
+        said, _, command = last.partition(": continue with python main.py ")
+        words = shlex.split(command)
+        assert said.endswith(f"; {saved}") and sorted(words) == sorted([*resumed, *further])
     assert main(words) == 0
     assert len((runs / "it's" / "metrics.jsonl").read_text().splitlines()) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from main import main
-from tests.tiny_run import frame, records, run, tiny_in, unjudged
+from tests.tiny_run import frame, records, run, unjudged
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.trader import Config
@@ -22,14 +22,6 @@ POLICIES = {
     *("best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
 }
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tiny_in(tmp_path_factory.mktemp("whole"))
-    with unjudged():
-        assert run(path, "--run", "whole", "--generations", "3") == 0
-    return path
 
 
 def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,9 +51,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 41 days",
         f"Replay      {summary['replay_size']} / 80, ready",
         "Evidence    on training days, the agents' forecasts are worth an IC of ",
-        "agents above zero",
         "environments 2, agents 5, replay buffers 1; too early to tell",
-        "planted rule",
     ):
         assert text in shown, text
     for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'"):
@@ -69,9 +59,6 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     seconds = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
     phases = ("fit", "evaluate", "evolve", "train", "validate", "clean_up", "other")
     assert seconds["total"] == pytest.approx(sum(seconds.get(name, 0.0) for name in phases)) and seconds["other"] >= 0
-    lines = ("Loaded:", "Environments:", "Generation 1 of 2", "Generation 2 of 2", "Result of the champion", "Returns ")
-    places = [shown.index(line) for line in lines]
-    assert places == sorted(places)
     for text in (shown, log):
         watched = [int(number) for number in re.findall(r"Generation (\d+) / 2\n", text)]
         assert watched == [1, 2]
@@ -115,49 +102,20 @@ def test_a_run_finds_its_data_from_another_folder(tiny: Path, monkeypatch: pytes
     assert [record["generation"] for record in records(tiny, "base")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ("--synthetic.kind both", "synthetic.kind"),
-        ("--resume nothing", "nothing"),
-        ("--synthetic.days 1000000000", "free memory, got 1,000,000,000 days x 6 tickers x 300 bytes"),
-    ],
-)
-def test_settings_that_cannot_be_get_one_line_and_exit_code_2(
-    tiny: Path, capsys: pytest.CaptureFixture[str], flags: str, says: str
-) -> None:
-    assert run(tiny, *flags.split()) == 2
-    told, refused = capsys.readouterr()
-    shown = refused.strip().splitlines()
-    assert told.startswith("ERL trader ") or not told
-    assert len(shown) == 1 and says in shown[0] and "expected" in shown[0]
-
-
-def test_a_resumed_run_refuses_other_settings(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(whole, "--resume", "whole", "--env.cost-bps", "9") == 2
-    shown = capsys.readouterr().err
-    assert "env.cost_bps = 5.0" in shown and "9.0" in shown
-
-
-@pytest.mark.parametrize("words", ["--resume", "evaluate --run old"])
 def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.json").write_text('{"seed": 1, "a_setting_that_went": 2}')
-    assert main([*words.split(), "--runs-dir", str(tmp_path)]) == 2
-    shown = capsys.readouterr().err
-    errors = [line for line in shown.splitlines() if " INFO " not in line]
-    assert len(errors) == 1 and "expected settings of this version" in errors[0] and "a_setting_that_went" in errors[0]
+    for words in (["--resume"], ["evaluate", "--run", "old"]):
+        assert main([*words, "--runs-dir", str(tmp_path)]) == 2
+        (error,) = [line for line in capsys.readouterr().err.splitlines() if " INFO " not in line]
+        assert "expected settings of this version" in error and "a_setting_that_went" in error
 
 
 @pytest.mark.parametrize(("is_terminal", "report"), [(False, "auto"), (True, "auto"), (True, "on")])
 def test_memory_is_reported_in_a_file_and_on_request(
-    tiny: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    is_terminal: bool,
-    report: str,
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, report: str
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     with unjudged():

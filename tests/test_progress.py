@@ -4,6 +4,7 @@ import io
 import logging
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,19 +13,11 @@ from utils.progress import LINE_SECONDS, Progress, Reporter, progress
 from utils.runs.console import ConsoleHandler
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The clock of a reporter that only this test asks."""
-    found = Clock()
-    reporter = Reporter(found)
+    found = SimpleNamespace(now=1000.0)
+    reporter = Reporter(lambda: found.now)
     monkeypatch.setattr(Reporter, "_watch", lambda _: None)
     monkeypatch.setattr(module, "REPORTER", reporter)
     monkeypatch.setattr("utils.runs.console.REPORTER", reporter)
@@ -39,7 +32,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_in_a_pipe_a_line_every_half_minute_says_what_is_being_done(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "utils.progress")
     for generation in progress(range(3), "training", "generation", done=0):
@@ -58,9 +51,11 @@ def test_in_a_pipe_a_line_every_half_minute_says_what_is_being_done(
     assert said(caplog) == [], "nothing is under way"
 
 
-def test_what_was_logged_meanwhile_counts(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_logged_meanwhile_counts_and_a_total_may_become_known(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "utils.progress")
-    with Progress("prepare", "fold", 5):
+    with Progress("prepare", "fold") as shown:
         clock.now += 29
         ConsoleHandler(verbose=False, results=True).handle(
             logging.LogRecord("main", logging.INFO, "", 0, "Generation 1", (), None)
@@ -68,12 +63,15 @@ def test_what_was_logged_meanwhile_counts(clock: Clock, caplog: pytest.LogCaptur
         clock.now += 29
         assert said(caplog) == []
         clock.now += 1
-        assert said(caplog) == ["prepare: 0 of 5 folds"]
+        assert said(caplog) == ["prepare: 0 folds"]
+        shown.update(4, total=9)
+        clock.now += 30
+        assert said(caplog) == ["prepare: 4 of 9 folds, 00:43 left"]
 
 
 def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(module, "REPORTER", Reporter(clock, poll_seconds=0.01))
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "REPORTER", Reporter(lambda: clock.now, poll_seconds=0.01))
     caplog.set_level(logging.INFO, "utils.progress")
     with Progress("fit LightGBM", "round", 400):
         clock.now += LINE_SECONDS
@@ -85,7 +83,11 @@ def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, mo
 
 @pytest.mark.parametrize(("delay", "is_shown"), [(0.0, True), (60.0, False)])
 def test_a_terminal_gets_a_bar_for_what_takes_a_while(
-    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, delay: float, is_shown: bool
+    clock: SimpleNamespace,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    delay: float,
+    is_shown: bool,
 ) -> None:
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
@@ -95,11 +97,3 @@ def test_a_terminal_gets_a_bar_for_what_takes_a_while(
         clock.now += 100
         assert said(caplog) == [], "a bar says it"
     assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
-
-
-def test_a_total_may_become_known(clock: Clock) -> None:
-    with Progress("upload", "file") as shown:
-        shown.update(3)
-        assert str(shown) == "upload: 3 files"
-        shown.update(1, total=9)
-        assert str(shown).startswith("upload: 4 of 9 files")

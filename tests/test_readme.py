@@ -7,9 +7,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +17,7 @@ from main import main
 from tests.tiny_run import TINY, frame, unjudged
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
+from utils.config.settings import flatten
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -32,19 +31,16 @@ TUTORIAL = PAGES["docs/tutorial.md"]
 OTHERS = ALL_PAGES.replace(TUTORIAL, "")
 SHOWN = list(dict.fromkeys(re.findall(r"(?m)^python main\.py(?! fuel-breaks| paper| --help).*$", OTHERS)))
 """Every command once, however many pages show it."""
-BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 SMALL = {
-    "prepare": ["--overwrite"],
-    "features": ["--config", "run.toml"],
-    "evaluate": ["--random-pickers", "20", "--rivals", "none"],
-    "signals": [],
-    "audit": ["--days", "1"],
-    "report": [],
-    "walk-forward": [
-        *("--config", "run.toml", "--generations", "1", "--jobs", "1", "--evaluation.random-pickers", "20"),
-        *("--folds", "1", "--validation-days", "30", "--rivals", "none"),
-    ],
+    "prepare": "--overwrite",
+    "features": "--config run.toml",
+    "evaluate": "--random-pickers 20 --rivals none",
+    "signals": "",
+    "audit": "--days 1",
+    "report": "",
+    "walk-forward": "--config run.toml --generations 1 --jobs 1 --evaluation.random-pickers 20 --folds 1 "
+    "--validation-days 30 --rivals none",
 }
 """Flags that make a command quick."""
 
@@ -98,9 +94,9 @@ def test_commands(folder: Path, command: str) -> None:
     if arguments[0] == "evaluate" and "--data" in arguments and "--config" not in arguments:
         arguments += ["--config", "run.toml"]  # of windows that so few days hold
     begins = not {"--resume", "--extend"} & set(arguments)
-    train = ["--config", "run.toml", "--generations", "1"] if begins else ["--generations", "2"]
+    train = "--config run.toml --generations 1" if begins else "--generations 2"
     with unjudged():
-        assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
+        assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train).split()]) == 0
 
 
 def test_the_commands_of_a_paper_account_in_their_order(folder: Path) -> None:
@@ -118,8 +114,8 @@ def test_the_tutorial_in_its_order(folder: Path) -> None:
     assert len(commands) == 8
     with unjudged():
         for command in commands:
-            train = ["--config", "run.toml", "--generations", "1"] if command[0].startswith("--") else []
-            assert main([*command, *SMALL.get(command[0], train)]) == 0, command
+            train = "--config run.toml --generations 1" if command[0].startswith("--") else ""
+            assert main([*command, *SMALL.get(command[0], train).split()]) == 0, command
 
 
 def test_the_commands_are_there() -> None:
@@ -139,7 +135,7 @@ def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_requirements_and_benchmarks_that_are_shown_exist() -> None:
     named = set(re.findall(r"pip install (?:-\w+ )*-r ([\w.-]+)", ALL_PAGES))
     assert len(named) >= 4 and all((ROOT / name).is_file() for name in named)
-    for module in BENCHMARKS:
+    for module in re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES):
         path = ROOT / module.replace(".", "/")
         source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
         assert '__name__ == "__main__"' in source.read_text(encoding="utf-8")
@@ -172,13 +168,9 @@ def test_the_file_tree_names_every_package_and_only_what_exists() -> None:
 
 
 def test_the_fields_of_the_metrics_are_those_that_the_page_names(trained: Path) -> None:
-    def names(record: dict[str, Any]) -> Iterator[str]:
-        for name, value in record.items():
-            yield name
-            yield from names(value) if isinstance(value, dict) else ()
-
-    records = [json.loads(line) for line in (trained / "runs" / "NAME" / "metrics.jsonl").read_text().splitlines()]
+    lines = (trained / "runs" / "NAME" / "metrics.jsonl").read_text().splitlines()
+    recorded = {name for line in lines for path in flatten(json.loads(line)) for name in path.split(".")}
     rows = re.findall(r"(?m)^\| `.*$", PAGES["docs/runs.md"].split("## The champion")[0])
     shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     learned = {"critic_loss", "actor_loss", "critic_gradient_norm", "actor_gradient_norm", "skipped_updates"}
-    assert {name for record in records for name in names(record)} | learned | {"closed_form", "added_error"} == shown
+    assert recorded | learned | {"closed_form", "added_error"} == shown

@@ -4,7 +4,6 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,8 +19,6 @@ from benchmarks.speed.environment import account_rate, portfolio_of
 from benchmarks.speed.growth import Workload, exponent, measure_workload
 from benchmarks.speed.harness import CPU, Row, full_scale
 from tests.benchmarks.study_cases import tiny_config
-from utils.config.settings import from_dict
-from utils.config.trader import Config, default_settings, profile_config
 
 torch.set_num_threads(1)
 
@@ -62,19 +59,10 @@ def test_the_table_and_the_file_hold_every_row(
     assert "2.500 s exponent 1" in shown and "1,000,000 MiB" in shown
 
 
-DOCS = ROOT / "docs"
-
-
 def test_the_picture_is_of_this_version() -> None:
     """Where this fails, run `python -m benchmarks.readme_picture`."""
-    recorded = json.loads((DOCS / RECORD).read_text(encoding="utf-8"))
-    assert recorded == record((DOCS / PICTURE).read_bytes())
-
-
-def test_its_settings_are_those_of_the_first_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert from_dict(default_settings({}), Config) == profile_config("quick")
+    recorded = json.loads((ROOT / "docs" / RECORD).read_text(encoding="utf-8"))
+    assert recorded == record((ROOT / "docs" / PICTURE).read_bytes())
 
 
 @pytest.mark.usefixtures("small_heap")
@@ -85,9 +73,6 @@ def test_the_command_writes_picture_and_record(tmp_path: Path, monkeypatch: pyte
     picture = (tmp_path / PICTURE).read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert json.loads((tmp_path / RECORD).read_text()) == record(picture)
-
-
-HERE, CARD = Setup(torch.device("cpu"), True), Setup(torch.device("cuda"), True)
 
 
 def test_the_command_measures_prints_and_writes(
@@ -106,7 +91,8 @@ def test_the_command_measures_prints_and_writes(
 
 def test_without_a_card_what_needs_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_hour, "trace", lambda *_: {"trace/metrics.jsonl": [{"fitness": 1.0}]})
-    found = [finding for name in ("machine", "tests", "trace") for finding in steps(HERE)[name](HERE)]
+    here = Setup(torch.device("cpu"), True)
+    found = [finding for name in ("machine", "tests", "trace") for finding in steps(here)[name](here)]
     left_out = {finding.name for finding in found if finding.note == NEEDS_CARD}
     assert left_out == {"card", "tests on the card", "CPU against card"}
     assert not any(finding.fault for finding in found)
@@ -117,23 +103,21 @@ def test_a_step_that_fails_is_a_fault_and_says_why() -> None:
     assert finding.value is None and "expected --only of machine, tests" in finding.fault
 
 
-def faults_of(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> list[str]:
-    """The faults where three runs gave these numbers: on the CPU, on the card, and again."""
-    left = iter(numbers)
-
-    def trace(*_: Any) -> dict[str, Any]:
-        number = next(left)
-        return {"trace/metrics.jsonl": [{"fitness": number}, {"fitness": 5.0}]}
-
-    monkeypatch.setattr(first_hour, "trace", trace)
-    return [finding.fault for finding in compare_devices(CARD) if finding.fault]
-
-
-def test_rounding_passes_and_other_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert faults_of(monkeypatch, 1.0, 1.000001, 1.000001) == []
-    assert faults_of(monkeypatch, 1.0, 1.1, 1.1) == ["first difference: fitness: expected 1.0, got 1.1"]
-    (fault,) = faults_of(monkeypatch, 1.0, 1.0, 1.0 + 1e-12)
-    assert fault.startswith("not repeatable, first difference: trace/metrics.jsonl.0.fitness")
+@pytest.mark.parametrize(
+    ("cpu", "card", "again", "fault"),
+    [
+        (1.0, 1.000001, 1.000001, ""),
+        (1.0, 1.1, 1.1, "first difference: fitness: expected 1.0, got 1.1"),
+        (1.0, 1.0, 1.0 + 1e-12, "not repeatable, first difference: trace/metrics.jsonl.0.fitness"),
+    ],
+)
+def test_rounding_passes_and_other_numbers_do_not(
+    monkeypatch: pytest.MonkeyPatch, cpu: float, card: float, again: float, fault: str
+) -> None:
+    runs = [{"trace/metrics.jsonl": [{"fitness": number}, {"fitness": 5.0}]} for number in (again, card, cpu)]
+    monkeypatch.setattr(first_hour, "trace", lambda *_: runs.pop())
+    faults = [finding.fault for finding in compare_devices(Setup(torch.device("cuda"), True)) if finding.fault]
+    assert len(faults) == bool(fault) and "".join(faults).startswith(fault)
 
 
 def test_far_above_its_prediction_is_a_fault() -> None:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from benchmarks.golden import differences
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.generation import UPDATES
 from main import main
+from tests.benchmarks.study_cases import lines_of
 from tests.fuel_breaks.run_cases import TINY as FIRE
 from tests.tiny_run import TINY, frame, unjudged
 
@@ -34,6 +34,7 @@ SIGNALS = "signals --runs-dir {f}/runs"
 FUEL = "fuel-breaks train --config {f}/fire.toml --runs-dir {f}/runs"
 
 _COSTS_AND_REFUSALS = """
+import pytest
 import torch
 from benchmarks.gpu_budget.card import DrawnOnCardError, MixedDevicesError, card, install, unordered
 
@@ -44,7 +45,6 @@ with card() as meter:
     rows, mask = torch.zeros(3, dtype=torch.int64, device="cuda"), torch.ones(4, dtype=torch.bool, device="cuda")
     waiting = {
         "item": lambda: x[0, 0].item(),
-        "truth": lambda: bool((x > 0).any()),
         "mask": lambda: x[mask],
         "nonzero": lambda: mask.nonzero(),
         "constant": lambda: torch.tensor([1.0, 2.0], device="cuda"),
@@ -59,8 +59,6 @@ with card() as meter:
         "rows": lambda: x[rows],
         "fill by mask": lambda: x.__setitem__(mask, 0.0),
         "where": lambda: torch.where(x > 0, x, 0.0),
-        "product": lambda: x @ x.T,
-        "view": lambda: x[:, 1:],
         "on the host": lambda: bool(here.any()) and here[here > 1].tolist(),
     }
     for name, work in (waiting | running).items():
@@ -79,7 +77,7 @@ with card() as meter:
         large = torch.empty(1000, device="cuda")
         del large
         torch.empty(10, device="cuda")
-    others = meter.phases["memory"].peak - meter.phases["view"].peak
+    others = meter.phases["memory"].peak - meter.phases["add"].peak
     assert 0 <= 4096 - others <= 4096, others
 here = torch.arange(4.0)
 with card():
@@ -94,16 +92,11 @@ with card():
     for work, error in (
         (lambda: there + here, MixedDevicesError),
         (lambda: here[there.long() * 0], MixedDevicesError),
-        (lambda: torch.cat((there, here)), MixedDevicesError),
-        (lambda: here.add_(there), MixedDevicesError),
         (lambda: torch.rand(2, device="cuda"), DrawnOnCardError),
         (lambda: there.numpy(), RuntimeError),
     ):
-        try:
+        with pytest.raises(error):
             work()
-        except error:
-            continue
-        raise SystemExit(f"{error.__name__} was not raised")
     assert not unordered
     there.long().cumsum(0)
     assert not unordered
@@ -136,15 +129,10 @@ def test_a_small_generation_is_within_its_budget_but_for_a_figure_that_was_lower
     done = beside("-m", "benchmarks.gpu_budget", "--small", "--budget", str(path))
     assert done.returncode == 1, done.stdout + done.stderr
     days = ("Evaluating agents, days", "Validating agent, days")
-    phases = ("evaluate", "evolve", "train", UPDATES, *days, "generation")
-    for phase in phases:
+    for phase in ("evaluate", "evolve", "train", UPDATES, *days, "generation"):
         assert f"\n{phase}" in done.stdout
     (fault,) = re.findall("FAULT .*", done.stdout)
     assert fault.startswith("FAULT 4 agents: train operations:")
-
-
-def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
 
 
 @needs_fake_card
@@ -176,10 +164,10 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, sm
     assert "no deterministic kernel" not in done.stdout, done.stdout
 
     assert "resumed after generation 1" in done.stdout
-    for here, there in (("here", "moved"), ("fire-here", "fire-there")):
-        ours, theirs = metrics(tmp_path, here), metrics(tmp_path, there)
+    for names in (("fire-here", "fire-there"), ("here", "moved")):
+        ours, theirs = (lines_of(tmp_path / "runs" / run / "metrics.jsonl") for run in names)
         assert len(ours) == len(theirs) == 2 and differences(ours[1], theirs[1], tolerance=1e-6) == []
-    assert metrics(tmp_path, "here")[1]["learning"]["evidence_selection"] < 0.001  # the champion plays by its critic
+    assert ours[1]["learning"]["evidence_selection"] < 0.001  # the champion plays by its critic
     for path in ("runs/{}/evaluation-validation/results.json", "{}.json"):
         ours, theirs = (json.loads((tmp_path / path.format(run)).read_text()) for run in ("here", "moved"))
         assert differences(ours | {"run": "moved"}, theirs, tolerance=1e-6) == []

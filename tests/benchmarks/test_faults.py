@@ -42,22 +42,15 @@ def a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"benchmarks.faults.{module}.STOP_SECONDS", 120.0)
 
 
-def assert_holds(rows: list[Row]) -> None:
+@pytest.mark.parametrize("case", [*CASES, *CLOUD_CASES])
+def test_a_fault(case: str) -> None:
+    if case in CLOUD_CASES:
+        pytest.importorskip("gcp_storage_emulator", reason="the storage emulator is not installed")
+    rows = CASES[case]() if case in CASES else [CLOUD_CASES[case]()]
     for row in rows:
         assert row.is_ok is not False, faults.line(row)
     if any(row.is_ok is None for row in rows):
         pytest.skip(rows[0].measured)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_fault(case: str) -> None:
-    assert_holds(CASES[case]())
-
-
-@pytest.mark.parametrize("case", CLOUD_CASES)
-def test_a_fault_of_the_cloud(case: str) -> None:
-    pytest.importorskip("gcp_storage_emulator", reason="the storage emulator is not installed")
-    assert_holds([CLOUD_CASES[case]()])
 
 
 def test_the_command_of_the_docs_prints_the_table(

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from benchmarks.learning import power
 from benchmarks.learning.markets import MARTINGALE
 from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged
-from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
-from tests.benchmarks.study_cases import TINY, Studied, tiny_config
+from tests.benchmarks.study_cases import Studied, tiny_config
 from training.evaluation.baselines import score_policy, tuning_windows
 from training.rollout import play
 
@@ -49,9 +48,8 @@ def test_study_of_null_markets(studied: Studied, parquet: Path) -> None:
     kinds = [(study, kind) for study in ("untrained", "trained") for kind in (MARTINGALE, DRAWN, RISING)]
     assert [(record["study"], record["null"]) for record in kept] == kinds
     assert any(UNTRAINED in line and "high beta" in line for line in shown)
-    assert [line.rpartition(", ")[0] for line in shown if line.endswith(" runs")] == [
-        f"{kind}: {study}" for study, kind in kinds
-    ]
+    titles = [line.rpartition(", ")[0] for line in shown if line.endswith(" runs")]
+    assert titles == [f"{kind}: {study}" for study, kind in kinds]
 
 
 @pytest.fixture
@@ -65,10 +63,8 @@ def parquet(tmp_path: Path) -> Path:
 
 
 def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
-    config = tiny_config("--data", str(parquet))
-    market = drawn_market(config)
+    market, other = (drawn_market(tiny_config("--data", str(parquet), "--seed", seed)) for seed in ("0", "1"))
     assert market.tickers == ["S000", "S002", "S003", "X000"] and np.isfinite(market.close).all()
-    other = drawn_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
     assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
 
 

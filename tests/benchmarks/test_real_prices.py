@@ -82,22 +82,17 @@ def found(out: Path) -> dict[str, Any]:
     return {name: value for name, value in results.items() if name != "runs"}
 
 
-def test_a_planted_market_is_praised(
-    planted: tuple[list[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words, out = planted
-    shutil.copytree(out, tmp_path / "out")
-    main([*words, "--out", str(tmp_path / "out")])  # all parts are done
-    said = capsys.readouterr().out
-    main_test = found(out)["confirmatory"][0]
+def test_a_planted_market_is_praised(planted: tuple[list[str], Path]) -> None:
+    results = found(planted[1])
+    main_test, few = results["confirmatory"][0], results["universes"]["few"]
     assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
-    assert "| few | champion over pickers | +" in said and "| better |" in said and "run 2 over these test days" in said
-    few = found(out)["universes"]["few"]
     assert (few["trainings"], few["without_evidence"], few["holding_the_market"]) == (4, 0, 0)
     assert few["policies"]["champion"]["profit"]["value"] > few["policies"][EQUAL]["profit"]["value"]
 
 
-def test_a_stopped_study_goes_on(planted: tuple[list[str], Path], tmp_path: Path) -> None:
+def test_a_stopped_study_goes_on(
+    planted: tuple[list[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Killed in the middle of a line it continues after the last whole one, and finds what it would have found."""
     words, whole = planted
     out = tmp_path / "out"
@@ -107,33 +102,32 @@ def test_a_stopped_study_goes_on(planted: tuple[list[str], Path], tmp_path: Path
     (out / RESULTS).unlink()
     main([*words[:-1], str(out)])
     assert found(out) == found(whole)
+    said = capsys.readouterr().out
+    assert "| few | champion over pickers | +" in said and "| better |" in said and "run 2 over these test days" in said
 
     def parts(folder: Path) -> list[dict[str, Any]]:
-        costs = ("seconds", "peak")
-        read = lines_of(folder / PARTS)
-        return [{name: own for name, own in line.items() if not any(c in name for c in costs)} for line in read]
+        return [
+            {name: own for name, own in line.items() if "seconds" not in name and "peak" not in name}
+            for line in lines_of(folder / PARTS)
+        ]
 
     assert parts(out) == parts(whole)
     looks = lines_of(out / LEDGER)
     assert [look["parts_left"] for look in looks] == [len(lines), 2]
 
 
-@pytest.mark.parametrize("changed", ["plan", "data"])
+@pytest.mark.parametrize(("flag", "what"), [("--plan", "plan"), ("--investable", "data")])
 def test_a_folder_keeps_its_plan_and_data(
-    planted: tuple[list[str], Path], changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    planted: tuple[list[str], Path], flag: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, out = planted
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    other = tmp_path / "other"
-    if changed == "plan":
-        other.write_text(PLAN.replace("pickers = 40", "pickers = 41"))
-    else:
-        other.write_text((out.parent / "few.txt").read_text() + "\n")
-    place = words.index("--plan" if changed == "plan" else "--investable") + 1
+    text = Path(words[words.index(flag) + 1]).read_text()
+    (tmp_path / "other").write_text(text.replace("pickers = 40", "pickers = 41") + "\n")
     with pytest.raises(SystemExit, match="2"):
-        main([*words[:place], str(other), *words[place + 1 :]])
+        main([*words, flag, str(tmp_path / "other")])
     message = capsys.readouterr().err
-    assert f"expected the {changed}" in message and "--out" in message and message.count("\n") == 1
+    assert f"expected the {what}" in message and "--out" in message and message.count("\n") == 1
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -230,14 +224,10 @@ def test_equal_weight_is_held_at_the_exposure_of_the_champion() -> None:
     assert field.difference("champion", AT_EXPOSURE).mean == pytest.approx(halved)
 
 
-def outcomes(edge: float) -> list[str]:
+@pytest.mark.parametrize(("edge", "outcome"), [(1.0, "better"), (-1.0, "worse"), (0.0, "open")])
+def test_what_is_clear_is_found_either_way(edge: float, outcome: str) -> None:
     comparisons = [Comparison("u", "champion", against) for against in (PICKERS, EQUAL, AT_EXPOSURE, BEST_RIVAL)]
-    return [one.outcome for one in confirm({"u": a_field(edge=edge)}, comparisons)]
-
-
-def test_what_is_clear_is_found_either_way() -> None:
-    assert outcomes(1.0) == ["better"] * 4 and outcomes(-1.0) == ["worse"] * 4
-    assert outcomes(0.0) == ["open"] * 4
+    assert [one.outcome for one in confirm({"u": a_field(edge=edge)}, comparisons)] == [outcome] * 4
 
 
 def test_the_committed_plan_tests_2320_days_that_follow_one_another() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -36,10 +37,7 @@ def test_only_the_table_imports_the_fuel_breaks() -> None:
 def test_an_error_is_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, error: BaseException, exit_code: int
 ) -> None:
-    def fail(command: ParsedCommand) -> None:
-        raise error
-
-    monkeypatch.setattr(ParsedCommand, "run", fail)
+    monkeypatch.setattr(ParsedCommand, "run", mock.Mock(side_effect=error))
     assert main(line.split()) == exit_code
     (shown,) = capsys.readouterr().err.strip().splitlines()
     assert "continue with" not in shown
@@ -57,12 +55,9 @@ def test_an_error_is_one_line_and_an_exit_code(
 def test_a_stopped_run_names_the_command_that_continues_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, folder: Path, command: str
 ) -> None:
-    def stop(_: ParsedCommand) -> None:
-        error = StopRequested(signal.SIGTERM, 0.0)
-        error.remains = Remains("generation 2 of 9 is saved", ("--resume", "a run", "--runs-dir", "x"))
-        raise error
-
-    monkeypatch.setattr(ParsedCommand, "run", stop)
+    error = StopRequested(signal.SIGTERM, 0.0)
+    error.remains = Remains("generation 2 of 9 is saved", ("--resume", "a run", "--runs-dir", "x"))
+    monkeypatch.setattr(ParsedCommand, "run", mock.Mock(side_effect=error))
     monkeypatch.chdir(folder)
     assert main(line.split()) == 143
     (shown,) = capsys.readouterr().err.strip().splitlines()
@@ -84,7 +79,6 @@ print(code, *(name for name in sys.argv[1].split() if name in sys.modules))
     ("line", "code", "loaded"),
     [
         ("--help", 0, ""),
-        ("paper --help", 0, ""),
         ("--help-all", 0, "scipy"),  # of the kinds of market, which it lists
         ("--extend none --run a/b", 2, ""),
         ("serve --host 999.1.1.1 --runs-dir .", 2, ""),

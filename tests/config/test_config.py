@@ -19,7 +19,6 @@ from training.commands.table import COMMANDS, help_lists
 from utils.config.cli import ParsedCommand, parse_command
 from utils.config.kinds import Mark
 from utils.config.settings import (
-    LATEST,
     Setting,
     flatten,
     from_dict,
@@ -39,16 +38,12 @@ FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
     "--generations": ("generations", st.integers(1, 10**6)),
     "--seed": ("seed", st.integers(0, 2**63 - 1)),
     "--population-size": ("evolution.population_size", st.integers(2, 64)),
-    "--learning.gradient-accumulation": ("learning.gradient_accumulation", st.integers(1, 100)),
     "--rivals": ("evaluation.rivals", st.sampled_from(["learned", "none"])),
-    "--device": ("device", st.sampled_from(["auto", "cpu"])),
     "--runs-dir": ("runs_dir", st.sampled_from(["runs", "/tmp/other", "a b"])),
     "--run": ("run", st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)),
     "--env.cost-bps": ("env.cost_bps", st.floats(0, 9999)),
     "--env.fill": ("env.fill", st.sampled_from(["next_open", "same_close"])),
     "--learning.gamma": ("learning.gamma", st.floats(0, 1)),
-    "--evolution.elite-fraction": ("evolution.elite_fraction", st.floats(0, 1)),
-    "--learning.replay-capacity": ("learning.replay_capacity", st.integers(1, 10**7)),
 }
 """A setting and its values by flag."""
 
@@ -178,21 +173,18 @@ def test_profile_and_data_follow_what_is_there_and_what_is_named(tmp_path: Path)
     assert (command.name, command.explicit, command.arguments.settings) == ("train", set(), profile_config("quick"))
     assert settings_from(cuda=True) == profile_config("full")
     assert dataclasses.replace(profile_config("full"), profile=Config().profile) == Config()
-    named, default, missing = (
-        tmp_path / "named.parquet",
-        tmp_path / "default.parquet",
-        str(tmp_path / "missing.parquet"),
-    )
+    named, default = tmp_path / "named.parquet", tmp_path / "default.parquet"
     named.touch()
     default.touch()
     assert settings_from("--data", str(named)).profile == "full"
     assert settings_from("--data", str(named), default_data=default).data == named
     by_default = parse(default_data=default)
-    assert by_default.arguments.settings.profile == "full" and by_default.arguments.settings.data == default
-    assert by_default.explicit == frozenset()
+    found = by_default.arguments.settings
+    assert (found.profile, found.data, by_default.explicit) == ("full", default, frozenset())
     assert settings_from("--profile", "quick", cuda=True) == profile_config("quick")
+    missing = f"expected an existing file, got '{NOT_THERE}'"
     for flag in ("--data", "--investable", "--benchmark"):
-        assert f"{flag}: expected an existing file, got '{missing}'" in refusal(flag, missing, default_data=default)
+        assert f"{flag}: {missing}" in refusal(flag, str(NOT_THERE), default_data=default)
 
 
 def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
@@ -227,8 +219,7 @@ def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None
     path.write_text('generations = 7\nprofile = "full"\n[env]\ncost-bps = 2\nslippage_bps = 3.5\n')
     command = parse("--config", str(path), "--env.cost-bps", "9")
     config = command.arguments.settings
-    assert config.generations == 7
-    assert config.split == profile_config("full").split
+    assert config.generations == 7 and config.split == profile_config("full").split
     assert (config.env.cost_bps, config.env.slippage_bps) == (9.0, 3.5)
     assert command.explicit == {"generations", "profile", "env.cost_bps", "env.slippage_bps"}
     path.write_text("[split]\ntrain_fraction = 0.9\n")
@@ -246,8 +237,6 @@ def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None
         ("generations = true", "--generations: expected INT >= 1, got True"),
         ("seed.x = 3", "'seed.x'"),
         ('[env]\nfill = "open"', "--env.fill: expected next_open|same_close, got 'open'"),
-        ("[env]\ncost_bps = inf", "--env.cost-bps: expected NUMBER >= 0 and < 10000"),
-        ("data = 3", "--data: expected PATH, got 3"),
         ("generations = ", "TOML"),
     ],
 )
@@ -262,9 +251,7 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
     [
         ("--generation 3", "'--generations'"),
         ("--gamma 0.5", "'--learning.gamma'"),
-        ("--env.cost-pbs=3", "'--env.cost-bps'"),
         ("-s 3", "'-s'"),
-        ("--generations ten", "--generations: expected INT >= 1, got 'ten'"),
         ("--seed 1.5", "INT >= 0 and < 9223372036854775808, got '1.5'"),
         ("--seed --run x", "--seed: expected one argument; see --help"),
         ("--env.cost-bps nan", "--env.cost-bps: expected NUMBER >= 0 and < 10000, got"),
@@ -277,8 +264,6 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         ("--seed 1 2", "got '2'"),
         (f"--learning.hidden {10**30}", f"--learning.hidden: expected a number up to 10^9, got {10**30}"),
         ("prepare", "SOURCE: expected PATH, got nothing"),
-        ("prepare a b c", "got 'c'"),
-        ("prepare a --seed 3", "got '--seed'; see --help"),
         ("prepare a --keeep 3", "got '--keeep'; the nearest is '--keep'"),
         ("--synthetic.kind bursst", "got 'bursst'; the nearest is 'bursts'"),
         ("trian", "'train'"),
@@ -289,22 +274,11 @@ def test_command_line_is_refused_in_one_line(line: str, expected: str) -> None:
     assert expected in refusal(*line.split())
 
 
-def test_the_last_of_a_repeated_flag_counts_and_resume_takes_a_name_or_none() -> None:
-    for line, resume in {"--resume": LATEST, "--resume --seed 5": LATEST, "--resume first": "first"}.items():
-        assert settings_from(*line.split()).resume == resume
-    command = parse("--population-size", "4", "--population-size", "8", "--seed=2")
-    assert command.arguments.settings.evolution.population_size == 8
-    assert command.explicit == {"evolution.population_size", "seed"}
-
-
 def test_these_settings_may_differ_in_a_resumed_run_and_no_others() -> None:
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints"}
     free |= {"threads", "verbose", "log_to", "memory_limit_mb", "memory_report"}
     free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
     assert {name for name, setting in settings_of(Config).items() if Mark.FREE in setting.field.metadata} == free
-    base = Config()
-    assert settings_hash(dataclasses.replace(base, threads=2, verbose=True)) == settings_hash(base)
-    assert settings_hash(dataclasses.replace(base, seed=1)) != settings_hash(base)
 
 
 def test_settings_that_no_longer_exist_are_passed_over_in_runs_of_before() -> None:
@@ -312,13 +286,14 @@ def test_settings_that_no_longer_exist_are_passed_over_in_runs_of_before() -> No
 
 
 def test_the_hash_of_settings_stays_for_checkpoints_hold_it() -> None:
-    """Wherever files lie, and however a number is written."""
+    """Wherever files lie, however a number is written, and whatever may change when a run is resumed."""
     assert settings_hash(Config(data=Path("/a/bars.parquet"))) == settings_hash(Config(data=Path("b/bars.parquet")))
-    assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5))) == settings_hash(Config())
+    assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5), threads=2)) == settings_hash(Config())
+    assert settings_hash(Config(seed=1)) != settings_hash(Config())
     canonical = (
-        b'{"context_window_days":504,"holdout_fraction":null,"input_clip":8.0,"inputs":"all","max_bad_row_share":0.01,'
+        b'{"context_window_days":504,"holdout_fraction":null,"input_clip":8.0,"inputs":"all",'
+        b'"max_bad_row_share":0.01,"train_fraction":0.7,"validation_fraction":0.15}'
     )
-    canonical += b'"train_fraction":0.7,"validation_fraction":0.15}'
     assert settings_hash(DataConfig()) == hashlib.sha256(canonical).hexdigest()
 
 

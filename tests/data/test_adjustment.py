@@ -1,7 +1,6 @@
 """Splits and dividends: prices are adjusted for them, as in Yahoo's example and by an oracle, and they are kept."""
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from data.events import Event, events_file, ratios_of, read_events
 from data.raw.prepare import prepare
-from tests.data.files import run
+from tests.data.files import prepared, run
 from utils.config.prepare import Choices
 from utils.errors import DataError
 
@@ -48,13 +47,9 @@ def market(seed: int, *, days: int = 150, dividends: int = 3, splits: int = 2) -
         close = closes[day] = opens[day] * np.exp(steps[day, 1])
     high, low = np.maximum(opens, closes) * 1.01, np.minimum(opens, closes) * 0.99
     dates = np.busday_offset("2010-01-04", np.arange(days)).astype(str)
-    return pd.DataFrame(
-        {
-            "Date": dates, "Open": opens, "High": high, "Low": low, "Close": closes,
-            "Volume": rng.integers(1000, 9000, days).astype(float), "Dividends": dividend,
-            "Stock Splits": np.where(split == 1, 0.0, split),
-        }
-    )  # fmt: skip
+    bars = {"Date": dates, "Open": opens, "High": high, "Low": low, "Close": closes}
+    bars["Volume"] = rng.integers(1000, 9000, days).astype(float)
+    return pd.DataFrame(bars | {"Dividends": dividend, "Stock Splits": np.where(split == 1, 0.0, split)})
 
 
 def oracle(raw: pd.DataFrame) -> list[float]:
@@ -69,58 +64,57 @@ def oracle(raw: pd.DataFrame) -> list[float]:
     return adjusted
 
 
+def scaled(raw: pd.DataFrame, factor: pd.Series) -> pd.DataFrame:
+    return raw.assign(**{name: raw[name] * factor for name in ("Open", "High", "Low", "Close")})
+
+
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=5)
-def test_events_give_what_the_oracle_and_the_adjusted_close_give(
-    seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_events_give_what_oracle_and_adjusted_close_give(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, raw = tmp_path_factory.mktemp("market"), market(seed)
     expected = oracle(raw)
     _, by_events = run(folder, {"A.csv": raw.to_csv(index=False)})
-    _, by_close = run(folder, {"A.csv": raw.assign(**{"Adj Close": expected}).to_csv(index=False)})
+    summary, by_close = run(folder, {"A.csv": raw.assign(**{"Adj Close": expected}).to_csv(index=False)})
     np.testing.assert_allclose(by_events["close"], expected, rtol=1e-12)
     for role in ("open", "high", "low", "close", "volume"):
         np.testing.assert_allclose(by_events[role], by_close[role], rtol=1e-9)
     np.testing.assert_allclose(by_events["close"] * by_events["volume"], raw["Close"] * raw["Volume"], rtol=1e-9)
     assert by_events["close"].iloc[-1] == raw["Close"].iloc[-1]
+    assert "prices are scaled to the adjusted close where there is one, volume the other way" in summary.notes
 
 
-def test_tickers_of_both_kinds_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["long.csv", "wide.csv", "wide.parquet"])
+def test_tickers_of_all_kinds_are_told_apart(form: str, tmp_path: Path) -> None:
+    """Two of raw prices, one of adjusted ones, and one whose dividends are too small to tell; also side by side."""
     raw = {name: market(seed, splits=int(seed < 3)) for seed, name in enumerate("ABCD")}
     adjusted = {name: np.array(oracle(own)) for name, own in raw.items()}
-    given = dict(raw)
-    factor = adjusted["C"] / raw["C"]["Close"]
-    given["C"] = raw["C"].assign(**{name: raw["C"][name] * factor for name in ("Open", "High", "Low", "Close")})
-    given["D"] = raw["D"].assign(Dividends=raw["D"]["Dividends"] / 20)
-    frame = pd.concat([own.assign(Ticker=name) for name, own in given.items()])
-    summary, bars = run(tmp_path, {"A.csv": frame.to_csv(index=False)})
+    done = scaled(raw["C"], adjusted["C"] / raw["C"]["Close"])
+    given = raw | {"C": done, "D": raw["D"].assign(Dividends=raw["D"]["Dividends"] / 20)}
+    parts = {name: own.assign(Date=pd.to_datetime(own["Date"])).set_index("Date") for name, own in given.items()}
+    wide = pd.concat(parts, axis=1, names=["Ticker", "Price"]).swaplevel(axis=1)
+    frame = wide.stack("Ticker", future_stack=True).reset_index("Ticker") if form == "long.csv" else wide
+    frame.to_parquet(tmp_path / form) if form == "wide.parquet" else frame.to_csv(tmp_path / form)
+    summary, bars = prepared(tmp_path / form, tmp_path / "made" / "bars.parquet")
+    assert summary.dropped.total() == 0
     made = {str(name): own["close"].to_numpy() for name, own in bars.groupby("ticker", observed=True)}
     for name in "AB":
         np.testing.assert_allclose(made[name], adjusted[name], rtol=1e-12)
     for name in "CD":
         np.testing.assert_array_equal(made[name], given[name]["Close"])
-    assert [re.findall(r"^Splits: .* of (\d+) tickers", line) for line in summary.notes[:2]] == [["2"], ["1"]]
+    raw_ones, adjusted_one, *_, unclear_one, _ = summary.notes
+    assert raw_ones.startswith("Splits: 2 of 2 tickers: not in the prices, ")
+    assert adjusted_one.startswith("Splits: 1 of 1 tickers: in the prices already, ")
+    assert unclear_one.startswith("Dividends: 3 of 1 tickers: prices do not tell whether they are in them already; ")
 
 
 def test_dividends_alone_are_told_from_the_moves_of_many(tmp_path: Path) -> None:
     """Splits are in the prices, dividends are not, as in a close of Yahoo's whose adjusted close was dropped."""
     raw = market(3, days=2000, dividends=60, splits=0)
     expected = oracle(raw)
-    summary, bars = run(tmp_path, {"A.csv": raw.to_csv(index=False)})
-    np.testing.assert_allclose(bars["close"], expected, rtol=1e-12)
-    factor = np.array(expected) / raw["Close"]
-    done = raw.assign(**{name: raw[name] * factor for name in ("Open", "High", "Low", "Close")})
-    summary, bars = run(tmp_path, {"A.csv": done.to_csv(index=False)})
-    np.testing.assert_array_equal(bars["close"], done["Close"])
-    assert ": in the prices already" in summary.notes[0]
-
-
-def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
-    raw = market(1, days=30, dividends=1, splits=0)
-    raw["Dividends"] /= 10
-    summary, bars = run(tmp_path, {"A.csv": raw.to_csv(index=False)})
-    np.testing.assert_array_equal(bars["close"], raw["Close"])
-    assert ": prices do not tell whether they are in them already; left as they are" in summary.notes[0]
+    for own, state in ((raw, "not in the prices"), (scaled(raw, expected / raw["Close"]), "in the prices already")):
+        summary, bars = run(tmp_path, {"A.csv": own.to_csv(index=False)})
+        np.testing.assert_allclose(bars["close"], expected, rtol=1e-12)
+        assert f": {state}, " in summary.notes[0]
 
 
 def test_events_that_change_nothing(tmp_path: Path) -> None:
@@ -131,47 +125,27 @@ def test_events_that_change_nothing(tmp_path: Path) -> None:
     assert not any("prices" in note for note in summary.notes)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_events_side_by_side(suffix: str, tmp_path: Path) -> None:
-    """A download of several tickers with their events, and the same with adjusted closes, give the same bars."""
-    raw = {name: market(seed).assign(Date=lambda own: pd.to_datetime(own["Date"])) for seed, name in enumerate("ABC")}
-    made = []
-    for extra in ("events", "closes"):
-        closes = {name: {} if extra == "events" else {"Adj Close": oracle(own)} for name, own in raw.items()}
-        parts = {name: own.assign(**closes[name]).set_index("Date") for name, own in raw.items()}
-        frame = pd.concat(parts, axis=1, names=["Ticker", "Price"]).swaplevel(axis=1)
-        source = tmp_path / f"{extra}.{suffix}"
-        frame.to_csv(source) if suffix == "csv" else frame.to_parquet(source)
-        summary = prepare(source, tmp_path / "out.parquet")
-        made.append(pd.read_parquet(tmp_path / "out.parquet"))
-        assert summary.dropped.total() == 0
-    pd.testing.assert_frame_equal(*made, rtol=1e-9)
-    np.testing.assert_allclose(made[0]["close"][:150], oracle(raw["A"]), rtol=1e-12)
-    assert "prices are scaled to the adjusted close where there is one, volume the other way" in summary.notes
-
-
 BARS = {"02": "10,10,10,10,9", "03": "10,10,10,10,9", "06": "5,5,5,5,9", "07": "4.9,4.9,4.9,4.9,9"}
 OHLCV = "Date,Open,High,Low,Close,Volume"
 FOUND = [Event("A", "2020-01-06", "split", 2.0, "2020-01-06"), Event("A", "2020-01-07", "dividend", 0.1, "2020-02-03")]
 
 
 @pytest.mark.parametrize(
-    ("titles", "values"),
+    ("titles", "none", "split", "dividend"),
     [
-        ("Dividends,Stock Splits,Pay Date", {"06": "0,2,", "07": "0.1,0,2020-02-03"}),
-        ("divCash,splitFactor,paymentDate", {"06": "0.0,2.0,", "07": "0.1,1.0,2020-02-03"}),
-        ("dividend,split_ratio,payable_date", {"06": ",2:1,", "07": "0.1,,2020-02-03"}),
-        ("Adj Close,dividend_amount,split_coefficient,paydate", {"06": "4.9,0,2,", "07": "4.9,0.1,1,2020-02-03"}),
+        ("Dividends,Stock Splits,Pay Date", ",,", "0,2,", "0.1,0,2020-02-03"),
+        ("divCash,splitFactor,paymentDate", ",,", "0.0,2.0,", "0.1,1.0,2020-02-03"),
+        ("dividend,split_ratio,payable_date", ",,", ",2:1,", "0.1,,2020-02-03"),
+        ("Adj Close,dividend_amount,split_coefficient,paydate", "4.9,,,", "4.9,0,2,", "4.9,0.1,1,2020-02-03"),
     ],
     ids=["yfinance", "Tiingo", "EODHD", "adjusted"],
 )
-def test_what_a_vendor_names_is_kept(tmp_path: Path, titles: str, values: dict[str, str]) -> None:
+def test_what_a_vendor_names_is_kept(tmp_path: Path, titles: str, none: str, split: str, dividend: str) -> None:
     """In raw prices and in adjusted ones; a later call adds to it, and no event becomes a column of the data."""
-    none = {"02": "4.9,,,"} if "Adj" in titles else {}
-    cells = {day: values.get(day, none.get("02", ",,")) for day in BARS}
-    for days in (["02", "03", "06"], [*BARS]):
-        lines = [f"2020-01-{day},{BARS[day]},{cells[day]}\n" for day in days]
-        (tmp_path / "A.csv").write_text(f"{OHLCV},{titles}\n{''.join(lines)}")
+    cells = zip(BARS.items(), (none, none, split, dividend), strict=True)
+    lines = [f"2020-01-{day},{bar},{named}\n" for (day, bar), named in cells]
+    for days in (3, 4):
+        (tmp_path / "A.csv").write_text(f"{OHLCV},{titles}\n{''.join(lines[:days])}")
         summary = prepare(tmp_path / "A.csv", tmp_path / "bars.parquet")
     assert read_events(tmp_path / "bars.parquet") == FOUND
     assert "2 splits and dividends are in bars.events.csv" in summary.notes
@@ -200,21 +174,9 @@ def test_a_row_that_is_no_event_is_told(tmp_path: Path, text: str, words: str) -
         read_events(tmp_path / "bars.parquet")
 
 
-@pytest.mark.parametrize(
-    ("kind", "size", "date", "words"),
-    [
-        ("split", 4.0, "2020-08-31", "split 4:1 of 2020-08-31"),
-        ("split", 0.1, "2020-08-31", "split 1:10 of 2020-08-31"),
-        ("split", 1.333333333, "2020-08-31", "split 4:3 of 2020-08-31"),
-        ("split", 1.0237123, "2020-08-31", "split 1.02371:1 of 2020-08-31"),
-        ("split", 1e-5, "2020-08-31", "split 1e-05:1 of 2020-08-31"),
-        ("dividend", 0.815, "2020-08-07", "dividend of 0.815 of 2020-08-07"),
-        ("split", 0.01, "2020-08-31", "split 1:100 of 2020-08-31"),
-        ("split", 4.00001, "", "split that no file names"),
-    ],
-)
-def test_an_event_in_words(kind: str, size: float, date: str, words: str) -> None:
-    assert str(Event("A", date, kind, size, date)) == words
+@pytest.mark.parametrize(("size", "ratio"), [(0.01, "1:100"), (1.333333333, "4:3"), (1.0237123, "1.02371:1")])
+def test_a_split_in_words(size: float, ratio: str) -> None:
+    assert str(Event("A", "2020-08-31", "split", size, "2020-08-31")) == f"split {ratio} of 2020-08-31"
 
 
 @given(st.integers(1, 1000), st.sampled_from([(2, 1), (3, 2), (4, 3), (1, 3), (1, 49), (11, 10)]))

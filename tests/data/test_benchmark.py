@@ -9,8 +9,6 @@ from data.benchmark import read_benchmark
 from tests.data.files import refused, written
 
 DATES = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]")
-
-
 NONE = np.nan
 
 
@@ -22,22 +20,18 @@ NONE = np.nan
             [5, 5, 10.5, 10.5, 20, 31, *[NONE] * 4],
         ),
         ("date,close\n2019-12-02,5\n2020-02-01,6\n", [5, 5, *[NONE] * 8]),
-        ("date,close\n2020-01-09,1\n2020-02-01,2\n", [*[NONE] * 8, 1, 1]),
         ("Date,Close,Adj Close\n2020-01-02,10,5\n2020-01-03,10,10\n", [NONE, 5, 10, *[NONE] * 7]),
         ("Datum;Schlusskurs\n02.01.2020;1.234,5\n03.01.2020;1.234,5\n", [NONE, 1234.5, 1234.5, *[NONE] * 7]),
         ("Date,^SPX\n2020-01-02,10\n2020-01-03,11\n", [NONE, 10, 11, *[NONE] * 7]),
     ],
 )
-def test_closes_of_any_file_are_the_last_known_ones_and_none_is_made_up(
-    text: str, closes: list[float], tmp_path: Path
-) -> None:
+def test_closes_are_the_last_known_ones_and_none_is_made_up(text: str, closes: list[float], tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_benchmark(written(tmp_path / "index.csv", text), DATES), closes)
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "columns date, close"),
         ("date,open\n2020-01-01,1\n", "no column for close in the header 'date,open'"),
         ("date,close\n", "at least one row"),
         ("date,close\n2020-01-01,1\nsoon,2\n", "'soon' on line 3"),
@@ -45,7 +39,6 @@ def test_closes_of_any_file_are_the_last_known_ones_and_none_is_made_up(
         ("date,close\n2020-01-01,1\n2020-01-02,\n", "'2020-01-02' on line 3"),
         ("\x00\x01\xff", "columns date, close"),
         ("date,close\n2020-01-01,1\n2020-01-01,2\n", "closes 1 and 2 .* on 2020-01-01; write one row a day"),
-        ("date,close\n2020-01-02 16:00,1\n2020-01-02 10:00,2\n", "bars within days, as on 2020-01-02; write one row"),
         ("date,close\n03/04/2020,1\n", "dates like '03/04/2020' may be read in several ways; write .* 2020-12-31"),
         ("date,close\n1970-01-01,1\n2020-01-02,2\n", "'1970-01-01' on line 2"),
         ("date,close\n2020-01-02,2\n2120-01-02,1\n", "'2120-01-02' on line 3"),

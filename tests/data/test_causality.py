@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features.nine import observed_features, stationary_inputs
-from data.market import Market, build_market
+from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from tests.market_cases import random_panel
-from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
+from tests.small_market import TINY_RULES, environment_of, loader_of, market_of
 from tests.tiny import acted, tiny_agent
 from utils.arrays import Float32Array
 from utils.config.trader import Fill
@@ -35,12 +35,6 @@ def with_another_future(panel: Float32Array, day: int, seed: int) -> Float32Arra
     noise[rng.random(shape[:2]) < 0.3] = np.nan
     changed[day + 1 :] = noise
     return changed
-
-
-def market_of(panel: Float32Array) -> Market:
-    market = build_market(loader_of(panel, investable=INVESTABLE), TINY_DATA, TINY_RULES)
-    assert market.splits.train.last == LAST_TRAINING_DAY
-    return market
 
 
 def play(market: Market, agent: DDPGAgent, start: int, fill: Fill = "next_open") -> tuple[list[Any], ...]:
@@ -74,12 +68,13 @@ def test_observations_and_actions_up_to_a_day_ignore_what_follows(day: int, fill
     panel = panel_of()
     start = min(day - 7, DAYS - 1 - TINY_RULES.episode_steps)
     known = day - start + 1
-    market = market_of(panel)
+    market = market_of(panel, investable=INVESTABLE)
+    assert market.splits.train.last == LAST_TRAINING_DAY
     agent = tiny_agent(market, seed=4)
     actions, observations, equity = play(market, agent, start, fill)
     assert len({tuple(action.argmax(0)) for action in actions}) > 1
     for seed in (0, 1):
-        other = market_of(with_another_future(panel, day, seed))
+        other = market_of(with_another_future(panel, day, seed), investable=INVESTABLE)
         np.testing.assert_array_equal(np.stack([*vars(other.stats).values()]), [*vars(market.stats).values()])
         found = play(other, agent, start, fill)
         for seen, as_seen in zip(found[1][:known], observations[:known], strict=True):

@@ -2,40 +2,26 @@
 
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.raw.prepare import prepare
 from main import main
-from tests.data.files import read_or_refused
+from tests.data.files import PRICES, read_or_refused, written
 from tests.evaluation.test_page import HOSTILE, Page
+from tests.tiny_run import frame
 from training.commands.prepare import render
-
-
-def bars(tickers: tuple[str, ...] = ("AAA", "BBB"), days: int = 300) -> pd.DataFrame:
-    """Long frame in which the second ticker has a gap, an error, a wide row and no split column."""
-    rng = np.random.default_rng(0)
-    dates = np.busday_offset("2019-06-03", np.arange(days)).astype("datetime64[s]")
-    parts = []
-    for place, ticker in enumerate(tickers):
-        close = 30 * np.exp(np.cumsum(0.01 * rng.standard_normal(days)))
-        own = pd.DataFrame(
-            {"date": dates, "ticker": ticker, "open": close, "high": close, "low": close, "close": close}
-        )
-        if place == 1:
-            own.loc[50, ["open", "high", "low", "close"]] *= 10
-            own.loc[60, "high"] /= 2
-            own = own.drop(index=range(70, 80))
-        parts.append(own)
-    return pd.concat(parts, ignore_index=True)
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    bars().to_parquet(tmp_path / "source.parquet")
+    """A file in which the second ticker has a gap, an error and a bar whose high is below its close."""
+    rows = frame(300, 2)
+    second = rows.index[rows["ticker"] == "T1"]
+    rows.loc[second[50], PRICES] *= 10
+    rows.loc[second[60], "high"] /= 2
+    rows.drop(index=second[70:80]).to_parquet(tmp_path / "source.parquet")
     return tmp_path / "source.parquet"
 
 
@@ -45,16 +31,16 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
     assert sorted(path.name for path in target.parent.iterdir()) == ["prices.html", "prices.parquet"]
     shown = capsys.readouterr().out
     for line in (
-        "2019       152        2   294     96.71",
-        "Gaps: 1: BBB 10 sessions, 2019-09-06 to 2019-09-23",
-        "Suspicious moves (1 undone the next day): 2: BBB +",
+        "2010       260        2   510     98.08",
+        "Gaps: 1: T1 10 sessions, 2010-04-09 to 2010-04-26",
+        "Suspicious moves (1 undone the next day): 2: T1 -90% on 2010-03-16; T1 +",
         "Survivors only: 2 of 2 tickers trade on the last day",
     ):
         assert line in shown
     page = Page((target.parent / "prices.html").read_text())
     rows = [text for _, text in page.all("tr")]
-    assert {"BBB2019-09-062019-09-2310", "2019152229496.7"} <= set(rows)
-    assert any(row.startswith("BBB2019-08-12+88") and row.endswith("undone the next day") for row in rows)
+    assert {"T12010-04-092010-04-2610", "2010260251098.1"} <= set(rows)
+    assert any(row.startswith("T12010-03-15+9") and row.endswith("undone the next day") for row in rows)
     policy = next(meta["content"] for meta, _ in page.all("meta") if meta.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'")
 
@@ -68,12 +54,12 @@ def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) ->
         (["source.parquet", "one.parquet"], "one.html, which exists; give --overwrite or --append"),
         (["source.parquet"], "TARGET: expected PATH, got nothing"),
         (["source.parquet", "prices.html"], "expected a parquet file as TARGET"),
-        (
-            ["source.parquet", "prices.parquet", "--benchmark", "CCC"],
-            "expected --benchmark to be one of several tickers of the data",
-        ),
+        (["source.parquet", "prices.parquet", "--benchmark", "CCC"], "--benchmark to be one of several tickers"),
         (["one.csv", "prices.parquet", "--benchmark", "one"], "add the stocks to trade"),
         (["source.parquet", "one.csv/prices.parquet"], "expected to write"),
+        (["one.csv", "prices.parquet", "--columns", "close=Nope"], "a title, got 'Nope'"),
+        (["one.csv", "prices.parquet", "--columns", "closing=Close"], "--columns: expected date, time"),
+        (["one.csv", "prices.parquet", "--columns", "close"], "--columns: expected date, time"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(
@@ -103,19 +89,13 @@ def test_names_cannot_act_in_the_page(source: Path) -> None:
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_spoilt_files_are_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject) -> None:
-    path = tmp_path / "source"
-    is_csv = data.draw(st.booleans())
-    frame = bars().groupby("ticker").head(20)
-    wide = frame.pivot(index="date", columns="ticker", values="close")
-    shown = data.draw(st.sampled_from([frame, wide.reset_index()]))
-    if is_csv:
-        shown.to_csv(path, index=False)
-    else:
-        shown.to_parquet(path, compression="none")
-    content = path.read_bytes()
+    long = frame(20, 2)
+    wide = long.pivot(index="date", columns="ticker", values="close")
+    drawn, is_csv = data.draw(st.sampled_from([long, wide.reset_index()])), data.draw(st.booleans())
+    content = drawn.to_csv(index=False).encode() if is_csv else drawn.to_parquet(compression="none")
     start = data.draw(st.integers(0, len(content) - 1))
     junk = data.draw(st.binary(min_size=1, max_size=64))
-    path.write_bytes(content[:start] + junk + content[start + len(junk) :])
+    path = written(tmp_path / "source", content[:start] + junk + content[start + len(junk) :])
     with read_or_refused():
         summary = prepare(path, tmp_path / "prices.parquet")
         render(summary, path)

@@ -2,13 +2,14 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from data.splits import Span, Splits, make_splits, random_windows, spaced_windows
+from data.splits import Span, make_splits, random_windows, spaced_windows
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
 
@@ -35,29 +36,22 @@ def spans(draw: st.DrawFn) -> tuple[Span, int]:
     return Span(first, first + steps + draw(st.integers(0, 300))), steps
 
 
-FULL = make_splits(3781, DataConfig(), EnvironmentConfig())
-
-
-def test_known_days_of_the_full_data() -> None:
-    assert Splits(Span(504, 2645), Span(2666, 3212), Span(3233, 3780)) == FULL
-
-
-def test_a_share_of_the_holdout_is_taken_from_the_end() -> None:
-    none = make_splits(3781, DataConfig(holdout_fraction=0.0), EnvironmentConfig())
-    assert none.validation.last == 3780 and none.holdout.days == 0
-    assert none.train == Span(504, int(3781 * 0.7 / 0.85) - 1) and none.validation.first == none.train.last + 21
-    assert make_splits(3781, DataConfig(holdout_fraction=0.15), EnvironmentConfig()) == FULL
-    third = make_splits(4000, DataConfig(holdout_fraction=0.35), EnvironmentConfig())
-    assert (third.validation.last, third.holdout.last) == (2599, 3999)
-    whole = DataConfig(train_fraction=0.8, validation_fraction=0.2, holdout_fraction=0.0)
-    assert make_splits(1000, whole, EnvironmentConfig(trading_days=50)).validation == Span(820, 999)
-
-
-def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
-    config = DataConfig(context_window_days=2, train_fraction=0.7, validation_fraction=0.1)
-    assert config.train_fraction + config.validation_fraction < 0.8
-    splits = make_splits(1000, config, EnvironmentConfig(trading_days=10, settlement_days=0))
-    assert (splits.train.last, splits.validation.last) == (699, 799)
+@pytest.mark.parametrize(
+    ("days", "data", "rules", "expected"),
+    [
+        (3781, {}, {}, [(504, 2645), (2666, 3212), (3233, 3780)]),
+        (3781, {"holdout_fraction": 0.0}, {}, [(504, 3112), (3133, 3780), (3780, 3779)]),
+        (4000, {"holdout_fraction": 0.35}, {}, [(504, 2140), (2161, 2599), (2620, 3999)]),
+        (1000, {"train_fraction": 0.8, "validation_fraction": 0.2, "holdout_fraction": 0.0}, {"trading_days": 50},
+         [(504, 799), (820, 999), (999, 998)]),
+        # 0.7 + 0.1 is rounded down
+        (1000, {"context_window_days": 2, "train_fraction": 0.7, "validation_fraction": 0.1}, {"trading_days": 10},
+         [(2, 699), (720, 799), (820, 999)]),
+    ],
+)  # fmt: skip
+def test_known_days(days: int, data: dict[str, Any], rules: dict[str, Any], expected: list[tuple[int, int]]) -> None:
+    splits = make_splits(days, DataConfig(**data), EnvironmentConfig(**rules))
+    assert [(span.first, span.last) for span in vars(splits).values()] == expected
 
 
 @settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
@@ -81,9 +75,8 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
     assert all(span.days == len(range(span.first, span.last + 1)) >= env.episode_steps + 1 for span in spans)
 
 
-@pytest.mark.parametrize(("train", "validation"), [(0.7, 0.3), (0.9, 0.1), (0.45, 0.55)])
-def test_fractions_that_leave_no_holdout_are_named(train: float, validation: float) -> None:
-    config = DataConfig(train_fraction=train, validation_fraction=validation)
+def test_fractions_that_leave_no_holdout_are_named() -> None:
+    config = DataConfig(train_fraction=0.45, validation_fraction=0.55)
     with pytest.raises(DataError, match=r"train-fraction.*validation-fraction < 1.*holdout-fraction 0"):
         make_splits(100_000, config, EnvironmentConfig())
 

@@ -1,5 +1,7 @@
 """What the survey finds in markets with known faults."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,13 +11,12 @@ from data.raw.survey import Survey, survey_of
 DAYS = 40
 
 
-def flat(ticker: str, days: list[int] | None = None, **changes: dict[int, float]) -> pd.DataFrame:
-    """Bars of a stock that wavers a little; `changes` multiply all its prices from a day on."""
-    places = np.arange(DAYS) if days is None else np.array(days)
+def flat(ticker: str, days: Sequence[int] = range(DAYS), factors: dict[int, float] | None = None) -> pd.DataFrame:
+    """Bars of a stock that wavers a little; `factors` multiply all its prices from a day on."""
+    places = np.array(days)
     close = 20 + 0.1 * (places % 2)
-    for factors in changes.values():
-        for day, factor in factors.items():
-            close = np.where(places >= day, close * factor, close)
+    for first, factor in (factors or {}).items():
+        close[places >= first] *= factor
     calendar = np.busday_offset("2019-12-09", places).astype("datetime64[D]").astype(np.int32)
     bars = {"open": close, "high": close + 1, "low": close - 1, "close": close}
     return pd.DataFrame({"day": calendar, "ticker": ticker, **bars})
@@ -32,7 +33,7 @@ def day(place: int) -> np.datetime64:
 
 def test_gaps_and_tickers_that_end_early() -> None:
     holes = [place for place in range(DAYS) if place not in (5, 10, 11, 12)]
-    survey = found(flat("A"), flat("B", holes), flat("C", list(range(8, 30))), flat("D", list(range(3, DAYS))))
+    survey = found(flat("A"), flat("B", holes), flat("C", range(8, 30)), flat("D", range(3, DAYS)))
     assert [(one.ticker, one.first, one.last, one.sessions) for one in survey.gaps] == [
         ("B", day(9), day(13), 3),
         ("B", day(4), day(6), 1),

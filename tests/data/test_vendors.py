@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.raw.prepare import prepare
-from tests.data.files import LENIENT, prepared, refused, run
+from tests.data.files import prepared, run
 
 TICKERS = ("AAPL", "BRK-B", "LOW", "T")
 FIELDS = ("open", "high", "low", "close", "volume")
@@ -51,11 +50,9 @@ def with_adjusted_close(bars: pd.DataFrame) -> pd.DataFrame:
     return titled(doubled.assign(date=dates)).assign(**extra)
 
 
-def panel(
-    bars: pd.DataFrame, *, by_ticker: bool = False, names: tuple[str | None, ...] = ("Price", "Ticker", "Date")
-) -> pd.DataFrame:
+def panel(bars: pd.DataFrame, *, by_ticker: bool = False) -> pd.DataFrame:
     wide = titled(bars).pivot(index="Date", columns="Ticker")
-    wide.columns.names, wide.index.name = names[:2], names[2]
+    wide.columns.names = "Price", "Ticker"
     return wide.swaplevel(axis=1).sort_index(axis=1) if by_ticker else wide
 
 
@@ -65,18 +62,10 @@ def stooq(bars: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({**lead, **bars[list(FIELDS)], "openint": 0}).set_axis(columns, axis=1)
 
 
-def at_midnight(bars: pd.DataFrame, zone: str) -> pd.Series:
-    return pd.to_datetime(bars["date"]).dt.tz_localize(zone).dt.tz_convert("UTC")
-
-
 def alpaca(bars: pd.DataFrame) -> pd.DataFrame:
-    frame = bars.assign(symbol=bars["ticker"], timestamp=at_midnight(bars, "America/New_York"))
+    midnight = pd.to_datetime(bars["date"]).dt.tz_localize("America/New_York").dt.tz_convert("UTC")
+    frame = bars.assign(symbol=bars["ticker"], timestamp=midnight)
     return frame[["symbol", "timestamp", *FIELDS]].assign(trade_count=7, vwap=1.5)
-
-
-def unix(bars: pd.DataFrame, zone: str) -> pd.DataFrame:
-    seconds = at_midnight(bars, zone).dt.as_unit("s").astype("int64")
-    return bars.assign(date=seconds).rename(columns={"date": "time"})
 
 
 def assert_equal(made: pd.DataFrame, bars: pd.DataFrame) -> None:
@@ -85,27 +74,14 @@ def assert_equal(made: pd.DataFrame, bars: pd.DataFrame) -> None:
 
 
 FORMS: dict[str, Writer] = {
-    "CSV files": lambda bars, path: folder_of(titled(bars), path),
     "long CSV": lambda bars, path: bars.to_csv(path, index=False),
-    "long parquet": lambda bars, path: bars.to_parquet(path),
-    "stacked parquet": lambda bars, path: (
-        bars.astype({"date": str, "ticker": "category"}).set_index(["date", "ticker"]).to_parquet(path)
-    ),
     "parquet files": lambda bars, path: folder_of(titled(bars), path, "{}.parquet"),
     "yfinance, single": lambda bars, path: folder_of(with_adjusted_close(bars), path),
     "yfinance, three rows": lambda bars, path: panel(bars).to_csv(path),
-    "yfinance, two rows": lambda bars, path: panel(bars, names=("Price", "Ticker", None)).to_csv(path),
     "yfinance, by ticker": lambda bars, path: panel(bars, by_ticker=True).to_csv(path),
-    "yfinance, old": lambda bars, path: panel(bars, names=(None, None, "Date")).to_csv(path),
     "yfinance, parquet": lambda bars, path: panel(bars).tz_localize("America/New_York").to_parquet(path),
-    "Stooq, long": lambda bars, path: stooq(bars).to_csv(path, index=False),
-    "Stooq, files": lambda bars, path: folder_of(
-        titled(bars.assign(ticker=bars["ticker"].str.lower())), path, "{}_us_d.csv"
-    ),
-    "Alpaca, CSV": lambda bars, path: alpaca(bars).to_csv(path, index=False),
-    "Alpaca, parquet": lambda bars, path: alpaca(bars).set_index(["symbol", "timestamp"]).to_parquet(path),
-    "Unix time of Tokyo": lambda bars, path: unix(bars, "Asia/Tokyo").to_csv(path, index=False),
-    "UTC of Berlin": lambda bars, path: bars.assign(date=at_midnight(bars, "Europe/Berlin")).to_parquet(path),
+    "Stooq": lambda bars, path: stooq(bars).to_csv(path, index=False),
+    "Alpaca": lambda bars, path: alpaca(bars).set_index(["symbol", "timestamp"]).to_parquet(path),
 }
 
 
@@ -114,11 +90,9 @@ def wide(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 CLOSES: dict[str, Writer] = {
-    "CSV": lambda bars, path: wide(bars).to_csv(path),
     "German CSV": lambda bars, path: (
         wide(bars).rename_axis(None).to_csv(path, sep=";", decimal=",", na_rep="NaN", date_format="%d.%m.%Y")
     ),
-    "parquet": lambda bars, path: wide(bars).to_parquet(path),
     "parquet without names": lambda bars, path: wide(bars).rename_axis(None).rename_axis(None, axis=1).to_parquet(path),
     "yfinance": lambda bars, path: panel(bars)[["Close"]].to_csv(path),
 }
@@ -138,50 +112,8 @@ def test_every_form_gives_the_same_parquet(write: Writer, closes_only: bool, tmp
     assert any("orders fill at closes" in line for line in summary.lines()) == closes_only
 
 
-def test_tickers_that_are_called_like_columns(tmp_path: Path) -> None:
-    text = "Date,LOW,OPEN,T,C\n2020-01-02,1,2,3,4\n2020-01-03,5,,7,eight\n"
-    with refused("1 price missing or not a number"):
-        run(tmp_path, {"wide.csv": text})
-    summary, made = run(tmp_path, {"wide.csv": text}, choices=LENIENT)
-    assert list(zip(made["ticker"], made["close"], strict=True)) == [
-        ("C", 4.0), ("LOW", 1.0), ("LOW", 5.0), ("OPEN", 2.0), ("T", 3.0), ("T", 7.0)
-    ]  # fmt: skip
-    assert summary.dropped == {"price missing or not a number": 1}
-
-
-def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
-    """An index of Stooq, stocks of its own and other vendors' files, and a file that is none, in one folder."""
-    bars = truth()
-    folder = tmp_path / "source"
-    folder.mkdir()
-    own = {ticker: rows for ticker, rows in bars.groupby("ticker")}
-    titled(own["AAPL"].drop(columns="ticker")).to_csv(folder / "aapl_us_d.csv", index=False)
-    titled(own["LOW"].drop(columns="ticker")).to_csv(folder / "^spx_d.csv", index=False)
-    own["BRK-B"].to_parquet(folder / "one.parquet")
-    panel(own["T"]).to_csv(folder / "download.csv")
-    (folder / "notes.txt").write_text("nothing here")
-    summary, made = prepared(folder, tmp_path / "out" / "bars.parquet")
-    expected = bars.assign(ticker=bars["ticker"].replace("LOW", "^SPX")).sort_values(["ticker", "date"])
-    assert_equal(made, expected.reset_index(drop=True))
-    assert [name for name, _ in summary.skipped] == ["notes.txt"]
+def test_an_index_among_the_stocks_is_told(tmp_path: Path) -> None:
+    bars = "Date,Open,High,Low,Close\n2020-01-02,10,11,9,10\n"
+    summary, made = run(tmp_path, {"^spx_d.csv": bars, "aapl_us_d.csv": bars})
+    assert made["ticker"].tolist() == ["AAPL", "^SPX"]
     assert summary.notes == ["^SPX looks like an index: --benchmark '^SPX' takes it out of the tickers"]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("PAR1 and no more", "no readable parquet"),
-        ({"date": ["2020-01-02"], "city": ["Bonn"]}, "no columns of dates and prices among date, city"),
-        ({"date": ["2020-01-02"], "close": [1.0], "ticker": ["A"]}, "no column for open, high, low"),
-        ("Price,Close,Open\nTicker,A,A\n2020-01-02,1,1\n", "expected open, high, low and close of A"),
-    ],
-)
-def test_bad_files_are_refused_in_one_line(content: str | dict[str, list[object]], words: str, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    if isinstance(content, str):
-        source.write_text(content)
-    else:
-        pd.DataFrame(content).to_parquet(source)
-    with refused(words):
-        prepare(source, tmp_path / "out" / "bars.parquet")
-    assert not (tmp_path / "out").exists()

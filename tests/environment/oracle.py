@@ -43,9 +43,8 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
 9.  A win is a trade with a positive profit after costs; every other trade is a loss.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from math import fsum
 from typing import Literal
@@ -56,10 +55,10 @@ Bar = tuple[float, float, float, float]
 Bars = Sequence[Sequence[Bar | None]]
 Volumes = Sequence[Sequence[float | None]]
 """Shares traded, `volumes[day][stock]`, None where not known."""
-Order = Sequence[float]
-DayOrders = Mapping[int, Order] | Sequence[Order]
-Decided = Callable[[int], tuple[float, float]]
-"""From the index of a close to the clipped coefficient and target that are ordered for a stock."""
+Order = tuple[float, float]
+"""Coefficient and target percent."""
+Orders = Sequence[Mapping[int, Order]]
+"""`orders[step][stock]`; a stock that is left out is without an order."""
 Reason = Literal["sold", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end"]
 
 DUST = 1e-6
@@ -110,7 +109,7 @@ class Result:
 
 def simulate(
     bars: Bars,
-    orders_by_step: Sequence[DayOrders],
+    orders: Orders,
     *,
     start: int,
     end: int,
@@ -120,171 +119,139 @@ def simulate(
 ) -> Result:
     """Plays the episode from the close of day `start` to the close of day `end`.
 
-    `bars[day][stock]` is a bar or None; `orders_by_step[t][stock]` is (coefficient, target percent), a stock that a
-    mapping leaves out being without an order. The lengths of the episode in `rules` are not read; `volumes` only with a
-    volume cap.
+    The lengths of the episode in `rules` are not read; `volumes` only with a volume cap.
     """
     assert 0 <= start < end < len(bars), f"expected 0 <= start < end < {len(bars)}, got {start} and {end}"
+    episode = Episode(bars, orders, start, end, rules, volumes)
     trades: list[Trade] = []
-
-    def decided(stock: int, close: int) -> tuple[float, float]:
-        return clipped(dict(asked(orders_by_step[close - start])).get(stock, (0.0, 0.0)))
-
     cash = [rules.initial_capital]
     equity = [rules.initial_capital]
     for day in range(start, end):
         fallen = [1 - now / max(equity[: close + 1]) for close, now in enumerate(equity)]
         is_locked = 0 < rules.drawdown_lock <= 100 * max(fallen) * (1 + 1e-12)
         if day < trading_end and not is_locked:
-            orders = ranked(bars, orders_by_step[day - start], trades, day, rules)
-            trades += orders_filled(bars, volumes, orders, day, cash[-1], end, rules, decided)
+            held = {trade.stock for trade in trades if trade.settled_day > day}
+            trades += episode.filled(day, held, cash[-1])
         cash.append(cash_at_close(trades, day + 1, rules))
         equity.append(cash[-1] + positions_at_close(bars, trades, day + 1))
     return summarise(trades, equity, cash, start, rules)
 
 
-def orders_filled(
-    bars: Bars,
-    volumes: Volumes,
-    orders: list[tuple[int, float, float]],
-    day: int,
-    cash: float,
-    end: int,
-    rules: EnvironmentConfig,
-    decided: Callable[[int, int], tuple[float, float]],
-) -> list[Trade]:
-    """The trades that ranked orders at the close of `day` open with `cash` to spend."""
-    opened, filled_on = [], fill_day(day, rules)
-    for rank, (stock, coefficient, target) in enumerate(orders):
-        bar = bars[filled_on][stock]
-        if bar is None:
-            continue
-        wanted = coefficient * rules.stake_percent / 100 * rules.initial_capital
-        traded = volumes[filled_on][stock] if rules.volume_cap > 0 else None
-        if traded is not None:
-            wanted = min(wanted, traded * rules.volume_cap / 100 * fill_price(bar, rules))
-        value = min(wanted, cash / (1 + rate(rules)))
-        if value < DUST * rules.initial_capital:
-            continue
-        cash -= value * (1 + rate(rules))
-        opened.append(whole_trade(bars, (stock, value, target), day, rank, end, rules, partial(decided, stock)))
-    return opened
+@dataclass(frozen=True)
+class Episode:
+    """What happens to an order, and to the position that it opens."""
 
+    bars: Bars
+    orders: Orders
+    start: int
+    end: int
+    rules: EnvironmentConfig
+    volumes: Volumes
 
-def fill_day(order_day: int, rules: EnvironmentConfig) -> int:
-    return order_day + 1 if rules.fill == "next_open" else order_day
+    def filled(self, day: int, held: set[int], cash: float) -> list[Trade]:
+        """The trades that the orders at the close of `day` open with `cash` to spend."""
+        opened, filled_on, rules = [], self.fill_day(day), self.rules
+        for rank, (stock, coefficient) in enumerate(self.ranked(day, held)):
+            bar = self.bars[filled_on][stock]
+            if bar is None:
+                continue
+            wanted = coefficient * rules.stake_percent / 100 * rules.initial_capital
+            traded = self.volumes[filled_on][stock] if rules.volume_cap > 0 else None
+            if traded is not None:
+                wanted = min(wanted, traded * rules.volume_cap / 100 * self.fill_price(bar))
+            value = min(wanted, cash / (1 + rate(rules)))
+            if value < DUST * rules.initial_capital:
+                continue
+            cash -= value * (1 + rate(rules))
+            opened.append(self.whole_trade(stock, value, day, rank))
+        return opened
 
+    def fill_day(self, order_day: int) -> int:
+        return order_day + 1 if self.rules.fill == "next_open" else order_day
 
-def fill_price(bar: Bar, rules: EnvironmentConfig) -> float:
-    return bar[0] if rules.fill == "next_open" else bar[3]
+    def fill_price(self, bar: Bar) -> float:
+        return bar[0] if self.rules.fill == "next_open" else bar[3]
 
+    def decided(self, stock: int, close: int) -> Order:
+        """The clipped coefficient and target that are ordered for a stock."""
+        coefficient, target = self.orders[close - self.start].get(stock, (0.0, 0.0))
+        return min(max(float(coefficient), 0.0), 10.0), min(max(float(target), 10.0), 50.0)
 
-def ranked(
-    bars: Bars, orders: DayOrders, trades: list[Trade], day: int, rules: EnvironmentConfig
-) -> list[tuple[int, float, float]]:
-    """The candidates that are ordered, best first, as (stock, clipped coefficient, clipped target)."""
-    held = {trade.stock for trade in trades if trade.settled_day > day}
-    candidates = []
-    for stock, order in asked(orders):
-        coefficient, target = clipped(order)
-        if coefficient >= 1 and bars[day][stock] is not None and stock not in held:
-            candidates.append((stock, coefficient, target))
-    candidates.sort(key=lambda candidate: (-candidate[1], candidate[0]))
-    return candidates[: rules.max_new_positions_per_day]
+    def ranked(self, day: int, held: set[int]) -> list[tuple[int, float]]:
+        """The candidates that are ordered, best first, as (stock, clipped coefficient)."""
+        candidates = []
+        for stock in self.orders[day - self.start]:
+            coefficient, _ = self.decided(stock, day)
+            if coefficient >= 1 and self.bars[day][stock] is not None and stock not in held:
+                candidates.append((stock, coefficient))
+        candidates.sort(key=lambda candidate: (-candidate[1], candidate[0]))
+        return candidates[: self.rules.max_new_positions_per_day]
 
+    def find_exit(self, stock: int, entry_day: int, targets: dict[int, float]) -> tuple[int, float, Reason]:
+        """Day, price and reason of the exit of a position, from its own stock's bars and orders.
 
-def clipped(order: Order) -> tuple[float, float]:
-    coefficient, target = order
-    return min(max(float(coefficient), 0.0), 10.0), min(max(float(target), 10.0), 50.0)
-
-
-def asked(orders: DayOrders) -> Iterable[tuple[int, Order]]:
-    return orders.items() if isinstance(orders, Mapping) else enumerate(orders)
-
-
-def find_exit(
-    bars: Bars,
-    stock: int,
-    entry_day: int,
-    targets: dict[int, float],
-    end: int,
-    rules: EnvironmentConfig,
-    decided: Decided,
-) -> tuple[int, float, Reason]:
-    """Day, price and reason of the exit of a position, from its own stock's bars and orders.
-
-    `targets` holds the target price of the entry day; those of later sessions are added.
-    """
-    entry_bar = bars[entry_day][stock]
-    assert entry_bar is not None
-    price, last_price = fill_price(entry_bar, rules), entry_bar[3]
-    stop_price = price * (1 - rules.stop_percent / 100)
-    days_without_bar = 0
-    for day in range(entry_day if rules.fill == "next_open" else entry_day + 1, end + 1):
-        bar, is_sold, target_price = bars[day][stock], False, targets[max(targets)]
-        if rules.exits == "daily" and day - 1 >= entry_day + (rules.fill == "same_close"):
-            coefficient, target = decided(day - 1)
-            is_sold, target_price = coefficient < 1, price * (1 + target / 100)
-        targets[day] = target_price
-        if rules.fill == "same_close" and is_sold and bars[day - 1][stock] is not None:
-            return day - 1, last_price, "sold"
-        if bar is None:
-            days_without_bar += 1
-            if days_without_bar == rules.max_days_without_bar:
-                return day, last_price - last_price * rules.delisting_loss / 100, "no_bar"
-            continue
+        `targets` holds the target price of the entry day; those of later sessions are added.
+        """
+        entry_bar, rules = self.bars[entry_day][stock], self.rules
+        assert entry_bar is not None
+        price, last_price = self.fill_price(entry_bar), entry_bar[3]
+        stop_price = price * (1 - rules.stop_percent / 100)
         days_without_bar = 0
-        open_, high, low, last_price = bar
-        if is_sold and rules.fill == "next_open":
-            return day, open_, "sold"
-        if day > entry_day and open_ >= target_price:
-            return day, open_, "target_open"
-        if rules.stop_percent > 0 and low <= stop_price:
-            if day > entry_day and open_ <= stop_price:
-                return day, open_, "stop_open"
-            return day, stop_price, "stop"
-        if high >= target_price:
-            return day, target_price, "target"
-        if day - entry_day + 1 >= rules.longest_holding:
-            return day, last_price, "holding"
-    return end, last_price, "episode_end"
+        for day in range(entry_day if rules.fill == "next_open" else entry_day + 1, self.end + 1):
+            bar, is_sold, target_price = self.bars[day][stock], False, targets[max(targets)]
+            if rules.exits == "daily" and day - 1 >= entry_day + (rules.fill == "same_close"):
+                coefficient, target = self.decided(stock, day - 1)
+                is_sold, target_price = coefficient < 1, price * (1 + target / 100)
+            targets[day] = target_price
+            if rules.fill == "same_close" and is_sold and self.bars[day - 1][stock] is not None:
+                return day - 1, last_price, "sold"
+            if bar is None:
+                days_without_bar += 1
+                if days_without_bar == rules.max_days_without_bar:
+                    return day, last_price - last_price * rules.delisting_loss / 100, "no_bar"
+                continue
+            days_without_bar = 0
+            open_, high, low, last_price = bar
+            if is_sold and rules.fill == "next_open":
+                return day, open_, "sold"
+            if day > entry_day and open_ >= target_price:
+                return day, open_, "target_open"
+            if rules.stop_percent > 0 and low <= stop_price:
+                if day > entry_day and open_ <= stop_price:
+                    return day, open_, "stop_open"
+                return day, stop_price, "stop"
+            if high >= target_price:
+                return day, target_price, "target"
+            if day - entry_day + 1 >= rules.longest_holding:
+                return day, last_price, "holding"
+        return self.end, last_price, "episode_end"
 
-
-def whole_trade(
-    bars: Bars,
-    order: tuple[int, float, float],
-    order_day: int,
-    rank: int,
-    end: int,
-    rules: EnvironmentConfig,
-    decided: Decided,
-) -> Trade:
-    """The trade, exit included, of a filled order: (stock, value, target percent)."""
-    stock, value, target = order
-    entry_day = fill_day(order_day, rules)
-    bar = bars[entry_day][stock]
-    assert bar is not None
-    price = fill_price(bar, rules)
-    targets = {entry_day: price * (1 + target / 100)}
-    exit_day, exit_price, reason = find_exit(bars, stock, entry_day, targets, end, rules, decided)
-    proceeds = value / price * exit_price
-    return Trade(
-        stock=stock,
-        order_day=order_day,
-        entry_day=entry_day,
-        entry_price=price,
-        shares=value / price,
-        value=value,
-        target_price=targets[max(targets)],
-        exit_day=exit_day,
-        exit_price=exit_price,
-        reason=reason,
-        profit=proceeds - value,
-        costs=rate(rules) * (value + proceeds),
-        settled_day=exit_day + (reason == "sold" and rules.fill == "same_close"),
-        targets=targets,
-        rank=rank,
-    )
+    def whole_trade(self, stock: int, value: float, order_day: int, rank: int) -> Trade:
+        """The trade, exit included, of an order that was filled."""
+        entry_day = self.fill_day(order_day)
+        bar = self.bars[entry_day][stock]
+        assert bar is not None
+        price, (_, target) = self.fill_price(bar), self.decided(stock, order_day)
+        targets = {entry_day: price * (1 + target / 100)}
+        exit_day, exit_price, reason = self.find_exit(stock, entry_day, targets)
+        proceeds = value / price * exit_price
+        return Trade(
+            stock=stock,
+            order_day=order_day,
+            entry_day=entry_day,
+            entry_price=price,
+            shares=value / price,
+            value=value,
+            target_price=targets[max(targets)],
+            exit_day=exit_day,
+            exit_price=exit_price,
+            reason=reason,
+            profit=proceeds - value,
+            costs=rate(self.rules) * (value + proceeds),
+            settled_day=exit_day + (reason == "sold" and self.rules.fill == "same_close"),
+            targets=targets,
+            rank=rank,
+        )
 
 
 def rate(rules: EnvironmentConfig) -> float:

@@ -1,14 +1,14 @@
 """An evaluation at full scale: five windows of 145 sessions, six policies, 25 generations."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.features.nine import CLOSE, NUM_FEATURES, normalization_stats
 from data.market import Market
-from data.splits import Span, Splits
 from environment.ledger import EXIT_REASONS
+from tests.tiny import trending_panel, world_of
 from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL
 from training.evaluation.holdout import Look
 from training.evaluation.judge import Evaluation
@@ -33,8 +33,7 @@ def case(
 ) -> Evaluation:
     """Everything that a page can show, drawn from `seed`; `name` and `tickers` appear wherever a run's would."""
     generator = np.random.default_rng(seed)
-    dates = sessions("2019-01-02", windows * SESSIONS + 1)
-    market = market_of(generator, tickers, dates)
+    market = market_of(tickers, sessions("2019-01-02", windows * SESSIONS + 1))
     curves = {policy: curves_of(generator, drift, policy, windows) for policy, drift in drifts.items()}
     first = SESSIONS * np.arange(windows)[:, None]
     played = PlayedPolicies(
@@ -81,24 +80,18 @@ def walk(generator: np.random.Generator, days: int, drift: float, volatility: fl
     return np.asarray(CAPITAL * np.exp(np.cumsum(returns)))
 
 
-def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: DateArray) -> Market:
+def market_of(tickers: tuple[str, ...], dates: DateArray) -> Market:
     """Prices of these tickers, the first of which did not trade for two weeks."""
-    data = np.full((len(dates), len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
-    for stock in range(len(tickers)):
-        data[:, stock, CLOSE] = walk(generator, len(dates), 0.0004, 0.016) / 10_000
-    if len(dates) > 310:
-        data[300:310, 0, CLOSE] = np.nan
-    span = Span(0, len(dates) - 1)
-    stats = normalization_stats(data, len(dates))
-    return Market(data, dates, list(tickers), np.arange(len(tickers)), Splits(span, span, span), stats, 8.0)
+    panel = trending_panel([0.0004] * len(tickers), len(dates), noise=0.016)
+    panel[300:310, 0] = np.nan
+    return replace(world_of(panel).market, tickers=list(tickers), dates=dates)
 
 
 def curves_of(generator: np.random.Generator, drift: float, policy: str, windows: int) -> EquityCurves:
     """An account, or those of the random pickers, that take the windows one after the other."""
-    count = SELECTIONS if policy == RANDOM else 1
-    days = windows * SESSIONS + 1
+    count, days = SELECTIONS if policy == RANDOM else 1, windows * SESSIONS + 1
     curves = np.stack([walk(generator, days, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)])
-    equity = np.stack([curves[:, SESSIONS * w : SESSIONS * (w + 1) + 1] for w in range(windows)], axis=1)
+    equity = curves[:, SESSIONS * np.arange(windows)[:, None] + np.arange(SESSIONS + 1)]
     known = np.full((count, windows), np.nan if policy in (EQUAL, HOLD) else 1.0)
     return EquityCurves(
         equity=CAPITAL * equity / equity[:, :, :1],

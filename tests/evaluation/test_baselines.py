@@ -14,7 +14,6 @@ from environment.portfolio import Portfolio
 from environment.trading_rules import Orders
 from tests.tiny import FIRST_DAY, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
-from training.rollout import play
 from utils.config.trader import EnvironmentConfig
 
 CPU = torch.device("cpu")
@@ -70,13 +69,10 @@ def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
 
 def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> None:
     """The threshold rises by the price times the shares of cash spent and of trading days left."""
-    scores = np.array([[0.02, 0.05, np.nan]])
-    rule = ScoreRule(scores, 0.01, cash_price=0.04)
+    rule = ScoreRule(np.array([[0.02, 0.05, np.nan]]), 0.01, cash_price=0.04)
+    env = account_like(3, torch.tensor([0]), torch.tensor([[True] * 3]), torch.tensor([[False] * 3]))
 
     def ordered(free: float, left: float) -> list[float]:
-        env = account_like(
-            3, torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool)
-        )
         env.account_features = lambda: torch.tensor([[free, 1 - free, left]])  # type: ignore[method-assign]
         return sizes_of(score_policy(env, rule)(env, 0), 3)[0].sign().tolist()
 
@@ -92,16 +88,6 @@ def test_sizes_grow_with_scores_up_to_the_largest() -> None:
     # 8 x 0.012 / 0.05 is an order yet, 8 x 0.002 / 0.05 is less than the smallest.
     sizes = sizes_of(score_policy(world.env, rule)(world.env, 0), 4)[0].tolist()
     assert sizes == pytest.approx([8.0, 6.4, 1.92, 0.0], rel=1e-5)
-
-
-def test_a_rule_is_tuned_to_what_earns_most() -> None:
-    scores = np.ones((40, 3))
-    rising, falling = (world_of(trending_panel([drift] * 3, 40)) for drift in (0.02, -0.02))
-    rule = tune_rule(rising.env, scores, 0.0, rising.starts(3))
-    assert (rule.threshold, rule.coefficient, rule.target_percent) == (0.0, 10.0, 50.0)
-    rule = tune_rule(falling.env, scores, 0.0, falling.starts(3))
-    summary, _ = play(falling.env, score_policy(falling.env, rule), falling.starts(3))
-    assert summary.positions_opened.tolist() == [0, 0, 0]
 
 
 def test_a_rule_keeps_what_only_chance_would_change() -> None:

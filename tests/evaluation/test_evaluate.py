@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +40,6 @@ def results(runs: Path, split: str, name: str = "one") -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def evaluated(runs: Path) -> Path:
-    """What that run's evaluation on validation left, with learned baselines and a benchmark."""
-    index = runs.parent / "index.csv"
-    days = pd.bdate_range("2000-01-03", periods=300)
-    pd.DataFrame({"date": days, "close": np.linspace(100, 130, 300)}).to_csv(index, index=False)
-    assert evaluate(runs, "--rivals", "learned", "--benchmark", str(index)) == 0
-    return Path(shutil.copytree(runs / "one" / "evaluation-validation", runs.parent / "evaluated"))
-
-
 WINDOW = 16
 
 
@@ -62,26 +51,34 @@ def over_a_year(folder: Path) -> float:
     return float(100 * (ends[1:] / ends[:-1] - 1).sum() / (len(equity) - 1) * 252)
 
 
-def test_an_evaluation_leaves_report_results_trades_and_equity(evaluated: Path) -> None:
-    folder = evaluated
-    found = json.loads((folder / "results.json").read_text())
+def test_an_evaluation_leaves_report_results_trades_and_equity_and_repeats_to_the_bit(runs: Path) -> None:
+    """With learned baselines and a benchmark."""
+    folder, index = runs / "one" / "evaluation-validation", runs.parent / "index.csv"
+    closes = pd.Series(np.linspace(100, 130, 300), pd.bdate_range("2000-01-03", periods=300).astype(str))
+    closes.rename_axis("date").rename("close").to_csv(index)
+    left = []
+    for _ in range(2):
+        assert evaluate(runs, "--rivals", "learned", "--benchmark", str(index)) == 0
+        left.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert left[0] == left[1]
+    assert set(left[0]) == {"report.html", "results.json", "trades.csv", "trades.parquet", "equity.csv"}
+    found = results(runs, "validation")
     policies, sentence = found["policies"], found["verdict"]["sentence"]
-    assert set(policies) >= {
-        *("champion", "agents, all orders theirs", "basket"),
-        *("random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
-        *("planted rule", "oracle", "equal risk", "12-1 momentum", "low volatility", "ridge", "LightGBM"),
-    }
+    rules = {"60-day momentum", "5-day reversal", "12-1 momentum", "low volatility", "ridge", "LightGBM"}
+    held = {"agents, all orders theirs", "basket", "random picker", "equal weight", "buy and hold", "equal risk"}
+    assert set(policies) >= {"champion", "planted rule", "oracle", *rules, *held}
     assert all(set(policy) == set(METRICS) for policy in policies.values())
     assert set(found["return_percent_at_cost_bps"]["champion"]) == {"0", "5", "10", "25", "50"}
     assert found["verdict"]["trials"] == found["overfitting"]["trials"] == 1 and "trials" not in sentence
     assert found["overfitting"]["note"].startswith("Nothing was chosen on validation days")
-    rules = {"60-day momentum", "5-day reversal", "12-1 momentum", "low volatility", "ridge", "LightGBM"}
     assert found["verdict"]["best_rival"] in {*rules, "equal risk", "benchmark"} and found["verdict"]["rivals"] == 8
     assert set(found["information_coefficients"]) == {"champion", *rules, "planted rule", "oracle"}
     parts = found["verdict"]["percent_a_year"]
     profit = sum(parts[name]["mean"] for name in ("over_random_picker", "timing", "exposure"))
     assert profit == pytest.approx(over_a_year(folder), abs=1e-6)
-    assert policies["benchmark"]["return"]["value"] > 0 == policies["benchmark"]["costs"]["value"]
+    gain = closes[found["last_day"]] / closes[found["first_day"]] - 1
+    assert policies["benchmark"]["return"]["value"] == pytest.approx(100 * gain)
+    assert policies["benchmark"]["costs"]["value"] == 0
     assert "Built-in market" in found["known_biases"]
     trades, same = pd.read_csv(folder / "trades.csv"), pd.read_parquet(folder / "trades.parquet")
     pd.testing.assert_frame_equal(trades, same, check_dtype=False)
@@ -93,21 +90,6 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(evaluated: Path) 
     assert (equity["date"].iloc[0], equity["date"].iloc[-1]) == (found["first_day"], found["last_day"])
     page = (folder / "report.html").read_text()
     assert sentence[:40] in page and "Built-in market" in page
-
-
-def test_an_evaluation_repeats_to_the_bit(runs: Path, evaluated: Path) -> None:
-    assert evaluate(runs, "--rivals", "learned", "--benchmark", str(runs.parent / "index.csv")) == 0
-    again = {path.name: path.read_bytes() for path in (runs / "one" / "evaluation-validation").iterdir()}
-    assert again == {path.name: path.read_bytes() for path in evaluated.iterdir()}
-    assert set(again) == {"report.html", "results.json", "trades.csv", "trades.parquet", "equity.csv"}
-
-
-def test_baselines_may_be_left_out(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    index = runs.parent / "old.csv"
-    index.write_text("date,close\n1990-01-02,100\n1990-12-31,120\n")
-    assert evaluate(runs, "--rivals", "none", "--benchmark", str(index)) == 0
-    assert "the benchmark is left out: expected closes from 2000" in capfd.readouterr().err
-    assert results(runs, "validation")["policies"].keys().isdisjoint({"ridge", "LightGBM", "benchmark"})
 
 
 def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,17 +139,24 @@ def test_a_champion_knows_training_days_and_its_judgement_no_holdout(tmp_path: P
     assert all(ends[0][part] == ends[1][part] for part in ("verdict", "policies", "overfitting"))
 
 
-def test_an_account_that_goes_on_sells_nothing_at_a_windows_end(runs: Path, tmp_path: Path) -> None:
+def test_an_account_that_goes_on_sells_nothing_at_a_windows_end(runs: Path) -> None:
     """Many windows in one: positions are held, and orders given, over the ends of what would be windows."""
-    shutil.copytree(runs, tmp_path / "runs")
-    assert evaluate(tmp_path / "runs", "--continuous") == 0
-    folder = tmp_path / "runs" / "one" / "evaluation-validation"
-    found, trades = results(tmp_path / "runs", "validation"), pd.read_parquet(folder / "trades.parquet")
-    assert found["windows"] == 1 and "--continuous" in (folder / "report.html").read_text()
-    days = pd.read_csv(folder / "equity.csv")["date"].tolist()
-    assert len(days) > 2 * WINDOW
-    assert "episode_end" not in {*trades["reason"]}
-    basket, windows = found["policies"]["basket"], evaluate(tmp_path / "runs")
-    assert windows == 0 and results(tmp_path / "runs", "validation")["windows"] > 1
-    anew = results(tmp_path / "runs", "validation")["policies"]["basket"]
-    assert basket["turnover"]["value"] < anew["turnover"]["value"]
+    assert evaluate(runs, "--continuous") == 0
+    folder = runs / "one" / "evaluation-validation"
+    whole = results(runs, "validation")
+    assert whole["windows"] == 1 and "--continuous" in (folder / "report.html").read_text()
+    assert len(pd.read_csv(folder / "equity.csv")) > 2 * WINDOW
+    assert "episode_end" not in {*pd.read_parquet(folder / "trades.parquet")["reason"]}
+    assert evaluate(runs) == 0
+    anew = results(runs, "validation")
+    assert anew["windows"] > 1
+    turnover, turnover_anew = (one["policies"]["basket"]["turnover"]["value"] for one in (whole, anew))
+    assert turnover < turnover_anew
+
+
+def test_baselines_may_be_left_out(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    index = runs.parent / "old.csv"
+    index.write_text("date,close\n1990-01-02,100\n1990-12-31,120\n")
+    assert evaluate(runs, "--rivals", "none", "--benchmark", str(index)) == 0
+    assert "the benchmark is left out: expected closes from 2000" in capfd.readouterr().err
+    assert results(runs, "validation")["policies"].keys().isdisjoint({"ridge", "LightGBM", "benchmark"})

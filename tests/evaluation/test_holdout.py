@@ -1,9 +1,9 @@
 """The ledger of looks: by the data's contents, across runs, folders and processes."""
 
-from __future__ import annotations
-
 import dataclasses
+import itertools
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 from data.features.nine import PRICES
 from data.market import Market
 from data.record import data_fingerprint
-from data.splits import Span, Splits
 from tests.tiny import random_world
 from training.evaluation.holdout import LEDGER, Look, add_look, champions_looked_at, locked_ledger, read_looks
 from utils.errors import ConfigError
@@ -20,16 +19,9 @@ from utils.errors import ConfigError
 DAYS = ("2020-01-20", "2020-01-30")
 
 
-def market(seed: int = 0, days: int = 60) -> Market:
-    """Six tickers; longer ones of a seed go on where shorter ones end."""
-    whole = random_world(seed, days=80).market
-    end = Span(8, days - 1)
-    return dataclasses.replace(
-        whole,
-        data_array=whole.data_array[:days],
-        dates=whole.dates[:days],
-        splits=Splits(Span(8, 20), Span(8, 25), end),
-    )
+def market(seed: int = 0) -> Market:
+    """A market of six tickers and sixty days."""
+    return random_world(seed, days=60).market
 
 
 def look(
@@ -40,15 +32,16 @@ def look(
 
 def test_the_same_data_are_known_by_what_they_hold() -> None:
     """Whatever the tickers' names, with a ticker less, and with days more."""
-    known = set(data_fingerprint(market()))
+    one = market()
+    known = set(data_fingerprint(one))
     assert 1 <= len(known) <= 16 and not known & set(data_fingerprint(market(1)))
-    renamed = dataclasses.replace(market(), tickers=[f"X{i}" for i in range(6)], investable_columns=np.array([1]))
-    fewer = dataclasses.replace(market(), data_array=market().data_array[:, 1:], tickers=market().tickers[1:])
+    renamed = dataclasses.replace(one, tickers=[f"X{i}" for i in range(6)], investable_columns=np.array([1]))
+    fewer = dataclasses.replace(one, data_array=one.data_array[:, 1:], tickers=one.tickers[1:])
     assert set(data_fingerprint(renamed)) == known and known & set(data_fingerprint(fewer))
     data = np.full((400, 3, 9), np.nan, dtype=np.float32)
     data[..., list(PRICES)] = np.random.default_rng(0).uniform(1, 2, (400, 3, 4))
     dates = np.datetime64("2020-01-01") + np.arange(400)
-    long = dataclasses.replace(market(), data_array=data, dates=dates, tickers=["A", "B", "C"])
+    long = dataclasses.replace(one, data_array=data, dates=dates, tickers=["A", "B", "C"])
     short = dataclasses.replace(long, data_array=data[:300], dates=long.dates[:300])
     assert data_fingerprint(long) == data_fingerprint(short)
 
@@ -102,25 +95,19 @@ def test_a_torn_line_is_named(tmp_path: Path) -> None:
         read_looks(tmp_path, market(), *DAYS)
 
 
-def _look_many_times(folder: str, run: str, data: tuple[str, ...], counts: multiprocessing.SimpleQueue[int]) -> None:
+def look_many_times(folder: Path, run: str) -> list[int]:
+    """Return how many looks the ledger had before each look."""
+    data, counts = data_fingerprint(market()), []
     for _ in range(25):
-        with locked_ledger(Path(folder)) as ledger:
-            seen = len(Path(ledger).read_text().splitlines())
-            add_look(ledger, look(run, seen, data))
-        counts.put(seen)
+        with locked_ledger(folder) as ledger:
+            counts.append(len(ledger.read_text().splitlines()))
+            add_look(ledger, look(run, counts[-1], data))
+    return counts
 
 
 def test_processes_that_look_at_once_lose_nothing(tmp_path: Path) -> None:
     """Each sees all looks that came before its own."""
-    data = data_fingerprint(market())
-    context = multiprocessing.get_context("fork")
-    counts: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
-    workers = [
-        context.Process(target=_look_many_times, args=(str(tmp_path), name, data, counts)) for name in ("a", "b", "c")
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert sorted(counts.get() for _ in range(75)) == list(range(75))
+    with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as workers:
+        counts = workers.map(look_many_times, [tmp_path] * 3, ["a", "b", "c"])
+    assert sorted(itertools.chain(*counts)) == list(range(75))
     assert len(read_looks(tmp_path, market(), *DAYS)) == 75

@@ -2,13 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import matplotlib.text
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from tests.evaluation.page_case import case
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
@@ -20,26 +18,21 @@ from utils.tables import table
 pytestmark = pytest.mark.usefixtures("real_charts")
 
 
-def test_a_picture_shows_the_whole_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-
-    def keep(*args: Any, **options: Any) -> Figure:
-        drawn.append(Figure(*args, **options))
-        return drawn[-1]
-
-    monkeypatch.setattr(pictures, "Figure", keep)
+def test_a_picture_shows_the_whole_chart(tmp_path: Path) -> None:
     evaluation = case(windows=2)
     chart = equity_chart(evaluation)
     pictures.draw_charts([chart], tmp_path / "e.png", "synthetic market")
     assert float(np.std(matplotlib.image.imread(tmp_path / "e.png")[..., :3])) > 0.01
     assert [path.name for path in tmp_path.iterdir()] == ["e.png"]
-    shown = [np.asarray(line.get_xydata(), dtype=np.float64)[:, 1] for line in drawn[0].axes[0].lines]
+    drawn = pictures._figure([chart], note="synthetic market")
+    drawn.draw_without_rendering()
+    shown = [np.asarray(line.get_ydata(), dtype=np.float64) for line in drawn.axes[0].lines]
     low, high = evaluation.random_band
     for curve in (evaluation.equity["champion"], evaluation.equity["equal weight"], low, high):
         gains = 100 * (curve / curve[0] - 1)
         assert any(len(y) == len(gains) and y == pytest.approx(gains) for y in shown)
     end = 100 * (evaluation.equity["champion"][-1] / evaluation.equity["champion"][0] - 1)
-    texts = "\n".join(text.get_text() for text in drawn[0].findobj(matplotlib.text.Text))
+    texts = "\n".join(text.get_text() for text in drawn.findobj(matplotlib.text.Text))
     for expected in (chart.title, "random pickers, 5%", f"champion\n{end:+.1f} %", "2019-0", "synthetic market"):
         assert expected in texts
 
@@ -75,37 +68,26 @@ def test_trades_are_marked_where_they_were_made() -> None:
         assert prices.tolist() == rows[f"{when}_price"].tolist()
 
 
-def test_fitness_shows_each_generation() -> None:
-    """The first generation has no validation result."""
-    fitness = [{"mean": 0.1 * generation, "max": generation, "min": -generation} for generation in (1, 2, 3)]
-    champions = [None, 4.0, 6.0]
-    chart = fitness_chart(
-        [
-            {"generation": place + 1, "fitness": fitness[place], "validation": {"champion": champions[place]}}
-            for place in range(3)
-        ]
-    )
-    assert chart.x.tolist() == [1, 2, 3]
-    np.testing.assert_allclose([*chart.lines.values()], [[0.1, 0.2, 0.3], [math.nan, 4, 6]])
-    np.testing.assert_array_equal([*chart.bands.values()], [[[-1, -2, -3], [1, 2, 3]]])
-
-
-def test_learning_shows_losses_profits_and_hurdles() -> None:
-    """In the first generation nothing is trained."""
-    losses = {"critic_loss": 9.4, "actor_loss": -0.003}
-    records: list[dict[str, Any]] = [
-        {
-            "generation": one,
-            "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.1 * one, "hurdle": 0.5}
-            | (losses if one > 1 else {}),
-        }
-        for one in (1, 2, 3)
-    ]
-    *charts, earned, rewards, hurdles = learning_charts(records)
-    for chart, loss in zip(charts, losses.values(), strict=True):
-        np.testing.assert_array_equal([*chart.lines.values()], [[math.nan, loss, loss]])
-    np.testing.assert_allclose([*earned.lines.values()], [[-0.75] * 3])
-    np.testing.assert_allclose([*rewards.lines.values(), *hurdles.lines.values()], [[0.1, 0.2, 0.3], [0.5] * 3])
+def test_fitness_and_learning_show_each_generation() -> None:
+    """In the first generation nothing is trained, and it has no validation result."""
+    first = {
+        "generation": 1,
+        "fitness": {"mean": 0.1, "max": 1, "min": -1},
+        "validation": {"champion": None},
+        "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.2, "hurdle": 0.5},
+    }
+    second = {
+        "generation": 2,
+        "fitness": {"mean": 0.2, "max": 2, "min": -2},
+        "validation": {"champion": 4.0},
+        "learning": {"elite_profit_percent": 3, "reward_rate": 0.3, "hurdle": 6, "critic_loss": 9, "actor_loss": -7},
+    }
+    fitness, *learning = fitness_chart([first, second]), *learning_charts([first, second])
+    assert all(chart.x.tolist() == [1, 2] for chart in (fitness, *learning))
+    np.testing.assert_array_equal([*fitness.lines.values()], [[0.1, 0.2], [math.nan, 4]])
+    np.testing.assert_array_equal([*fitness.bands.values()], [[[-1, -2], [1, 2]]])
+    lines = [line for chart in learning for line in chart.lines.values()]
+    np.testing.assert_array_equal(lines, [[math.nan, 9], [math.nan, -7], [-0.75, 3], [0.2, 0.3], [0.5, 6]])
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one() -> None:
@@ -115,10 +97,8 @@ def test_memory_shows_a_gpu_only_where_there_is_one() -> None:
     points = (("start", 0.0, 100.0, 80.0), ("train", 600.0, 500.0, 90.0), ("train", 1200.0, 300.0, 85.0))
     chart = memory_chart([snapshot(*point) for point in points])
     assert chart.x.tolist() == [0, 10, 20] and "Peak 500 MiB, train" in chart.note
-    assert {name: sizes.tolist() for name, sizes in chart.lines.items()} == {
-        "resident": [100, 500, 300],
-        "unique": [80, 90, 85],
-    }
+    sizes = {name: line.tolist() for name, line in chart.lines.items()}
+    assert sizes == {"resident": [100, 500, 300], "unique": [80, 90, 85]}
     assert memory_chart([snapshot(*point, gpu=2000.0) for point in points]).lines["GPU"].tolist() == [2000] * 3
 
 

@@ -20,15 +20,7 @@ from tests.tiny import rows_of
 from training.evaluation import baselines, supervised
 from training.evaluation.baselines import ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
-from training.evaluation.supervised import (
-    LIGHTGBM,
-    RIDGE,
-    BankInputs,
-    fit_ridge,
-    fit_supervised,
-    scores_of,
-    with_context,
-)
+from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, fit_ridge, fit_supervised, scores_of
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
@@ -104,18 +96,15 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
     none = built_in_market(SyntheticConfig(kind="martingale", days=3000, stocks=92), SPLIT, RULES, seed=3)[0]
     taken = []
     for market in (market_of("lead-lag"), replace(none, investable_columns=np.arange(12))):
-        taken.append({term.column for term in with_context(market, *fitted_inputs(market))[0].terms})
+        taken.append({term.column for term in supervised.with_context(market, *fitted_inputs(market))[0].terms})
     assert taken == [{0}, set()]
-
-
-SMALL = {"days": 1200, "stocks": 4}
 
 
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
     monkeypatch.setattr(supervised, "_ROUNDS", 20)
     monkeypatch.setattr(baselines, "_TUNING_WINDOWS", 4)
-    market = market_of("momentum", **SMALL)
+    market = market_of("momentum", days=1200, stocks=4)
     day = market.splits.validation.first + 110
     other = corrupted(market, day + 1)
     first, second = (fit_supervised(one, Portfolio.on(one, RULES), refit_days=100) for one in (market, other))
@@ -138,12 +127,10 @@ def test_what_cannot_be_fitted_is_left_out_with_one_line(spoil: str, caplog: pyt
     else:
         train = Span(market.splits.train.first, market.splits.train.first + 200)
         market = replace(market, splits=replace(market.splits, train=train))
-    env = Portfolio.on(market, RULES)
     with caplog.at_level(logging.WARNING):
-        assert fit_supervised(market, env) == {}
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "left out: expected" in record.getMessage()
-    assert "\n" not in record.getMessage()
+        assert fit_supervised(market, Portfolio.on(market, RULES)) == {}
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "left out: expected" in said and "\n" not in said
 
 
 def dated_a_day_early(kind: str) -> Market:
@@ -172,6 +159,5 @@ def test_closes_that_are_dated_a_day_early_are_called_a_leak() -> None:
     assert healthy.suspicion == "" and "leak" not in healthy.sentence
     percent = f"{100 * leaking.explained:.0f} %"
     assert leaking.sentence.startswith(f"Forecasts explain {percent} of the next session's moves out of sample")
-    assert (
-        replace(leaking, played=replace(leaking.played, scores={ORACLE: leaking.played.scores[RIDGE]})).explained == 0
-    )
+    of_oracle = replace(leaking.played, scores={ORACLE: leaking.played.scores[RIDGE]})
+    assert replace(leaking, played=of_oracle).explained == 0

@@ -61,9 +61,10 @@ def walk(folder: Path, *flags: str) -> int:
     return main(["walk-forward", "--runs-dir", str(folder / "runs"), *flags])
 
 
-def begin(folder: Path, name: str, *flags: str) -> int:
-    files = ("--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"))
-    return walk(folder, *files, "--profile", "quick", "--run", name, *FOLDS, *flags)
+def plan_in(folder: Path) -> list[str]:
+    """Flags of a test on the data and by the settings of a folder."""
+    files = ["--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet")]
+    return [*files, "--profile", "quick", *FOLDS]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "tiny.toml").write_text(TINY)
     frame(300, 4).to_parquet(path / "data.parquet")
     with unjudged():
-        assert begin(path, "whole") == 0
+        assert walk(path, "--run", "whole", *plan_in(path)) == 0
     return path
 
 
@@ -84,10 +85,8 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     assert equity["date"].tolist() == [str(day) for day in dates[-(2 * 2 * 16 + 1) :]]
     results = json.loads((path / "results.json").read_text())
     folds = results["folds"]
-    assert [fold["dates"]["holdout"] for fold in folds] == [
-        [equity["date"][0], equity["date"][32]],
-        [equity["date"][32], equity["date"][64]],
-    ]
+    ends = [equity["date"][day] for day in (0, 32, 64)]
+    assert [fold["dates"]["holdout"] for fold in folds] == [ends[:2], ends[1:]]
     champion = equity["champion"].to_numpy()
     assert champion[0] == 1_000_000.0
     returns = [100 * (champion[last] / champion[last - 32] - 1) for last in (32, 64)]
@@ -97,7 +96,7 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     assert results["verdict"]["trials"] == 1
     trades = pd.read_parquet(path / "trades.parquet")
     assert set(trades["window"]) == set(range(4))
-    assert trades["order_date"].min() >= equity["date"][0] and trades["exit_date"].max() <= equity["date"][64]
+    assert trades["order_date"].min() >= ends[0] and trades["exit_date"].max() <= ends[2]
     profit = (trades["profit"] - trades["costs"]).groupby(trades["window"]).sum()
     growth = [100 * (champion[last] / champion[last - 16] - 1) for last in range(16, 65, 16)]
     assert (profit.reindex(range(4), fill_value=0.0) / 10_000).tolist() == pytest.approx(growth, abs=1e-6)
@@ -107,8 +106,7 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
 
 def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path) -> None:
     """With every price after its last validation day corrupted, the first fold becomes the same, bit for bit."""
-    command = ["walk-forward", "--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"), *FOLDS]
-    arguments = parse_command([*command, "--profile", "quick"], COMMANDS).arguments
+    arguments = parse_command(["walk-forward", *plan_in(folder)], COMMANDS).arguments
     assert isinstance(arguments, WalkForwardArguments)
     config = arguments.settings
     dates = load_market(config)[0].dates
@@ -124,8 +122,8 @@ def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_pa
     mine, theirs = (path / "fold-1" for path in (tmp_path, folder / "runs" / "whole"))
     assert records(mine) == records(theirs) and len(records(mine)) == 2
     for part in ("population", "champion"):
-        states = [path / "checkpoints" / "generation-000002" / f"{part}.safetensors" for path in (mine, theirs)]
-        assert states[0].read_bytes() == states[1].read_bytes()
+        state = f"checkpoints/generation-000002/{part}.safetensors"
+        assert (mine / state).read_bytes() == (theirs / state).read_bytes()
 
 
 def test_another_plan_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

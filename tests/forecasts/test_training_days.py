@@ -1,6 +1,7 @@
-"""What agents learn from on training days: folds, closed forms out of fold, and a linear start that finds a drift."""
+"""Training days: folds, closed forms and forecasts out of fold, transitions as in plain Python, and evidence."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,27 +9,33 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import pearsonr
 from torch import Tensor
 
+from benchmarks.learning.study import study_config
+from benchmarks.learning.unseen import training_market
 from data.market import Market
 from data.splits import Span
-from environment.trading_env import TradingEnvironment
+from environment.portfolio import Portfolio
+from models.evidence import SIGNIFICANCE_LEVEL, Evidence
 from models.inputs import BANK, INPUTS
 from models.networks import Networks
-from tests.small_market import TINY_RULES, small_market
-from tests.tiny import rows_of as input_rows
-from tests.tiny import seeded
+from models.policy import Forecasts
+from tests.small_market import TINY_RULES
+from tests.tiny import learnable_market, rows_of, seeded
+from training.erl_trainer import build_trainer
 from training.forecasts.samples import Moments, Samples
 from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float64Array
+from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 
-MARKET = small_market(3, 800, investable=(0, 2, 3))
+MARKET = learnable_market(3)
 FOLD = 2
 
 
-def days_of(market: Market) -> TrainingDays:
-    return TrainingDays.of(market, TradingEnvironment.on(market, TINY_RULES).account)
+def days_of(market: Market, rules: EnvironmentConfig = TINY_RULES) -> TrainingDays:
+    return TrainingDays.of(market, Portfolio.on(market, rules))
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +104,7 @@ def samples_of(seed: int = 0, days: int = 90, stocks: int = 4, longest: int = 3,
     train = Span(10, days - 11 if last is None else last)
     results[:, : train.first], results[:, train.last - longest + 1 :] = np.nan, np.nan
     results[:, rng.random((days, stocks)) < 0.15] = np.nan
-    return Samples(input_rows(x), results.astype(np.float32), train, longest)
-
-
-def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[Float64Array, Float64Array]:
-    known = np.isfinite(samples.results[0, days])
-    x = samples.x.dense(samples.x.days)
-    return x[days][known].astype(np.float64), samples.results[:, days][:, known].T.astype(np.float64)
+    return Samples(rows_of(x), results.astype(np.float32), train, longest)
 
 
 def ridge(x: Float64Array, y: Float64Array, penalty: Float64Array) -> Float64Array:
@@ -118,34 +119,30 @@ def ridge(x: Float64Array, y: Float64Array, penalty: Float64Array) -> Float64Arr
 def test_folds_part_the_training_days_and_trades_do_not_overlap(days: int, longest: int, after: int) -> None:
     train = Span(7, 6 + days)
     total = 7 + days + after
-    x = input_rows(np.zeros((total, 1, 1), np.float32))
+    x = rows_of(np.zeros((total, 1, 1), np.float32))
     samples = Samples(x, np.zeros((1, total, 1), np.float32), train, longest)
     judged = [day for _, held in samples.folds for day in range(held.start, held.stop)]
     assert judged == list(range(train.first, train.last + 1))
     for learned, held in samples.folds:
-        learned_days = set(np.flatnonzero(learned))
-        spans = {day: set(range(day, day + longest + 1)) for day in range(total + longest)}
-        judged_sessions = set().union(*(spans[day] for day in range(held.start, held.stop)))
+        judged_sessions = {day + age for day in range(held.start, held.stop) for age in range(longest + 1)}
         for day in range(total):
-            ends = day + longest
-            is_apart = ends < held.start or day >= held.stop + longest
-            assert (day in learned_days) == (train.first <= day and ends <= train.last and is_apart)
-            if day in learned_days:
-                assert not spans[day] & judged_sessions
+            sessions = range(day, day + longest + 1)
+            is_known = train.first <= day and sessions[-1] <= train.last
+            assert learned[day] == (is_known and judged_sessions.isdisjoint(sessions))
 
 
-@given(st.integers(0, 2**20), st.lists(st.floats(1e-4, 1e2), min_size=WIDTH, max_size=WIDTH), st.booleans())
+@given(st.integers(0, 2**20), st.lists(st.floats(1e-4, 1e2), min_size=WIDTH, max_size=WIDTH))
 @settings(max_examples=40)
-def test_a_ridge_regression_in_closed_form_is_one(seed: int, penalties: list[float], is_one: bool) -> None:
+def test_a_ridge_regression_in_closed_form_is_one(seed: int, penalties: list[float]) -> None:
     samples = samples_of(seed)
-    moments, days = Moments.of(samples), samples.folds[seed % 5][0]
-    penalty = np.full(WIDTH, penalties[0]) if is_one else np.array(penalties)
-    x, y = rows_of(samples, days)
-    sums = moments.over(days)
-    given_penalty = penalties[0] if is_one else penalty.copy()
-    np.testing.assert_allclose(sums.solve(given_penalty), ridge(x, y, penalty), rtol=1e-3, atol=1e-4)
-    if not is_one:
-        assert np.array_equal(given_penalty, penalty)
+    days, penalty = samples.folds[seed % 5][0], np.array(penalties)
+    known = np.isfinite(samples.results[0, days])
+    x = samples.x.dense(samples.x.days)[days][known].astype(np.float64)
+    y = samples.results[:, days][:, known].T.astype(np.float64)
+    sums = Moments.of(samples).over(days)
+    np.testing.assert_allclose(sums.solve(penalty), ridge(x, y, penalty), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(sums.solve(0.3), ridge(x, y, np.full(WIDTH, 0.3)), rtol=1e-3, atol=1e-4)
+    assert penalty.tolist() == penalties
     weights = np.random.default_rng(seed).standard_normal(WIDTH)
     for target in range(TARGETS):
         error = ((y[:, target] - x @ weights) ** 2).sum()
@@ -156,3 +153,162 @@ def test_too_few_results_are_refused() -> None:
     samples_of(days=170, stocks=2).require_enough()
     with pytest.raises(DataError, match=r"expected the results of \d+ orders outside each fifth .*give more"):
         samples_of(days=60, stocks=2).require_enough()
+
+
+def plain(
+    bars: dict[int, tuple[float, float]], day: int, last: int, rules: EnvironmentConfig
+) -> tuple[float, int, bool] | None:
+    """Reward, day of the next decision and whether the position has been closed by then; None: not known."""
+    lost, cost = rules.max_days_without_bar, 100 * rules.cost_rate
+    left = 1 - rules.delisting_loss / 100
+
+    def following(one: int) -> int | None:
+        return next((later for later in range(one + 1, last + 1) if later in bars), None)
+
+    first = following(day)
+    if first is None or first - day > lost:
+        reward = 0.0 if rules.fill == "next_open" else 100 * (left - 1) - cost  # an order for the next open lapses
+        return (reward, day, True) if day + lost <= last else None
+    if rules.fill == "same_close":
+        return 100 * (bars[first][1] / bars[day][1] - 1), first, False
+    second = following(first)
+    if second is None or second - first > lost:
+        if first + lost > last:
+            return None
+        return 100 * (bars[first][1] * left / bars[first][0] - 1) - cost, first, True
+    return 100 * (bars[second][0] / bars[first][0] - 1), first, False
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"fill": "same_close"}, {"delisting_loss": 30.0, "max_days_without_bar": 1}], ids=str
+)
+def test_transitions_are_those_of_one_stock_at_a_time(changes: dict[str, Any]) -> None:
+    rules = replace(TINY_RULES, **changes)
+    days, bars_of_all = days_of(MARKET, rules), Portfolio.on(MARKET, rules).bars
+    known, rows = days.transitions, days.samples.x
+    quotes = bars_of_all.quotes.view(bars_of_all.days, -1, 3).double().numpy()
+    last, closed, first = rows.days.stop - 1, 0, rows.days.start
+    place = {(day + first, stock): row for row, (day, stock) in enumerate(np.argwhere(rows.has_bar.numpy()).tolist())}
+    for stock in range(quotes.shape[1]):
+        bars = {day: (float(quotes[day, stock, 0]), float(quotes[day, stock, 2])) for day in range(last + 1)}
+        bars = {day: bar for day, bar in bars.items() if bar[1] == bar[1]}
+        for day in (day for day in bars if day >= first):
+            row, expected = place[day, stock], plain(bars, day, last, rules)
+            if expected is None:
+                assert float(known.reward[row, 0]) == 0.0 and bool(known.terminated[row])
+                continue
+            reward, following, is_closed = expected
+            assert float(known.reward[row, 0]) == pytest.approx(reward, rel=1e-4, abs=1e-3)
+            assert bool(known.terminated[row]) == is_closed
+            closed += is_closed
+            if not is_closed:
+                assert int(known.following[row]) == place[following, stock]
+    assert closed > 3
+
+
+def test_nothing_after_the_training_days_is_read(days: TrainingDays) -> None:
+    changed = MARKET.data_array.copy()
+    changed[MARKET.splits.train.last + 1 :] *= 3.0
+    other = days_of(replace(MARKET, data_array=changed))
+    for name in ("reward", "following", "terminated"):
+        assert torch.equal(getattr(other.transitions, name), getattr(days.transitions, name)), name
+
+
+def evidence_of(days: TrainingDays, score: npt.NDArray[np.floating], trials: int = 1, among: int = 1) -> Evidence:
+    """Of (days, n) scores of an agent or (agents, days, n) of some."""
+    own = torch.from_numpy(score).float().view(-1, *score.shape[-2:])
+    return days.evidence(Forecasts.of(own, days.tradable), trials, among)
+
+
+def mean_of_day(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Of the known ones, (days, 1); 0 where there are none."""
+    return np.nansum(values, axis=1, keepdims=True) / np.isfinite(values).sum(axis=1, keepdims=True).clip(min=1)
+
+
+def test_evidence_by_hand(days: TrainingDays) -> None:
+    """Who nearly knows the results is sure in both; who expects a constant knows nothing; who knows them relative to
+    the day's mean alone knows nothing of the day."""
+    results = days.samples.results[-1]
+    noisy = results + np.nanstd(results) * np.random.default_rng(0).standard_normal(results.shape)
+    nothing = evidence_of(days, np.zeros_like(results))
+    assert (nothing.selection, nothing.timing, nothing.coefficient, nothing.share) == (1.0, 1.0, 0.0, 0.0)
+    knowing = evidence_of(days, noisy)
+    assert max(knowing.selection, knowing.timing) < 1e-3 and knowing.coefficient > 0.2 and knowing.share == 1.0
+    relative = evidence_of(days, noisy - mean_of_day(noisy))
+    assert relative.selection < 1e-3 and relative.timing > 0.01 and relative.share > 0.5
+    level = evidence_of(days, mean_of_day(results) + np.zeros_like(results))
+    assert level.selection == 1.0 and level.timing < 1e-3 and level.coefficient == 0.0
+    assert level.timing_coefficient > 0.5
+    opposite = evidence_of(days, -noisy)
+    assert opposite.selection > 0.99 and opposite.smallest == min(opposite.selection, opposite.timing)
+    assert opposite.coefficient < -0.2 and opposite.share == 0.0
+
+
+def test_the_coefficient_is_the_mean_of_the_days_correlations(days: TrainingDays) -> None:
+    """Where the error is small against it; by those of a library, day by day."""
+    results = days.samples.results[-1].astype(np.float64)
+    noisy = results + 0.2 * np.nanstd(results) * np.random.default_rng(0).standard_normal(results.shape)
+    known = days.samples.is_known & days.samples.train_days[:, None]
+    pairs = [(noisy[day][own], results[day][own]) for day, own in enumerate(known) if own.sum() > 2]
+    expected = np.mean([pearsonr(*pair).statistic for pair in pairs])
+    assert evidence_of(days, noisy).coefficient == pytest.approx(expected, rel=0.02)
+
+
+def test_the_best_of_many_is_believed_less_the_less_they_are_alike(days: TrainingDays) -> None:
+    """Of agents with the same scores nothing can be chosen, so that nothing is taken off."""
+    results = days.samples.results[-1]
+    draws = np.random.default_rng(0).standard_normal((3, *results.shape)) * np.nanstd(results)
+    own = results + 2.0 * draws
+    one, few, many = (evidence_of(days, own, among=agents).coefficient for agents in (1, 4, 16))
+    assert many < few < one
+    one, many = (evidence_of(days, own[[0, 0, 0]], among=agents).coefficient for agents in (1, 16))
+    assert many == pytest.approx(one, abs=1e-6)
+
+
+def test_trials_are_in_the_p_values_alone(days: TrainingDays) -> None:
+    score = 0.3 * np.random.default_rng(1).standard_normal(days.tradable.shape)
+    one, many = evidence_of(days, score), evidence_of(days, score, trials=7)
+    for name in ("selection", "timing"):
+        assert getattr(many, name) == pytest.approx(min(1.0, 7 * getattr(one, name)), rel=0.05), name
+    assert (many.coefficient, many.share) == (one.coefficient, one.share)
+
+
+def test_results_after_training_and_before_are_not_looked_at(days: TrainingDays) -> None:
+    samples = days.samples
+    results, gain = samples.results.copy(), np.random.default_rng(1).standard_normal(samples.results.shape[1:])
+    results[:, ~samples.train_days] = 1e6
+    spoilt = replace(days, samples=replace(samples, results=results))
+    gain[~samples.train_days] = 1e6
+    other = np.random.default_rng(1).standard_normal(gain.shape)
+    assert evidence_of(spoilt, gain) == evidence_of(days, other)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "martingale"])
+def test_what_was_planted_is_evidence_and_luck_is_none(kind: str) -> None:
+    """Of the champion of a small population after two generations on 3,600 days of 12 stocks."""
+    words = ("--synthetic.kind", kind, "--synthetic.days", "3600", "--synthetic.stocks", "12", "--seed", "3")
+    small = ("--population-size", "4", "--evaluation.fitness-windows", "4", "--learning.gradient-steps", "5")
+    inputs = ("--inputs", "all" if kind == "martingale" else "past")
+    config = study_config([*words, *small, *inputs])
+    trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
+    for _ in trainer.run(2):
+        pass
+    champion = trainer.champion
+    if kind == "martingale":
+        assert not champion.evidence.is_significant and champion.evidence.smallest > 10 * SIGNIFICANCE_LEVEL
+        assert champion.share < 0.2
+    else:
+        assert champion.share > 0.7
+    assert champion.share == champion.evidence.share
+
+
+def test_closed_forms_that_found_noise_are_no_evidence() -> None:
+    """Out of fold, on markets without structure: small p-values are about as rare as they say."""
+    found = []
+    for seed in range(8):
+        days = days_of(learnable_market(seed))
+        mask = torch.ones(1, days.inputs.size - 1, dtype=torch.bool)
+        networks = Networks.initialize(mask, 2, days.folds, 0.0, seeded(seed))
+        networks.start_from(days.closed_form(1.0)[None, :, :, -1])
+        found.append(days.evidence(days.forecasts(networks.target, [0]), 1).smallest)
+    assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 2

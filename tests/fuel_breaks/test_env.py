@@ -14,17 +14,7 @@ from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BurnState, Hazard
 from tests.fuel_breaks.run_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
-from training.fuel_breaks.policies import (
-    at_start,
-    baselines,
-    best_by,
-    burn_probability,
-    domirank,
-    downstream_value,
-    judging_environment,
-    reductions,
-    tree_betweenness,
-)
+from training.fuel_breaks import policies
 
 
 def corridor(cells: int, ignitions: list[int], **values: Any) -> BurnState:
@@ -35,41 +25,35 @@ def corridor(cells: int, ignitions: list[int], **values: Any) -> BurnState:
 
 def test_scores_of_a_corridor() -> None:
     state = corridor(5, [0, 2])
-    assert burn_probability(state).tolist() == [2, 2, 2, 2, 2]
-    assert downstream_value(state).tolist() == [5 + 1, 4 + 2, 3 + 5, 2 + 2, 1 + 1]
-    assert tree_betweenness(state).tolist() == [0, 1 * 3 + 1 * 1, 2 * 2, 3 * 1 + 1 * 1, 0]
+    assert policies.burn_probability(state).tolist() == [2, 2, 2, 2, 2]
+    assert policies.downstream_value(state).tolist() == [5 + 1, 4 + 2, 3 + 5, 2 + 2, 1 + 1]
+    assert policies.tree_betweenness(state).tolist() == [0, 1 * 3 + 1 * 1, 2 * 2, 3 * 1 + 1 * 1, 0]
     state.clear(2)
-    assert downstream_value(state).tolist() == [2, 1, 0, 0, 0]
+    assert policies.downstream_value(state).tolist() == [2, 1, 0, 0, 0]
 
 
 def test_domirank_solves_its_equation() -> None:
     state = corridor(7, [3])
-    scores = domirank(state)
+    scores = policies.domirank(state)
     links = np.diag(np.ones(6), 1) + np.diag(np.ones(6), -1)
     sigma = 0.5 / -np.linalg.eigvalsh(links)[0]
     # In equilibrium what a node gains by dominating its neighbours is what it loses: x = sigma A (1 - x).
     np.testing.assert_allclose(scores, sigma * links @ (1 - scores))
-    np.testing.assert_allclose(scores, scores[::-1])
     alone = corridor(2, [0], fuel_model=[186, WATER])
-    assert domirank(alone).tolist() == [1, 0]
-
-
-def test_evaluation_is_repeatable_and_the_mean_over_fires() -> None:
-    policy, env = best_by(at_start(downstream_value)), judging_environment(small_tiles()[:3], small_config())
-    both, *single = (reductions(policy, env, seeds, lanes=2) for seeds in ([0, 1], [0], [1]))
-    np.testing.assert_allclose(both, np.mean(single, axis=0))
-    assert both.shape == (3,) and (both > 0).all() and (both < 100).all()
+    assert policies.domirank(alone).tolist() == [1, 0]
 
 
 def test_looking_at_the_fires_beats_chance() -> None:
-    """By legal breaks, for others are refused, as many as the budget has."""
+    """By legal breaks, for others are refused, as many as the budget has; over several seeds in the mean."""
     config, scores = small_config(scenarios=ScenarioConfig(winds=4, planning_ignitions_per_wind=25)), {}
-    env = judging_environment(small_tiles(), config)
-    for name, policy in baselines().items():
-        scores[name] = reductions(policy, env).mean()
+    env = policies.judging_environment(small_tiles(), config)
+    for name, policy in policies.baselines().items():
+        scores[name] = policies.reductions(policy, env).mean()
         assert (env.cleared.sum(axis=1) == config.budget_cells).all(), name
     assert min(score for name, score in scores.items() if name != "random") > scores["random"]
     assert scores["adaptive downstream value"] > scores["burn probability"]
+    both, *single = (policies.reductions(policy, env, seeds, lanes=3) for seeds in ([0, 1], [0], [1]))
+    np.testing.assert_allclose(both, np.mean(single, axis=0))
 
 
 def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
@@ -109,20 +93,22 @@ def test_channels_say_what_they_are_called() -> None:
     share = state.downstream.sum(axis=0) / state.hazard.start_burned_cells
     np.testing.assert_allclose(channel["downstream_value"].ravel(), share, rtol=1e-6)
     assert (channel["budget_left"] == 0.25).all()
-    has_aspect = landscape.aspect_degrees >= 0
-    unit = channel["aspect_sine"] ** 2 + channel["aspect_cosine"] ** 2
-    np.testing.assert_allclose(unit, has_aspect, atol=1e-6)
     assert (channel["spread_rate_e"][landscape.burnable] > 0).all()
 
 
-@settings(max_examples=8)
-@given(st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 1000))
+@settings(max_examples=15)
+@given(st.integers(0, 2**31), st.integers(0, 12), st.integers(0, 1000))
 def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps: int, seed: int) -> None:
-    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    """Bit for bit as from scratch, however many breaks were made one by one."""
+    config = small_config(budget_cells=12)
+    env, other = (VectorFuelBreakEnvironment(small_tiles(), config, kept=kept) for kept in (16, 1))
     tiles, seeds = np.array([1, 4, 1]), np.array([scenario_seed, scenario_seed, scenario_seed + 1])
     env.reset(tiles, seeds)
     observation, total = play(env, seed, steps)
-    cleared, other = env.cleared, VectorFuelBreakEnvironment(small_tiles(), small_config(), kept=1)
+    cleared = env.cleared
+    for state in env.states:
+        fresh = BurnState(state.hazard, state.cleared)
+        assert (state.arrival == fresh.arrival).all() and (state.downstream == fresh.downstream).all()
     assert (observe_anew(other, tiles, cleared, seeds) == observation).all()
     assert np.abs(observation).max() <= 1
     hazards = [other.rewarding(*lane) for lane in zip(tiles.tolist(), seeds.tolist(), strict=True)]

@@ -8,11 +8,6 @@ from pathlib import Path
 from utils.errors import DataError, JobsFailed, StopRequested
 
 
-def who() -> tuple[int, str | None]:
-    """The process that runs the job, and the number of threads that its libraries may use."""
-    return os.getpid(), os.environ.get("OMP_NUM_THREADS")
-
-
 def refuse(message: str) -> None:
     raise DataError(message)
 

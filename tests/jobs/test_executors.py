@@ -46,10 +46,8 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(params=["here", "processes", "cluster"])
 def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
-    if request.param == "here":
-        return partial(open_executor, 1)
-    if request.param == "processes":
-        return partial(open_executor, 2)
+    if request.param != "cluster":
+        return partial(open_executor, 1 if request.param == "here" else 2)
     request.getfixturevalue("cluster")
     monkeypatch.setattr(cluster_module, "connect", lambda _: contextlib.nullcontext())
     return partial(open_executor, 2, "auto")
@@ -75,16 +73,17 @@ def test_every_job_finishes_once_with_its_result_or_its_error(open_one: Open) ->
 
 @apart
 def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: Path) -> None:
-    """A result that cannot be pickled fails its job only."""
-    jobs = [Job("who", work.who), Job("a/say", partial(print, "hello", flush=True)), Job("mistaken", MISTAKE)]
+    """A result that cannot be pickled fails its job only; so does an error without words, which is named."""
+    jobs = [Job("process", os.getpid), Job("threads", partial(os.getenv, "OMP_NUM_THREADS")), Job("mistaken", MISTAKE)]
+    jobs += [Job("a/say", partial(print, "hello", flush=True)), Job("lock", threading.Lock), Job("mute", work.Mute)]
     with open_one(logs=tmp_path / "jobs") as executor:
-        ends = {end.name: end for end in executor.run([*jobs, Job("lock", threading.Lock)])}
-    process, threads = ends["who"].result
-    assert process != os.getpid() and threads == "1"
+        ends = {end.name: end for end in executor.run(jobs)}
+    assert ends["process"].result != os.getpid() and ends["threads"].result == "1"
     assert (tmp_path / "jobs" / "a-say.log").read_text() == "hello\n"
     said = (tmp_path / "jobs" / "mistaken.log").read_text()
     assert "Traceback" in said and "KeyError: 'absent'" in said
     assert ends["lock"].exit_code == 1 and "cannot pickle" in str(ends["lock"].error)
+    assert str(ends["mute"].error).endswith("got: EOFError")
 
 
 @pytest.mark.parametrize(("open_one", "times"), [("processes", 9), ("cluster", 1)], indirect=["open_one"])
@@ -101,20 +100,13 @@ def test_a_job_whose_process_is_killed_is_run_again(
     assert caplog.text.count("was lost, 1 of at most 1 times") == 1
 
 
-@apart
-def test_an_error_without_words_is_named(open_one: Open) -> None:
-    with open_one() as executor:
-        (end,) = executor.run([Job("mute", work.Mute)])
-    assert end.error is not None and end.error.endswith("got: EOFError")
-
-
 @contextlib.contextmanager
 def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None]:
     """Send this process a signal as soon as `count` jobs have begun."""
 
     def send() -> None:
         deadline = time.monotonic() + 200
-        while len(list(folder.rglob("*.began"))) < count and time.monotonic() < deadline:
+        while len(list(folder.glob("*.began"))) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         os.kill(os.getpid(), number)
 
@@ -133,16 +125,12 @@ def test_a_signal_stops_jobs_at_safe_points(
     open_one: Open, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "STOP_SECONDS", 120.0)  # all the time that they need on a busy machine
-    folders = [tmp_path / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-    jobs = [Job(folder.name, partial(work.count_until_stopped, folder)) for folder in folders]
-    running = 1 if number == signal.SIGINT else 2
+    jobs = [Job(name, partial(work.count_until_stopped, tmp_path)) for name in ("one", "two")]
+    running = 1 if number == signal.SIGINT else 2  # in this process they run one after the other
     with signalled(number, tmp_path, running), pytest.raises(StopRequested) as caught, open_one() as executor:
         list(executor.run(jobs))
     assert caught.value.exit_code == 128 + number
-    for folder in folders[:running]:
-        assert len(list(folder.glob("*.stopped"))) == 1
+    assert len(list(tmp_path.glob("*.stopped"))) == running
 
 
 @apart
@@ -160,17 +148,16 @@ def test_a_node_that_differs_is_named(cluster: None, tmp_path: Path, monkeypatch
     data.write_bytes(b"prices")
     known = cluster_module.facts((data,))
     assert {"Python", "torch", "numpy", "source code", str(data)} == known.keys()
-    for name in ("", "source code", str(data)):
-        monkeypatch.setattr(
-            cluster_module, "facts", lambda _, name=name: {**known, **({name: "other"} if name else {})}
-        )
+
+    def ends() -> list[Finished]:
         with ClusterTasks([data], 1, None, lambda: None) as executor:
-            ends = executor.run([Job("two", partial(pow, 2, 2))])
-            if not name:
-                assert next(ends).result == 4
-                continue
-            with pytest.raises(ConfigError, match=rf"expected {re.escape(name)} other on all nodes, got \S+ on node "):
-                next(ends)
+            return list(executor.run([Job("two", partial(pow, 2, 2))]))
+
+    assert [end.result for end in ends()] == [4]
+    for name in ("source code", str(data)):
+        monkeypatch.setattr(cluster_module, "facts", lambda _, name=name: known | {name: "other"})
+        with pytest.raises(ConfigError, match=rf"expected {re.escape(name)} other on all nodes, got \S+ on node "):
+            ends()
 
 
 def test_without_ray_one_line_says_what_to_install(

@@ -13,12 +13,11 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 
 from tests.data.files import written
-from tests.memory.thing import Environment, Thing
+from tests.memory.thing import Thing
 from utils.errors import MemoryLimitReached
 from utils.memory.census import UNKNOWN_HOLDER, Heap
 from utils.memory.clean_up import frozen_heap, thawed_heap
 from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb
-from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
 
@@ -50,9 +49,10 @@ def test_views_share_the_bytes_of_their_array_or_tensor(profiler: MemoryProfiler
     views += [as_strided(base, (3, 3), (8, 8)), torch.from_numpy(base), torch.from_numpy(base)[4:].numpy()]
     views += [other[3:], other.t(), other.expand(4, 100, 50), other.detach(), torch.nn.Parameter(other)]
     views += [other.numpy(), other[7:].numpy()[::2]]
+    without_storage = torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)
     expected = arrays + 100 * 50 * 8, tensors + 100 * 50 * 4
     assert census_bytes(profiler) == expected
-    del base, other, views[8:], views[1:7]  # one slice keeps the whole array or tensor
+    del base, other, views[8:], views[1:7], without_storage  # one slice keeps the whole array or tensor
     assert census_bytes(profiler) == expected
 
 
@@ -76,15 +76,6 @@ def test_largest_objects_tell_what_they_are_and_what_holds_them() -> None:
     del holder, tensors, view, numbers
 
 
-@pytest.mark.usefixtures("small_heap")
-def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
-    before = profiler.log_memory("census", census=True).measures
-    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
-    after = profiler.log_memory("census", census=True).measures
-    assert after["tensors"] - before["tensors"] == len(kept)
-    assert after["tensor_bytes"] == before["tensor_bytes"]
-
-
 class Hostile:
     """An object that fails at whatever is asked of it."""
 
@@ -93,8 +84,6 @@ class Hostile:
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("compared")
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         raise RuntimeError("measured")
@@ -113,25 +102,9 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
     del kept
 
 
-@pytest.mark.usefixtures("small_heap")
-def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
-    def run() -> list[weakref.ref[Any]]:
-        array, tensor, thing = np.zeros(MIB // 4), torch.zeros(MIB), Environment()
-        profiler.log_memory("here", show_objects=True)
-        assert count_living()["environments"] == 1
-        references = [weakref.ref(item) for item in (array, tensor, thing)]
-        del array, tensor, thing
-        assert [reference() for reference in references] == [None] * 3
-        return references
-
-    run()
-    assert count_living()["environments"] == 0
-
-
 V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"
-V2 = "0::/system.slice/run.service"
 CGROUPS = {
-    "v2 tightest": (V2, {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"}, 300),
+    "v2 tightest": ("0::/some/run", {"some/memory.max": 300, "some/run/memory.max": "max"}, 300),
     "v2 host path not visible": ("0::/../other", {"memory.max": 400}, 400),
     "v1": (V1, {"memory/memory.limit_in_bytes": 120}, 120),
     "v1 without limit": (V1, {"memory/memory.limit_in_bytes": 9223372036854771712 / MIB}, None),
@@ -152,6 +125,5 @@ def test_limit_is_read_from_cgroup_files(
 
 def test_guard_compares_resident_memory_with_its_limit() -> None:
     MemoryGuard(limit_mb=1e9).check()
-    assert MemoryGuard().limit_mb == pytest.approx(0.9 * memory_limit_mb())
     with pytest.raises(MemoryLimitReached, match="exceeds the limit of 1 MiB"):
         MemoryGuard(limit_mb=1).check()

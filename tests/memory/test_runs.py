@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.memory.thing import Thing
+from tests.memory.thing import Thing, row_of
 from tests.tiny import learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
@@ -76,7 +76,7 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
     by_label = capsys.readouterr().out
     print_memory_growth()
     assert capsys.readouterr().out == by_label
-    lists, dicts, size = (int(row(by_label, name)[3].replace(",", "")) for name in ("lists", "dicts", "array_bytes"))
+    lists, dicts, size = (int(row_of(name, by_label)[2].replace(",", "")) for name in ("lists", "dicts", "array_bytes"))
     assert lists >= 101 and dicts >= 100 and size >= 12 * MIB and len(kept) == 2
     print_memory_summary()
     summary = capsys.readouterr().out
@@ -84,10 +84,6 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
     assert "memory growth since 'before'" in summary
     with pytest.raises(ValueError, match="labels so far: before, after"):
         print_memory_growth("none such")
-
-
-def row(text: str, name: str) -> list[str]:
-    return next(line.split() for line in text.splitlines() if line.startswith(name))
 
 
 class Cyclic(Thing):

@@ -1,4 +1,4 @@
-"""Classes for tests of memory."""
+"""What tests of memory count, and the tables in which they read it."""
 
 from utils.memory.living import counted
 
@@ -13,3 +13,8 @@ class Thing:
 @counted("environments")
 class Environment(Thing):
     """What is counted as an environment."""
+
+
+def row_of(measure: str, text: str) -> list[str]:
+    """The numbers beside a measure in a table."""
+    return next(line.split()[1:] for line in text.splitlines() if line.startswith(measure))

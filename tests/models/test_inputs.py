@@ -18,14 +18,10 @@ DAYS, INVESTABLE = 260, (0, 2, 3)
 LEARNED = np.arange(DAYS) < 180
 
 
-def market_of(seed: int = 0) -> Market:
-    return small_market(seed, DAYS, investable=INVESTABLE)
-
-
 @cache
 def fitted(seed: int = 0) -> tuple[Market, TradeInputs, np.ndarray]:
     """A market, the inputs that are fitted to it, and their values."""
-    market = market_of(seed)
+    market = small_market(seed, DAYS, investable=INVESTABLE)
     inputs = TradeInputs.fit(market, LEARNED)
     return market, inputs, inputs.of(market)
 
@@ -82,15 +78,14 @@ def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np
 
 @pytest.mark.parametrize("column", range(5))
 def test_a_price_level_says_nothing(column: int) -> None:
-    market, factor = market_of(2), np.ones((1, 5))
+    (market, _, expected), factor = fitted(2), np.ones((1, 5))
     factor[0, column] = 10.0
     other = with_closes(market, factor)
-    found, expected = (TradeInputs.fit(prices, LEARNED).of(prices) for prices in (other, market))
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(TradeInputs.fit(other, LEARNED).of(other), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_prices_that_never_move_teach_nothing() -> None:
-    market = market_of()
+    market, *_ = fitted()
     data = np.full_like(market.data_array, 7.0)
     with pytest.raises(DataError, match="expected closes that move"):
         TradeInputs.fit(replace(market, data_array=data), LEARNED)

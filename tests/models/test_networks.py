@@ -1,16 +1,20 @@
-"""Stacked networks against the same networks one by one, as torch.nn and torch.optim have them."""
+"""Stacked networks against the same ones one by one, as torch has them; their update, by hand, and what it comes to."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
+from models import ddpg
+from models.ddpg import Batch
 from models.networks import AdamW, Networks, Perceptrons, soft_update
-from tests.tiny import seeded, shake
+from tests.tiny import random_batch, seeded, shake
 
 INPUTS, AGENTS = 4, 3
 HIDDEN, FOLDS = 5, 3
@@ -19,40 +23,24 @@ seeds = st.integers(0, 2**32)
 
 def random_perceptrons(stack: tuple[int, ...], sizes: tuple[int, int, int], seed: int = 0) -> Perceptrons:
     """Perceptrons whose last layers and biases are random too."""
-    generator = seeded(seed)
-    found = Perceptrons.initialize(stack, sizes, generator)
+    found, generator = Perceptrons.initialize(stack, sizes, seeded(seed)), seeded(seed + 1)
     return replace(found, flat=found.flat + 0.5 * torch.randn(found.flat.shape, generator=generator))
 
 
-class Plain(nn.Module):
-    """The perceptron at a place of the stack, of the layers of torch."""
-
-    def __init__(self, perceptrons: Perceptrons, place: tuple[int, ...]) -> None:
-        super().__init__()
-        parts = [part.detach()[place] for part in perceptrons.matrices]
-        layers: list[nn.Module] = []
-        for weight, bias in zip(parts[:6:2], parts[1:6:2], strict=True):
-            layer = nn.Linear(*weight.shape)
-            layer.weight.data, layer.bias.data = weight.T.clone(), bias[0].clone()
-            layers += [layer, nn.SiLU()]
-        self.layers, self.linear = nn.Sequential(*layers[:-1]), nn.Linear(*parts[6].shape, bias=False)
-        self.linear.weight.data = parts[6].T.clone()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.add(self.layers(x), self.linear(x))
+def plain(parts: Sequence[Tensor], x: Tensor) -> Tensor:
+    """What one perceptron of these matrices makes of (rows, inputs), layer by layer of torch."""
+    *layers, linear = parts
+    hidden = x
+    for weight, bias in zip(layers[:4:2], layers[1:4:2], strict=True):
+        hidden = functional.silu(functional.linear(hidden, weight.T, bias[0]))
+    return functional.linear(hidden, layers[4].T, layers[5][0]) + functional.linear(x, linear.T)
 
 
 def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     """Networks without any part at zero, but for what is not looked at: each agent sees two thirds of the inputs."""
     generator = seeded(seed)
     input_mask = torch.rand(agents, INPUTS, generator=generator) < 0.67
-    return shake(Networks.initialize(input_mask, HIDDEN, FOLDS, 0.01, generator), 0.3, generator)
-
-
-def gradient_of(perceptrons: Perceptrons) -> Perceptrons:
-    gradient = perceptrons.flat.grad
-    assert gradient is not None
-    return replace(perceptrons, flat=gradient)
+    return shake(Networks.initialize(input_mask, HIDDEN, FOLDS, 0.01, generator, scale=2.0), 0.3, generator)
 
 
 @given(seeds, st.sampled_from(((1,), (4,), (3, 2), (2, 1, 3))), st.integers(1, 6), st.integers(1, 3))
@@ -72,17 +60,14 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
         torch.testing.assert_close(other, expected.expand(other.shape), rtol=1e-5, atol=1e-5)
         assert found.shape == (*stack, rows, outputs)
         found.square().sum().backward()
-        slopes = gradient_of(perceptrons)
-        for place in torch.ones(stack).nonzero().tolist():
-            module = Plain(perceptrons, tuple(place))
-            expected = module(x.expand(*stack, rows, INPUTS)[tuple(place)])
-            torch.testing.assert_close(found[tuple(place)], expected, rtol=1e-5, atol=1e-5)
-            expected.square().sum().backward()
-            gradients = [part.grad for part in module.parameters()]
-            for part, gradient in zip(slopes.matrices, gradients, strict=True):
-                assert gradient is not None
-                shaped = gradient.T if gradient.dim() == 2 else gradient[None]
-                torch.testing.assert_close(part[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
+        slopes = replace(perceptrons, flat=torch.as_tensor(perceptrons.flat.grad)).matrices
+        for place in map(tuple, torch.ones(stack).nonzero().tolist()):
+            parts = [part.detach()[place].requires_grad_() for part in perceptrons.matrices]
+            expected = plain(parts, x.expand(*stack, rows, INPUTS)[place])
+            torch.testing.assert_close(found[place], expected, rtol=1e-5, atol=1e-5)
+            gradients = torch.autograd.grad(expected.square().sum(), parts)
+            for part, gradient in zip(slopes, gradients, strict=True):
+                torch.testing.assert_close(part[place], gradient, rtol=1e-4, atol=1e-4)
 
 
 def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,32 +81,23 @@ def test_scores_are_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(networks.target.played_scores(5, 1, x), found, rtol=1e-5, atol=1e-5)
 
 
-def optimizer_of(parameter: Tensor, rate: float) -> AdamW:
-    first, second = (torch.zeros_like(parameter) for _ in range(2))
-    return AdamW(parameter, (first, second), torch.zeros(len(parameter), 3), rate)
-
-
-def optimised(start: Tensor, gradients: list[Tensor], rate: float = 0.02) -> tuple[AdamW, Tensor]:
+def optimised(start: Tensor, gradients: Sequence[Tensor]) -> tuple[AdamW, Tensor]:
     """A parameter after steps by these gradients."""
     parameter = start.clone()
-    optimizer = optimizer_of(parameter, rate)
+    first, second = torch.zeros_like(start), torch.zeros_like(start)
+    optimizer = AdamW(parameter, (first, second), torch.zeros(len(start), 3), 0.02)
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
     return optimizer, parameter
 
 
-def random_part(agents: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(agents, 2, 8, generator=generator)
-
-
 @given(seeds, st.integers(1, 8), st.floats(-3, 0.3))
 @settings(max_examples=25)
 def test_a_step_is_that_of_adamw_of_torch(seed: int, steps: int, size: float) -> None:
     """The norm of a gradient is below the bound: sizes up to 2 of 16 numbers, drawn anew for each step."""
-    generator = seeded(seed)
-    start = random_part(1, generator)
-    gradients = [10**size * random_part(1, generator).clamp(-4, 4) for _ in range(steps)]
+    start, *drawn = torch.randn(1 + steps, 1, 2, 8, generator=seeded(seed))
+    gradients = [10**size * gradient.clamp(-4, 4) for gradient in drawn]
     gradients = [gradient for gradient in gradients if float(gradient.square().sum()) < 99]
     optimizer, found = optimised(start, gradients)
     expected = start.clone().requires_grad_()
@@ -135,35 +111,25 @@ def test_a_step_is_that_of_adamw_of_torch(seed: int, steps: int, size: float) ->
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_agent_without_a_finite_gradient_is_left_as_it_is(bad: float) -> None:
-    generator = seeded(2)
-    start, gradients = random_part(3, generator), [random_part(3, generator) for _ in range(4)]
+    start, *gradients = torch.randn(5, 3, 2, 8, generator=seeded(2))
     broken = [step.clone() for step in gradients]
     broken[1][1, 1, 0], broken[2][1] = bad, bad
-    _, before = optimised(start, gradients[:1])
-    frozen, middle = optimised(start, broken[:3])
     optimizer, found = optimised(start, broken)
     _, others = optimised(start, gradients)
     _, spared = optimised(start, [gradients[0], gradients[3]])
-    assert torch.equal(middle[1], before[1]) and torch.equal(found[1], spared[1])
-    assert torch.equal(found[[0, 2]], others[[0, 2]])
-    assert frozen.steps.tolist() == [3, 1, 3] and frozen.skipped.tolist() == [0, 2, 0]
+    assert torch.equal(found[1], spared[1]) and torch.equal(found[[0, 2]], others[[0, 2]])
     assert optimizer.steps.tolist() == [4, 2, 4] and optimizer.skipped.tolist() == [0, 2, 0]
     assert found.grad is not None and not bool(found.grad.any())
 
 
-@given(seeds, st.integers(1, 30), st.floats(0.01, 1.0))
-@settings(max_examples=20)
-def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: int, steps: int, tau: float) -> None:
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=30), st.floats(0.01, 1.0))
+def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(trail: list[float], tau: float) -> None:
     """Until 1 / tau steps are taken, a target is the mean of the networks after each of them."""
-    generator = seeded(seed)
-    parameter = random_part(1, generator)
-    optimizer = optimizer_of(parameter, 0.01)
-    trail, mean = [], torch.zeros(1)
-    for _ in range(steps):
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
-        optimizer.step()
-        trail.append(float(parameter.detach()[0, 0, 0]))
-        mean = torch.lerp(mean, torch.tensor(trail[-1]), optimizer.target_rate(tau))
+    optimizer, _ = optimised(torch.zeros(1, 1), [])
+    mean = torch.zeros(1)
+    for value in trail:
+        optimizer.steps += 1
+        mean = torch.lerp(mean, torch.tensor(value), optimizer.target_rate(tau))
     few = trail[: math.floor(1 / tau)]
     expected = sum(few) / len(few)
     for value in trail[len(few) :]:
@@ -207,3 +173,83 @@ def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
     expected = 3.0 * (x @ weights[:, :, 1:, None] + weights[:, :, :1, None])[..., 0]
     for found in told(networks, x):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+COST, HURDLE, TARGET = 0.1, torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
+
+
+def batch_of(seed: int = 5, days: int = 4, stocks: int = 3) -> Batch:
+    return random_batch(FOLDS, days=days, stocks=stocks, targets=2, seed=seed, inputs=1 + INPUTS)
+
+
+def updated(networks: Networks, micro_batches: int = 2, agents: slice = slice(None)) -> torch.Tensor:
+    """The losses of these agents, whose networks have taken a step."""
+    genes = HURDLE[agents], TARGET[agents]
+    return ddpg.update(networks, *genes, batch_of(), micro_batches, cost=COST, gamma=0.9, tau=0.5)
+
+
+def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account() -> None:
+    """Stock by stock in plain numbers: what the actor keeps goes on, what it sells costs, what is closed has ended."""
+    networks, batch = random_networks(), batch_of()
+    targets = ddpg.td_targets(networks, HURDLE, TARGET, batch, COST, gamma=0.9)
+    kept = 0
+    for agent in range(AGENTS):
+        for fold, day, stock in torch.ones(targets.shape[1:]).nonzero().tolist():
+            place = fold, day, stock
+            x = batch.next_x[place][None].expand(FOLDS, 1, -1)
+            own, score = (float(part[agent, fold, 0]) for part in networks.target.outputs(x))
+            price = float(HURDLE[agent]) * float(batch.next_invested[fold, day])
+            expected = float(batch.reward[place][TARGET[agent]])
+            if not batch.terminated[place]:
+                keeps = score - price >= -COST
+                kept += keeps
+                expected += 0.9 * (own if keeps else -COST)
+            assert float(targets[agent, fold, day, stock]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert 5 < kept < targets.numel() - 5
+
+
+def test_the_actors_loss_does_not_reach_the_critic() -> None:
+    """Critics beside different actors take the same step, hidden layers and all: targets follow the target networks."""
+    networks, moved = random_networks(), random_networks()
+    moved.tensors["actor"].data.mul_(-3.0)
+    for one in (networks, moved):
+        updated(one)
+    assert torch.equal(moved.tensors["critic_first"], networks.tensors["critic_first"])
+    assert not torch.equal(moved.tensors["actor_first"], networks.tensors["actor_first"])
+    assert bool(networks.tensors["actor_first"].any(-1).all())
+
+
+def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
+    """Beside a critic that stays as it is: the actor can say all that the critic can."""
+    networks = random_networks(agents=1)
+    networks.critic_optimizer.learning_rate, networks.actor_optimizer.learning_rate = 0.0, 0.03
+    critic = networks.tensors["critic"].detach().clone()
+    for step in range(500):
+        batch = batch_of(step, days=8, stocks=6)
+        ddpg.update(networks, torch.tensor([0.1]), TARGET[:1], batch, 1, cost=1.0, gamma=0.9, tau=0.05)
+    assert torch.equal(networks.tensors["critic"], critic)
+    x = batch_of(-1, days=50).x.flatten(1, 2)
+    value, score = (part.detach() for part in networks.online.outputs(x))
+    assert float((score - value).abs().mean()) < 0.1 * float(value.std())
+
+
+def test_agents_learn_alone_what_they_learn_together() -> None:
+    together = random_networks()
+    updated(together)
+    for agent in range(AGENTS):
+        row = slice(agent, agent + 1)
+        alone = random_networks().rows(row)
+        updated(alone, agents=row)
+        for name, part in alone.tensors.items():
+            torch.testing.assert_close(part[0], together.tensors[name][agent], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_micro_batches_add_up_to_the_batch() -> None:
+    """In losses and in the critic's gradient; the actor's temperatures are measured by the values of a part."""
+    whole, parts = random_networks(), random_networks()
+    critic, _ = updated(whole, micro_batches=1)
+    critic_of_parts, actor_of_parts = updated(parts, micro_batches=4)
+    torch.testing.assert_close(critic, critic_of_parts, rtol=1e-4, atol=1e-4)
+    first = parts.tensors["critic_first"], whole.tensors["critic_first"]
+    torch.testing.assert_close(*first, rtol=1e-4, atol=1e-5)
+    assert float(first[1].abs().max()) > 1e-3 and bool(actor_of_parts.isfinite().all())

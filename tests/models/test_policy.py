@@ -1,6 +1,6 @@
 """The policy with known answers: what is bought, kept and sold, by the price of capital, and in which size, by risk."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.learning.study import study_config
-from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts, decide, invested_share
 from tests.tiny import seeded
 from training.erl_trainer import ERLTrainer, build_trainer
-from training.forecasts.training_days import TrainingDays, fit_risk
+from training.forecasts.training_days import fit_risk
 from training.run.market import load_market
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT
@@ -63,19 +61,9 @@ def test_capital_has_a_price_as_far_as_it_is_invested_while_something_may_be_bou
     assert invested_share(cash, left).tolist() == [0.0, 0.0, 0.75, 1.0, 1.0, 0.0]
 
 
-def test_an_action_keeps_sells_and_buys() -> None:
-    decision = decided([0.6, -0.6, 0.1])
-    held = torch.tensor([[False, True, True]])
-    action = decision.action(held)[0]
-    assert action[:, 1].tolist() == [30.0] * 3
-    assert action[0, 0] > 9.99 and action[1, 0] == 0.0 and action[2, 0] == 10.0
-
-
 SETTINGS = (
-    *("--synthetic.kind", "storms", "--synthetic.days", "1600", "--synthetic.stocks", "16", "--generations", "2"),
-    *("--population-size", "4", "--learning.training-starts", "100", "--learning.gradient-steps", "2"),
-    *("--evaluation.fitness-windows", "4", "--evaluation.exploration-windows", "2"),
-    *("--learning.risk-aversion", "0.5", "--evaluation.evidence", "report"),
+    *("--synthetic.kind", "storms", "--synthetic.days", "1600", "--synthetic.stocks", "16"),
+    *("--population-size", "4", "--learning.risk-aversion", "0.5"),
 )
 GRID = torch.linspace(0, 1, 20_001, dtype=torch.float64)
 
@@ -102,22 +90,16 @@ def test_sizes_balance_profit_and_risk(seed: int, stake: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> tuple[Market, PlantedScores]:
-    market, scores = load_market(study_config(SETTINGS))
+def begun() -> tuple[ERLTrainer, PlantedScores]:
+    config = study_config(SETTINGS)
+    market, scores = load_market(config)
     assert scores is not None
-    return market, scores
+    return build_trainer(config, market, torch.device("cpu")), scores
 
 
-@pytest.fixture(scope="module")
-def trainer(loaded: tuple[Market, PlantedScores]) -> ERLTrainer:
-    made = build_trainer(study_config(SETTINGS), loaded[0], torch.device("cpu"))
-    for _ in made.run(2):
-        pass
-    return made
-
-
-def test_storms_cost_more(trainer: ERLTrainer, loaded: tuple[Market, PlantedScores]) -> None:
-    days, sizes = trainer.training_days, loaded[1].sizes
+def test_storms_cost_more(begun: tuple[ERLTrainer, PlantedScores]) -> None:
+    trainer, sizes = begun[0], begun[1].sizes
+    days = trainer.training_days
     assert sizes is not None and days.risk is not None
     penalty = days.forecasts(trainer.population.networks.target, [0]).penalty
     assert penalty is not None
@@ -126,42 +108,11 @@ def test_storms_cost_more(trainer: ERLTrainer, loaded: tuple[Market, PlantedScor
     assert cost[size < 0.15].mean() > 1.3 * cost[size > 0.8].mean()
 
 
-def test_a_fold_does_not_tell_its_own_risk(trainer: ERLTrainer) -> None:
-    days: TrainingDays = trainer.training_days
+def test_a_fold_does_not_tell_its_own_risk(begun: tuple[ERLTrainer, PlantedScores]) -> None:
+    days = begun[0].training_days
     assert days.risk is not None
-    held, kept = days.samples.folds[2][1], days.samples.results.copy()
-    days.samples.results[:, held] *= 10.0
-    try:
-        found = fit_risk(days, 0.5)
-    finally:
-        days.samples.results[:] = kept
+    held, results = days.samples.folds[2][1], days.samples.results.copy()
+    results[:, held] *= 10.0
+    found = fit_risk(replace(days, samples=replace(days.samples, results=results)), 0.5)
     torch.testing.assert_close(found[2], days.risk[2])
     assert (found[[0, 1, 3, 4, 5], 4] > 1.5 * days.risk[[0, 1, 3, 4, 5], 4]).all()
-
-
-def test_an_agent_keeps_its_risk_and_sees_it_in_any_form_of_inputs(
-    trainer: ERLTrainer, loaded: tuple[Market, PlantedScores], tmp_path: Path
-) -> None:
-    champion, market = trainer.champion, loaded[0]
-    later = trainer.training_days.later
-    by_rows, by_day = champion.forecasts_of_rows(later, len(market.dates)), champion.forecasts(market, later.days)
-    champion.save(tmp_path / "agent.safetensors")
-    again = DDPGAgent.load(tmp_path / "agent.safetensors").forecasts(market, later.days)
-    for name in ("score", "penalty"):
-        seen = getattr(by_rows, name)[:, later.days]
-        torch.testing.assert_close(getattr(by_day, name)[:, later.days], seen, rtol=1e-3, atol=1e-4)
-        assert torch.equal(getattr(again, name), getattr(by_day, name))
-    assert (by_day.penalty is not None) and bool((by_day.penalty[:, later.days] > 0).all())
-
-
-def test_fitness_is_less_the_squared_results_of_trades(trainer: ERLTrainer) -> None:
-    found, windows = [], trainer.draw_windows()
-    for aversion in (0.0, 0.5, 2.0):
-        trainer.rollouts.risk_aversion = aversion
-        found.append(trainer.rollouts.evaluate(trainer.population, windows, 100)[0])
-    trainer.rollouts.risk_aversion = 0.5
-    free, averse, more = (one.fitness for one in found)
-    trades = found[0].profit_percent != 0
-    assert trades.any() and torch.equal(found[0].profit_percent, found[2].profit_percent)
-    assert torch.equal(free > averse, trades)
-    torch.testing.assert_close(free - more, 4 * (free - averse))

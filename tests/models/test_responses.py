@@ -1,27 +1,26 @@
 """Responses: what was planted is found where it is, nothing is found where nothing is, and no day looks ahead."""
 
-import warnings
-from collections.abc import Iterator
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.stats import norm
 
 from data.bank import log_returns
 from data.synthetic.draw import synthetic_market
+from data.synthetic.kinds.pairs import partner
+from models.impulses import pairs
+from models.impulses.deviations import fit_deviations
+from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from models.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
+from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 
+pytestmark = pytest.mark.filterwarnings("error")
 EVENT, LEADERS, STATES = slice(0, 3), 3, 4
-
-
-@pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def prices(returns: np.ndarray) -> np.ndarray:
@@ -60,9 +59,10 @@ def responses(columns: int, **answers: np.ndarray) -> Responses:
     return Responses(**(scales | empty | answers))
 
 
-def planted(kind: str, days: int = 3000, stocks: int = 40) -> tuple[np.ndarray, np.ndarray]:
-    market = synthetic_market(SyntheticConfig(kind=kind, days=days, stocks=stocks), 0)
-    return market.close.astype(np.float32), np.arange(market.stocks)
+def planted(kind: str, days: int = 3000, seed: int = 0) -> tuple[np.ndarray, Responses]:
+    """Closes of a built-in market of 40 stocks and perhaps of others that lead them, and what is found in them."""
+    close = synthetic_market(SyntheticConfig(kind=kind, days=days, stocks=40), seed).close.astype(np.float32)
+    return close, Responses.fit(close, np.arange(40), always(close))
 
 
 def significant_events(found: Responses) -> list[list[int]]:
@@ -74,15 +74,13 @@ def significant_events(found: Responses) -> list[list[int]]:
 
 @pytest.mark.parametrize(("kind", "sessions"), [("spikes", 3), ("bursts", 1)])
 def test_answers_to_extreme_moves_are_found(kind: str, sessions: int) -> None:
-    close, stocks = planted(kind)
-    found = Responses.fit(close, stocks, always(close))
+    _, found = planted(kind)
     assert [sessions, np.digitize(-2.9, EVENT_EDGES)] in significant_events(found)
     assert len(found.leader_terms) == 0
 
 
 def test_leaders_are_found_with_their_lags_among_many_columns() -> None:
-    close, stocks = planted("crowd")
-    found = Responses.fit(close, stocks, always(close))
+    _, found = planted("crowd")
     expected = {((8, 10, 12, 14, 16)[stock % 5], stock, 40 + stock % 5) for stock in range(40)}
     terms = {tuple(term) for term in found.leader_terms.tolist()}
     assert terms <= expected and len(terms) >= 38
@@ -90,11 +88,10 @@ def test_leaders_are_found_with_their_lags_among_many_columns() -> None:
 
 @pytest.mark.parametrize(("kind", "age"), [("leak", 0), ("lagged-leak", 60)])
 def test_answers_over_many_sessions_are_found_at_their_age(kind: str, age: int) -> None:
-    close, stocks = planted(kind)
-    found = Responses.fit(close, stocks, always(close))
+    close, found = planted(kind)
     assert set(found.leader_terms[:, 0].tolist()) == {SESSIONS + 1 + age} and len(found.leader_terms) >= 36
     assert (np.sign(found.leader_loadings) == np.where(found.leader_terms[:, 1] % 2, -1, 1)).all()
-    forecast = forecast_of(found, close, stocks)[:, :, LEADERS]
+    forecast = forecast_of(found, close, np.arange(40))[:, :, LEADERS]
     moves = np.diff(np.log(close[:, 40].astype(np.float64)), prepend=np.nan)
     first = found.leader_terms[0, 1]
     told = np.corrcoef(forecast[200:, first], moves[200 - age : len(moves) - age])[0, 1]
@@ -102,8 +99,7 @@ def test_answers_over_many_sessions_are_found_at_their_age(kind: str, age: int) 
 
 
 def test_the_state_in_which_moves_repeat_is_found() -> None:
-    close, stocks = planted("interaction")
-    found = Responses.fit(close, stocks, always(close))
+    _, found = planted("interaction")
     assert {tuple(term) for term in found.state_terms[:, :2].tolist()} == {(15, 1)}
     assert len(found.leader_terms) == 0
 
@@ -162,26 +158,14 @@ def weighted_deviations(returns: np.ndarray, is_move: np.ndarray) -> list[float]
     return deviations
 
 
-@given(st.integers(0, 10**6), st.integers(1, SESSIONS))
-@settings(max_examples=25)
-def test_leaders_forecast_what_is_still_to_be_answered(seed: int, lag: int) -> None:
-    close = closes(seed, days=80, columns=4)
-    made = responses(4, leader_terms=np.array([[lag, 1, 3]]), leader_loadings=np.array([0.5]))
-    forecast = forecast_of(made, close, np.array([0, 2]))
-    moves = np.clip(bounded_moves(close)[:, 3], -4, 4)
-    for day in range(80):
-        # The answers of coming sessions are to the moves of the last `lag` days.
-        expected = 0.5 * sum(moves[max(0, day + 1 - lag) : day + 1])
-        assert forecast[day, 1, LEADERS] == pytest.approx(expected, abs=1e-4)
-    assert not forecast[:, 0].any() and not forecast[..., EVENT].any() and not forecast[..., STATES].any()
-
-
 @given(st.integers(0, 10**6), st.integers(1, SESSIONS), st.integers(0, 2), st.integers(0, 2))
 @settings(max_examples=25)
-def test_states_forecast_what_is_still_to_be_answered(seed: int, lag: int, column: int, place: int) -> None:
+def test_leaders_and_states_forecast_what_is_still_to_be_answered(seed: int, lag: int, column: int, place: int) -> None:
+    """The answers of coming sessions are to what happened in the last `lag` days."""
     close = closes(seed, days=80, columns=4)
-    made = responses(4, state_terms=np.array([[lag, column, place]]), state_loadings=np.array([-0.3]))
-    forecast = forecast_of(made, close, np.array([0, 2]))
+    terms = {"leader_terms": np.array([[lag, 1, 3]]), "leader_loadings": np.array([0.5])}
+    terms |= {"state_terms": np.array([[lag, column, place]]), "state_loadings": np.array([-0.3])}
+    forecast = forecast_of(responses(4, **terms), close, np.array([0, 2]))
     moves = np.clip(bounded_moves(close), -4, 4)
     is_move = np.isfinite(close[1:]) & np.isfinite(close[:-1])
     stocks = np.concatenate(([0], is_move[:, [0, 2]].sum(axis=1)))
@@ -191,8 +175,26 @@ def test_states_forecast_what_is_still_to_be_answered(seed: int, lag: int, colum
     for day in range(80):
         trend = kept * trend + (1 - kept) * source[day]
         product[day] = np.tanh(trend / np.sqrt((1 - kept) / (1 + kept))) * moves[day, [0, 2]]
-        expected = -0.3 * product[max(0, day + 1 - lag) : day + 1].sum(axis=0)
-        np.testing.assert_allclose(forecast[day, :, STATES], expected, atol=1e-4)
+        answered = slice(max(0, day + 1 - lag), day + 1)
+        np.testing.assert_allclose(forecast[day, :, STATES], -0.3 * product[answered].sum(axis=0), atol=1e-4)
+        assert forecast[day, 1, LEADERS] == pytest.approx(0.5 * moves[answered, 3].sum(), abs=1e-4)
+    assert not forecast[:, 0, LEADERS].any() and not forecast[..., EVENT].any()
+
+
+def test_a_change_over_a_gap_is_no_move() -> None:
+    event = np.ones((SESSIONS, len(EVENT_EDGES) + 1))
+    event[:, len(EVENT_EDGES) // 2] = 0.0
+    # Moves that shrink day by day lie within the deviation before them.
+    days = np.arange(300)
+    returns = 0.01 * (0.998**days * np.where(days % 2, 1.0, -1.0))[:, None]
+    made = responses(1, event=event)
+    assert not forecast_of(made, prices(returns), np.arange(1)).any()
+    returns[200] = 0.3
+    close = prices(returns)
+    assert forecast_of(made, close, np.arange(1))[200:219, 0, 2].all()
+    close[199] = np.nan
+    assert not forecast_of(made, close, np.arange(1)).any()
+    assert Responses.fit(close, np.arange(1), always(close)).scale[0] < 0.01
 
 
 def bounded_moves(close: np.ndarray) -> np.ndarray:
@@ -241,22 +243,6 @@ def test_fit_reads_returns_of_learned_days_only(seed: int, first: int, days: int
         np.testing.assert_array_equal(getattr(fits[0], name), getattr(fits[1], name))
 
 
-def test_a_change_over_a_gap_is_no_move() -> None:
-    event = np.ones((SESSIONS, len(EVENT_EDGES) + 1))
-    event[:, len(EVENT_EDGES) // 2] = 0.0
-    # Moves that shrink day by day lie within the deviation before them.
-    days = np.arange(300)
-    returns = 0.01 * (0.998**days * np.where(days % 2, 1.0, -1.0))[:, None]
-    made = responses(1, event=event)
-    assert not forecast_of(made, prices(returns), np.arange(1)).any()
-    returns[200] = 0.3
-    close = prices(returns)
-    assert forecast_of(made, close, np.arange(1))[200:219, 0, 2].all()
-    close[199] = np.nan
-    assert not forecast_of(made, close, np.arange(1)).any()
-    assert Responses.fit(close, np.arange(1), always(close)).scale[0] < 0.01
-
-
 @pytest.mark.parametrize("days", [1, 2, 15, 60])
 @pytest.mark.parametrize("kind", ["constant", "missing", "noise"])
 def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
@@ -270,3 +256,117 @@ def test_short_and_dead_markets_give_nothing(days: int, kind: str) -> None:
             assert np.isfinite(forecast).all() and forecast.shape == (days, len(stocks), len(FORECASTS))
             if kind != "noise":
                 assert not forecast.any()
+
+
+@pytest.mark.parametrize("kind", ["reversal", "momentum", "crowd", "pairs"])
+def test_pairs_are_found_where_they_were_planted_alone(kind: str) -> None:
+    """Not in stocks' own pasts nor behind leaders."""
+    _, found = planted(kind, days=2400, seed=32)
+    terms = found.pair_terms
+    assert (len(terms) >= 30) if kind == "pairs" else (len(terms) == 0)
+    assert (terms[:, 1] == partner(40)[terms[:, 0]]).all() and (found.pair_loadings < 0).all()
+
+
+def test_slow_own_drifts_are_no_pairs() -> None:
+    """Two independent slow series correlate by chance, more than independent errors tell."""
+    generator, found = np.random.default_rng(5), 0
+    for _ in range(6):
+        drift = np.zeros((1500, 20))
+        shocks = 0.1 * generator.standard_normal(drift.shape)
+        for day in range(1, len(drift)):
+            drift[day] = 0.97 * drift[day - 1] + shocks[day]
+        found += len(pair_terms(generator.standard_normal(drift.shape) + np.sin(3.0 * drift))[0]) > 0
+    assert found <= 1
+
+
+def t_by_hand(left: Float64Array, past: Float64Array, one: int, two: int) -> float:
+    """The absolute t-statistic of a spread, from the sums over days one by one."""
+    known = (left[:, one] != 0) & (left[:, two] != 0)
+    variance = [(left[:, stock] ** 2).sum() / (left[:, stock] != 0).sum() for stock in (one, two)]
+    covariance = (left[:, one] * left[:, two]).sum() / known.sum()
+    own, gram = [(past[:, stock] ** 2).sum() for stock in (one, two)], past[:, one] @ past[:, two]
+    cross = left[:, one] @ past[:, two] + past[:, one] @ left[:, two]
+    noise = variance[0] * own[1] + own[0] * variance[1] - 2 * covariance * gram
+    return abs(cross) / math.sqrt(noise * (1 - gram**2 / (own[0] * own[1])))
+
+
+@given(st.integers(0, 10**6), st.sampled_from(HALF_LIVES), st.floats(0.0, 0.8), st.sampled_from((1, 3, 8, 512)))
+@settings(max_examples=30)
+def test_partners_are_the_best_of_all_one_by_one(seed: int, half_life: int, common: float, together: int) -> None:
+    """Whatever stocks have in common, where some are listed late, and in blocks of any size."""
+    rng = np.random.default_rng(seed)
+    moves = rng.standard_normal((900, 8)) + common / (1 - common) * rng.standard_normal((900, 1))
+    moves[:300, :3] = moves[500:560] = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "_ROWS", together)
+        left = pairs._surprises(moves)
+        learned = (left != 0.0).any(axis=1)
+        assert 800 < learned.sum() < 850
+        past = pairs._pasts(moves, half_life, learned)
+        found, partners = pairs._best_partners(left[learned], past, pairs._products(left[learned]))
+    exact = left[learned].astype(np.float64), past.astype(np.float64)
+    for stock in range(8):
+        t = [t_by_hand(*exact, stock, other) if other != stock else 0.0 for other in range(8)]
+        assert found[stock] == pytest.approx(max(t), rel=5e-3, abs=1e-2)
+        assert t[partners[stock]] == pytest.approx(max(t), rel=5e-3, abs=1e-2)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(range(len(HALF_LIVES))), st.integers(1, 30))
+@settings(max_examples=20)
+def test_the_forecast_is_the_sum_of_the_next_moves_as_the_spread_decays(seed: int, place: int, sessions: int) -> None:
+    moves, kept = np.random.default_rng(seed).standard_normal((60, 3)), 0.5 ** (1.0 / HALF_LIVES[place])
+    forecast = after_pairs(moves, np.array([[2, 0, place]]), np.array([-0.4]), sessions)
+    spread = sum((1.0 - kept) * kept**age * (moves[50 - age, 2] - moves[50 - age, 0]) for age in range(51))
+    expected = sum(-0.4 * spread * kept**ahead for ahead in range(sessions))
+    assert forecast[50, 2] == pytest.approx(expected, rel=1e-9)
+    assert not forecast[:, :2].any()
+
+
+DAYS, STOCKS, INPUTS, ODD = 1500, 12, 4, 7
+LEARNED = np.arange(DAYS) < 1200
+
+
+def panel(slope: float, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Closes, and the inputs of stocks: a constant and numbers that last a month.
+
+    The first number raises the returns of all stocks, relative to the day's mean, and of an odd one by `slope` more.
+    """
+    rng = np.random.default_rng(seed)
+    months = rng.standard_normal((DAYS // 20 + 1, STOCKS, INPUTS))
+    x = np.repeat(months, 20, axis=0)[:DAYS]
+    x[..., 0] = 1.0
+    drift = 0.02 * x[..., 1]
+    drift[:, ODD] += slope * x[:, ODD, 1]
+    percent = np.zeros((DAYS, STOCKS))
+    percent[1:] = drift[:-1] + 0.5 * rng.standard_normal((DAYS - 1, STOCKS))
+    return (50 * np.exp(percent.cumsum(axis=0) / 100)).astype(np.float32), x.astype(np.float32)
+
+
+def deviations_of(close: NDArray[np.float32], x: NDArray[np.float32]) -> NDArray[np.float64]:
+    halves = slice(0, 5), slice(5, STOCKS)
+    return fit_deviations(close, LEARNED[None], lambda block: x[:, block], halves)[0]
+
+
+def test_a_stock_that_differs_is_told_apart_and_believed_by_a_tenth() -> None:
+    """Its monthly results rise by so much more with its first number; a penalty of ten keeps a tenth of that.
+
+    Beside a stock without bars, which has none.
+    """
+    close, x = panel(slope=0.2)
+    close[:, 3], x[:, 3] = np.nan, 0.0
+    weights = deviations_of(close, x)
+    assert not weights[3].any() and np.isfinite(weights).all()
+    others = np.delete(np.abs(weights).ravel(), ODD * INPUTS + 1)
+    assert weights[ODD, 1] > 2 * others.max()
+    ahead = 100 * (np.log(close[SESSIONS + 1 :]) - np.log(close[1:-SESSIONS]))
+    ahead -= np.nanmean(ahead, axis=1, keepdims=True)
+    known = slice(LEARNED.sum() - SESSIONS - 1)
+    slope = np.polyfit(x[known, ODD, 1], ahead[known, ODD], 1)[0]
+    assert 0.04 * slope < weights[ODD, 1] < slope / 10
+
+
+def test_closes_of_days_that_are_not_learned_are_not_read() -> None:
+    close, x = panel(slope=0.2)
+    other = close.copy()
+    other[~LEARNED] *= 3.0
+    np.testing.assert_array_equal(deviations_of(other, x), deviations_of(close, x))

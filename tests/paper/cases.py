@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from data.events import Event
+from data.features.nine import CLOSE
 from data.market import Market
 from data.record import MarketRecord, record_market
 from models.ddpg_agent import DDPGAgent
@@ -33,6 +34,7 @@ def traded_market(seed: int, days: int = 160) -> Market:
 
 
 MARKET = traded_market(3)
+DATES = MARKET.dates.astype("M8[D]").astype(str).tolist()
 START = 20
 
 
@@ -41,7 +43,13 @@ def agent_of(seed: int, rules: EnvironmentConfig = TINY_RULES, market: Market = 
     return tiny_agent(market, rules=rules, target=10.0 + seed % 40, members=1 + seed % 2, seed=seed)
 
 
-def multiplied(market: Market, ticker: str, days: slice | int, factor: float, features: Any = slice(None)) -> Market:
+def price(ticker: str, day: int, feature: int = CLOSE) -> float:
+    return float(MARKET.data_array[day, MARKET.tickers.index(ticker), feature])
+
+
+def multiplied(
+    market: Market, ticker: str, days: slice | int | list[int], factor: float, features: Any = slice(None)
+) -> Market:
     """A market in which a ticker's values on some days are multiplied; by NaN: without its bars."""
     array = market.data_array.copy()
     array[days, market.tickers.index(ticker), features] *= np.float32(factor)
@@ -57,7 +65,6 @@ class Keeper(DDPGAgent):
 
 
 def keeper(seed: int = 0) -> DDPGAgent:
-    """An agent that buys on every day and keeps everything."""
     return Keeper(**vars(agent_of(seed)))
 
 
@@ -84,7 +91,7 @@ class Walk:
             "capital": 12_345.67,
             "calendar": "none",
             "venue": "paper" if self.broker is None else "alpaca",
-            "start": str(self.market.dates[START].astype("datetime64[D]")),
+            "start": DATES[START],
             "certificate": TERMS,
         }
         self.record = self.record or record_market(self.market, START)
@@ -114,13 +121,28 @@ class Walk:
                 is_new = self.account(journal, day).step(**options)
         return is_new
 
-    def go(self) -> None:
+    def replay(self, days: range) -> None:
+        """Step at all closes of days with one venue that is kept."""
         with self.journal() as journal:
-            journal.append("go", str(journal.last.number), {})
+            account = self.account(journal, days[-1])
+            venue = account.new_venue()
+            for day in days:
+                account.on(day, embedded=venue).step()
+
+    def append(self, kind: str, body: dict[str, Any]) -> None:
+        with self.journal() as journal:
+            journal.append(kind, str(journal.last.number), body)
+
+    def go(self) -> None:
+        self.append("go", {})
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         with self.journal() as journal:
             return [row.body for row in journal.of(kind).values()]
+
+    def one_held(self) -> str:
+        """A ticker that the agents hold now."""
+        return str(next(iter(self.of("session")[-1]["positions"])))
 
     def rows(self) -> list[tuple[str, str, Any, str]]:
         with self.journal() as journal:

@@ -4,10 +4,12 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from data.features.nine import OPEN
+from models.ddpg_agent import DDPGAgent
 from tests.paper.cases import Walk
 from training.paper.alpaca import AlpacaVenue
 from training.signals.broker_orders import alpaca_symbol
@@ -66,11 +68,7 @@ class FakeAlpaca:
 
     def by_hand(self, date: str, symbol: str, shares: float, price: float) -> None:
         """Buy or sell as a person does at the venue's page."""
-        side = "buy" if shares > 0 else "sell"
-        self.post(
-            {"client_order_id": f"hand-{len(self.orders)}", "symbol": symbol, "qty": str(abs(shares)), "side": side}
-        )
-        self.orders[-1]["type"] = "market"
+        self.post(market_order(f"hand-{len(self.orders)}", symbol, shares))
         others, self.orders = self.orders[:-1], self.orders[-1:]
         self.fill(date, {symbol: price})
         self.orders = [*others, *self.orders]
@@ -87,6 +85,17 @@ class FakeAlpaca:
         after = after if after.isdigit() else ""  # a time stamp of the past
         asked = [order for order in self.orders if query["status"] != ["open"] or order["status"] == "new"]
         return [order for order in asked if order["submitted_at"] > after][: int(query["limit"][0])]
+
+
+def market_order(order_id: str, symbol: str, shares: float) -> dict[str, Any]:
+    side = "buy" if shares > 0 else "sell"
+    return {"client_order_id": order_id, "symbol": symbol, "qty": str(abs(shares)), "side": side, "type": "market"}
+
+
+def at_broker(folder: Path, agent: DDPGAgent, *days: int, **options: Any) -> tuple[FakeAlpaca, Walk]:
+    """A fresh account at the server, and its walk up to some sessions."""
+    account = FakeAlpaca()
+    return account, stepped(Walk(folder, agent, broker=account.venue, **options), account, *days)
 
 
 def stepped(walk: Walk, account: FakeAlpaca, *days: int) -> Walk:

@@ -23,6 +23,12 @@ from tests.small_market import TINY_RULES
 from training.paper.certificate import BETS, BOUND, LINE, RUIN, TERMS, Stake, bounded_result, capital_curves, finding
 
 DAY = 60
+FIRST = int(np.flatnonzero(np.isfinite(MARKET.close[DAY]))[0])
+
+
+def stake_of(share: float) -> Stake:
+    """A position in a stock with a bar, in place of which any other could have been."""
+    return Stake(FIRST, share, False, np.ones(MARKET.close.shape[1], bool))
 
 
 @settings(max_examples=30)
@@ -49,14 +55,10 @@ def test_a_stock_drawn_at_random_has_no_result_on_average() -> None:
 @given(st.floats(0.01, 0.5))
 @settings(max_examples=10)
 def test_a_result_does_not_depend_on_the_future_or_the_size(share: float) -> None:
-    first = int(np.flatnonzero(np.isfinite(MARKET.close[DAY]))[0])
-    stake = Stake(first, share, False, np.ones(MARKET.close.shape[1], bool))
-    bars = MARKET.data_array.copy()
+    result, bars = bounded_result(MARKET, DAY, [stake_of(share)]), MARKET.data_array.copy()
     bars[DAY + 1 :] = np.nan
-    other = dataclasses.replace(MARKET, data_array=bars)
-    assert bounded_result(MARKET, DAY, [stake]) == bounded_result(other, DAY, [stake])
-    one = dataclasses.replace(stake, share=0.1)
-    assert bounded_result(MARKET, DAY, [stake]) == pytest.approx(bounded_result(MARKET, DAY, [one]))
+    assert result == bounded_result(dataclasses.replace(MARKET, data_array=bars), DAY, [stake_of(share)])
+    assert result == pytest.approx(bounded_result(MARKET, DAY, [stake_of(0.1)]))
 
 
 def test_false_alarms_are_rare_and_the_table_holds() -> None:
@@ -76,12 +78,11 @@ def test_crashes_are_no_skill(crashes: float, deviations: float) -> None:
 
 def test_gains_are_cut_and_losses_are_not() -> None:
     """A stock that loses all takes no more than the capital of a bet; one that gains as much is cut."""
-    first = int(np.flatnonzero(np.isfinite(MARKET.close[DAY]))[0])
-    stake, found = Stake(first, 0.3, False, np.ones(MARKET.close.shape[1], bool)), dict[float, float]()
+    found, column = dict[float, float](), MARKET.investable_columns[FIRST]
     for factor in (1e-6, 0.5, 10.0, 100.0):
-        bars, column = MARKET.data_array.copy(), MARKET.investable_columns[first]
+        bars = MARKET.data_array.copy()
         bars[DAY, column] = bars[DAY - 1, column] * factor
-        found[factor] = bounded_result(dataclasses.replace(MARKET, data_array=bars), DAY, [stake])
+        found[factor] = bounded_result(dataclasses.replace(MARKET, data_array=bars), DAY, [stake_of(0.3)])
     assert found[10.0] == found[100.0] <= BOUND / RUIN
     assert -1.0 <= found[1e-6] < 1.5 * found[0.5] < 0
     ruin = capital_curves(np.array([[-1.0, 0.5], [-30.0, 0.5]]))
@@ -96,7 +97,7 @@ def test_a_stock_whose_bars_end_counts_a_loss(tmp_path: Path, pause: int, loss: 
     rules, first = dataclasses.replace(TINY_RULES, delisting_loss=loss), START + 4
     walk = Walk(tmp_path, keeper(), rules)
     walk.step(*range(START, first))
-    ticker = next(iter(walk.of("session")[-1]["positions"]))
+    ticker = walk.one_held()
     walk.market = multiplied(MARKET, ticker, slice(first, first + pause), np.nan)
     charged = list[float]()
     for day in range(first, first + 9):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from data.features.nine import CLOSE, PRICES
 from data.market import Market
-from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied
+from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied, price
 from training.paper.account import Account, Suspended
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
@@ -29,6 +30,12 @@ def without(market: Market, *days: int) -> Market:
     return dataclasses.replace(
         market, data_array=np.delete(market.data_array, days, axis=0), dates=np.delete(market.dates, days)
     )
+
+
+def cut_off(walk: Walk, day: int, **options: Any) -> None:
+    """Step to where orders are intended, and the venue never answers."""
+    with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
+        walk.step(day, **options)
 
 
 def test_a_holiday_in_the_data_and_a_missing_day_are_held(tmp_path: Path) -> None:
@@ -55,19 +62,16 @@ def test_the_clock(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     walk.step(START, now=datetime(2010, 2, 3, 12, tzinfo=UTC))
     assert "stale data: they end on 2010-02-01, and 2010-02-02 has opened" in caplog.text
     assert walk.rows() == rows
-    # An unfinished session is not taken in, and orders are late once the next one has opened, 14:30 UTC.
+    # An unfinished session is not taken in.
     with pytest.raises(DataError, match="expected bars of closed sessions, got those of 2010-02-02"):
         walk.step(START + 1, now=datetime(2010, 2, 2, 15, tzinfo=UTC))
     assert walk.rows() == rows
-    late = Walk(tmp_path / "late", AGENT, calendar=NEW_YORK)
-    late.step(START, now=datetime(2010, 2, 2, 15, tzinfo=UTC))
-    assert "intent" not in [row[0] for row in late.rows()]
 
 
 def test_stale_data_send_nothing(tmp_path: Path) -> None:
     """The step of the next morning takes the session in; its close is missed once the next bars are there."""
     walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
-    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
+    walk.step(START, now=datetime(2010, 2, 2, 15, tzinfo=UTC))  # the next session has opened at 14:30 UTC
     assert [row[0] for row in walk.rows()] == ["open", "session"]
     walk.step(START + 1, now=datetime(2010, 2, 2, 23, 30, tzinfo=UTC))
     assert [row[:2] for row in walk.rows()][2:4] == [("missed", "2010-02-01"), ("session", "2010-02-02")]
@@ -76,36 +80,45 @@ def test_stale_data_send_nothing(tmp_path: Path) -> None:
 
 def test_an_order_that_was_not_sent_in_time_lapses(tmp_path: Path) -> None:
     walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
-    with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
-        walk.step(START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
+    cut_off(walk, START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
     walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
     assert {one["status"] for one in walk.of("answer")} == {"lapsed"}
 
 
-def test_bars_of_yesterday_under_the_date_of_today_are_held(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "got"), [("few", "got 1"), ("repeated", "got those of the day before for 3")])
+def test_bars_that_cannot_be_a_days_are_held_until_they_are_accepted(tmp_path: Path, fault: str, got: str) -> None:
     walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
     walk.step(START)
-    bars[START + 1] = bars[START]
-    with pytest.raises(Suspended, match="got those of the day before for"):
-        dataclasses.replace(walk, market=dataclasses.replace(MARKET, data_array=bars)).step(START + 1)
+    bars[START + 1, :-1] = np.nan if fault == "few" else bars[START, :-1]
+    walk.market = dataclasses.replace(MARKET, data_array=bars)
+    for _ in range(2):
+        with pytest.raises(Suspended, match=f"bars on 2010-02-02.*, {got}"):
+            walk.step(START + 1)
+    assert len(walk.of("hold")) == 1
+    walk.go()
     assert walk.step(START + 1)
 
 
-@pytest.mark.parametrize("ratio", [1 / 25, 1 / 150, 0.5, 0.8, 1.2, 1.5, 4.0])
-def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ratio: float) -> None:
-    """Splits, reverse ones and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`."""
-    walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
-    walk.step(*range(START, START + 3))
-    ticker = next(iter(walk.of("session")[-1]["positions"]))
-    column = MARKET.tickers.index(ticker)
-    bars[START + 3 :, column, list(PRICES)] = bars[START + 2, column, CLOSE] * ratio
-    bars[START + 3 :, column, CLOSE] *= 1.01
+@pytest.mark.parametrize(
+    ("ratio", "is_ordered"), [*((ratio, True) for ratio in (1 / 150, 0.5, 0.8, 1.2, 1.5, 4.0)), (0.25, False)]
+)
+def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ratio: float, is_ordered: bool) -> None:
+    """Splits, reverse ones and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`; also
+    of a stock that the basket alone holds."""
+    walk, day = Walk(tmp_path, AGENT if is_ordered else AGENT.with_share(0.4)), START + 3
+    walk.step(*range(START, day))
+    asked = {*walk.of("session")[-1]["positions"], *(order["ticker"] for order in walk.of("intent")[-1]["orders"])}
+    others = (one for one in MARKET.tickers if one not in asked and np.isfinite(price(one, day - 1)))
+    ticker = walk.one_held() if is_ordered else next(others)
+    bars, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
+    bars[day:, column, list(PRICES)] = bars[day - 1, column, CLOSE] * ratio
+    bars[day:, column, CLOSE] *= 1.01
     walk.market = dataclasses.replace(MARKET, data_array=bars)
     kind = "reverse split" if ratio > 1 else "split"
     with pytest.raises(Suspended, match=f"{ticker}, got what looks like a {kind} by"):
-        walk.step(START + 3)
+        walk.step(day)
     walk.go()
-    assert walk.step(START + 3)
+    assert walk.step(day)
 
 
 def test_a_stock_without_bars_is_sold_at_its_last_price_and_its_loss_counts_when_it_trades_again(
@@ -114,7 +127,7 @@ def test_a_stock_without_bars_is_sold_at_its_last_price_and_its_loss_counts_when
     """The account got its last price; the certificate gets what the stock is worth."""
     walk = Walk(tmp_path, AGENT)
     walk.step(*range(START, START + 3))
-    ticker = next(iter(walk.of("session")[-1]["positions"]))
+    ticker = walk.one_held()
     halted = multiplied(MARKET, ticker, slice(START + 3, START + 8), np.nan)
     walk.market = multiplied(halted, ticker, slice(START + 8, None), 0.4)
     walk.step(*range(START + 3, START + 9))
@@ -141,33 +154,25 @@ def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:
     assert any(filled) and after == {"sell"}
 
 
-def by_file(walk: Walk) -> None:
-    (walk.folder / STOP).touch()
+STOPS: dict[str, Callable[[Walk], object]] = {
+    "file": lambda walk: (walk.folder / STOP).touch(),
+    "dangling link": lambda walk: (walk.folder / STOP).symlink_to(walk.folder / "nothing"),
+    "command": lambda walk: walk.append("stop", {"text": "`paper stop one`"}),
+}
 
 
-def by_dangling_link(walk: Walk) -> None:
-    (walk.folder / STOP).symlink_to(walk.folder / "nothing")
-
-
-def by_command(walk: Walk) -> None:
-    with walk.journal() as journal:
-        journal.append("stop", "1", {"text": "`paper stop one`"})
-
-
-@pytest.mark.parametrize("stop", [by_file, by_dangling_link, by_command])
+@pytest.mark.parametrize("stop", STOPS)
 def test_an_intent_without_an_answer_is_cancelled_under_a_stop(
-    tmp_path: Path, stop: Callable[[Walk], None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, stop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed between intent and venue, and stopped before the next step: nothing is bought, ever."""
     walk = Walk(tmp_path, AGENT)
-    with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
-        walk.step(START)
-    stop(walk)
+    cut_off(walk, START)
+    STOPS[stop](walk)
     walk.step(START)
-    answers = [one["status"] for one in walk.of("answer")]
-    assert answers and set(answers) == {"cancelled"} and "is cancelled" in caplog.text
+    assert {one["status"] for one in walk.of("answer")} == {"cancelled"} and "is cancelled" in caplog.text
     walk.step(START + 1)
-    assert not any(row[2]["fills"] or row[2]["positions"] for row in walk.rows() if row[0] == "session")
+    assert not any(session["fills"] or session["positions"] for session in walk.of("session"))
 
 
 def test_sales_go_on_under_a_stop(tmp_path: Path) -> None:
@@ -176,11 +181,9 @@ def test_sales_go_on_under_a_stop(tmp_path: Path) -> None:
     for seed, last in product(range(3), (START + 2, START + 5)):
         walk = Walk(tmp_path / f"{seed} {last}", agent_of(seed))
         walk.step(*range(START, last))
-        with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
-            walk.step(last)
-        by_file(walk)
+        cut_off(walk, last)
+        STOPS["file"](walk)
         walk.step(last)
         answers = {row[1]: row[2]["status"] for row in walk.rows() if row[0] == "answer"}
-        orders = [one["orders"] for one in walk.of("intent")][-1]
-        statuses |= {(order["side"], answers[order["id"]]) for order in orders}
+        statuses |= {(order["side"], answers[order["id"]]) for order in walk.of("intent")[-1]["orders"]}
     assert statuses == {("sell", "accepted"), ("buy", "cancelled")}

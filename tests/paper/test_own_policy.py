@@ -15,10 +15,10 @@ import pytest
 from benchmarks.faults.paper import begin_early, in_children, kill_at_writes
 from data.features.own import OwnFeature
 from data.features.wide import WideBars
-from main import main
 from tests.paper.cases import START, Walk
+from tests.paper.commands import DATES, LEARNED, Commands, rows_until
 from tests.small_market import TINY_RULES
-from tests.tiny_run import TINY, frame
+from tests.tiny_run import TINY
 from training.api import judge, load_market
 from training.evaluation.baselines import RULE_NUMBERS, ScoreRule
 from training.paper.account import Account
@@ -26,11 +26,8 @@ from training.paper.backtest import backtest
 from training.paper.decider import OwnPolicy
 from training.paper.journal import JOURNAL, Journal
 from utils.config.trader import EvaluationConfig
-from utils.runs.run_log import REPORT
 
 pytestmark = pytest.mark.usefixtures("restore_process")
-FRAME, OPENED = frame(320, 5), 300
-DATES = FRAME["date"].unique()
 SOURCE = """
 import numpy as np
 
@@ -61,24 +58,17 @@ class Actor:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """An account that is yet to be opened, beside a file of policies."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "tiny.toml").write_text(TINY)
-    write(tmp_path, OPENED)
-    return tmp_path
+    return Commands(tmp_path, capsys)
 
 
-def write(home: Path, days: int) -> None:
-    FRAME[FRAME["date"] <= DATES[days - 1]].to_parquet(home / "prices.parquet")
-
-
-def paper(home: Path, *words: str) -> int:
-    return main(["paper", *words, "--runs-dir", str(home / "runs")])
-
-
-def open_it(home: Path, name: str, policy: str, *flags: str) -> int:
-    data, config = str(home / "prices.parquet"), str(home / "tiny.toml")
-    return paper(home, "open", name, "--policy", f"{home}/{policy}", "--data", data, "--config", config, *flags)
+def follow(account: Commands, name: str, *flags: str) -> bool:
+    """Tell whether an account was opened with a policy of the file."""
+    policy, config = (str(account.home / file) for file in (f"mine.py:{name}", "tiny.toml"))
+    return account.open("--policy", policy, "--config", config, *flags) == 0
 
 
 def reversal(bars: WideBars) -> pd.DataFrame:
@@ -110,26 +100,22 @@ def test_an_account_equals_its_backtest(
     days, plain = range(START, START + 80), ScoreRule(np.zeros((1, 1)))
     numbers = {name: getattr(plain, name) for name in RULE_NUMBERS} | numbers
     walk = Walk(tmp_path, OwnPolicy("own", function, numbers, b""), rules)
-    with walk.journal() as journal:
-        account = walk.account(journal, days[-1])
-        venue = account.new_venue()
-        for day in days:
-            account.on(day, embedded=venue).step()
-        account = account.on(days[-1])
-        assert backtest(account).first_difference(account, 0.0) == ""
-        assert sum(len(account.book.fills(day)) for day in days) > 5
+    walk.replay(days)
+    account = walk.at(days[-1])
+    assert backtest(account).first_difference(account, 0.0) == ""
+    assert sum(len(account.book.fills(day)) for day in days) > 5
 
 
-def test_a_replay_is_its_backtest_and_what_evaluate_says(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert open_it(home, "own", "mine.py:reversal", "--capital", "1000000") == 0
-    assert "bought above" in (shown := capsys.readouterr().out) and "policy reversal, of which it keeps" in shown
-    assert paper(home, "replay", "own") == 0
-    assert "equal bit for bit" in (shown := capsys.readouterr().out) and "basket" not in shown
-    with Journal(home / "runs" / "own" / "replay" / JOURNAL) as journal:
+def test_a_replay_is_its_backtest_and_what_evaluate_says(own: Commands) -> None:
+    assert follow(own, "reversal", "--capital", "1000000")
+    assert "bought above" in (shown := own.shown) and "policy reversal, of which it keeps" in shown
+    assert own("replay") == 0
+    assert "equal bit for bit" in (shown := own.shown) and "basket" not in shown
+    with Journal(own.path / "replay" / JOURNAL) as journal:
         sessions = journal.of("session")
     namespace: dict[str, Any] = {}
     exec(SOURCE, namespace)
-    market = load_market(home / "prices.parquet", home / "tiny.toml")
+    market = load_market(own.data, own.home / "tiny.toml")
     quick = EvaluationConfig(rivals="none", random_pickers=5)
     judged = judge(market, {"reversal": namespace["reversal"]}, is_continuous=True, judging=quick)
     equity = judged.equity["reversal"]
@@ -139,28 +125,27 @@ def test_a_replay_is_its_backtest_and_what_evaluate_says(home: Path, capsys: pyt
     assert len(bought) == len(judged.trades) > 10
 
 
-def test_a_replay_takes_what_a_live_account_asks_about(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_takes_what_a_live_account_asks_about(own: Commands) -> None:
     """Few bars on one day, those of the day before on another: told in a line, and equal to the backtest."""
     few, again = DATES[220], DATES[230]
-    rows = FRAME[(FRAME["date"] != few) | FRAME["ticker"].isin(["T0", "T1"])]
-    repeated = rows[rows["date"] == DATES[229]].assign(date=again)
-    pd.concat([rows[rows["date"] != again], repeated]).sort_values("date").to_parquet(home / "prices.parquet")
-    assert open_it(home, "own", "mine.py:reversal") == 0
-    days = ["--from", str(DATES[210])[:10], "--to", str(DATES[235])[:10]]
-    capsys.readouterr()
-    assert paper(home, "replay", "own", *days) == 0
-    _, doubts, parity, _ = capsys.readouterr().out.splitlines()
+    rows, dates = rows_until(LEARNED), rows_until(LEARNED)["date"].astype(str)
+    repeated = rows[dates == DATES[229]].assign(date=np.datetime64(again, "s"))
+    known = rows[(dates != again) & ((dates != few) | rows["ticker"].isin(["T0", "T1"]))]
+    pd.concat([known, repeated]).sort_values("date").to_parquet(own.data)
+    assert follow(own, "reversal") and own.shown
+    assert own("replay", "--from", DATES[210], "--to", DATES[235]) == 0
+    _, doubts, parity, *_ = own.shown.splitlines()
     assert doubts == (
-        f"data taken as they are where a live account asks (2): expected some 5 bars on {str(few)[:10]} as on the "
-        f"session before, got 2; new bars on {str(again)[:10]}, got those of the day before for 5"
+        f"data taken as they are where a live account asks (2): expected some 5 bars on {few} as on the session "
+        f"before, got 2; new bars on {again}, got those of the day before for 5"
     )
     assert "equal bit for bit on 26 sessions" in parity
 
 
-def test_a_replay_reads_its_journal_once_and_leaves_what_it_walked(home: Path) -> None:
+def test_a_replay_reads_its_journal_once_and_leaves_what_it_walked(own: Commands) -> None:
     """After a kill -9 in a step the sessions before it are on the disk, as in the journal of a whole replay."""
-    assert open_it(home, "own", "mine.py:reversal") == 0
-    path, real, steps = home / "runs" / "own" / "replay" / JOURNAL, Account.step, itertools.count()
+    assert follow(own, "reversal")
+    path, real, steps = own.path / "replay" / JOURNAL, Account.step, itertools.count()
 
     def stepped(account: Account) -> bool:
         if next(steps) == 7:
@@ -168,92 +153,80 @@ def test_a_replay_reads_its_journal_once_and_leaves_what_it_walked(home: Path) -
         return real(account)
 
     with mock.patch.object(Account, "step", stepped):
-        assert os.WTERMSIG(in_children(lambda: paper(home, "replay", "own"))[0]) == signal.SIGKILL
+        assert os.WTERMSIG(in_children(lambda: own("replay"))[0]) == signal.SIGKILL
     with Journal(path) as journal:
         assert len(journal.of("session")) == 7
         walked = [row.hash for kind in ("session", "intent") for row in journal.of(kind).values()]
     with mock.patch.object(Journal, "__init__", autospec=True, side_effect=Journal.__init__) as read:
-        assert paper(home, "replay", "own") == 0
+        assert own("replay") == 0
     assert [call.args[1] for call in read.mock_calls].count(path) == 2  # to walk, and to compare what is on the disk
     with Journal(path) as journal:
         assert journal.hashes >= {*walked}
 
 
-def test_an_account_says_that_its_limit_keeps_it_from_its_weights(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_account_says_that_its_limit_keeps_it_from_its_weights(own: Commands) -> None:
     """At the opening and in each step that brings something."""
     said = "spread: of up to 5 purchases a day env.max-new-positions-per-day takes 1"
-    assert open_it(home, "own", "mine.py:spread") == 0 and said in capsys.readouterr().err
-    assert paper(home, "step", "own") == 0 and said in capsys.readouterr().err
-    assert paper(home, "step", "own") == 0 and said not in capsys.readouterr().err
-    (home / "tiny.toml").write_text(TINY.replace("[env]", "[env]\nmax_new_positions_per_day = 5"))
-    assert open_it(home, "other", "mine.py:spread") == 0 and said not in capsys.readouterr().err
+    assert follow(own, "spread") and said in own.shown
+    assert own("step") == 0 and said in own.shown
+    assert own("step") == 0 and said not in own.shown
+    (own.home / "tiny.toml").write_text(TINY.replace("[env]", "[env]\nmax_new_positions_per_day = 5"))
+    own.name = "other"
+    assert follow(own, "spread") and said not in own.shown
 
 
-def test_it_goes_on_by_the_source_of_its_opening(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("own", "other"):
-        assert open_it(home, name, "mine.py:reversal") == paper(home, "step", name) == 0
-    (home / "mine.py").write_text(SOURCE.replace("-np.log", "np.log"))
-    assert open_it(home, "another", "mine.py:reversal") == 0
-    for days in range(OPENED + 1, OPENED + 8):
-        write(home, days)
-        if days == OPENED + 4:
-            (home / "mine.py").unlink()
-        assert paper(home, "step", "own") == paper(home, "step", "another") == 0
-    write(home, OPENED)
-    page = (home / "runs" / "own" / REPORT).read_text()
-    assert "equal bit for bit on 8 sessions" in page and "champion" not in page and "decided by" in page
-    intents = []
-    for name in ("own", "another"):
-        with Journal(home / "runs" / name / JOURNAL) as journal:
+def test_it_goes_on_by_the_source_of_its_opening(own: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    other, intents = Commands(own.home, capsys), []
+    assert follow(own, "reversal") and own("step") == 0
+    (own.home / "mine.py").write_text(SOURCE.replace("-np.log", "np.log"))
+    assert follow(other, "reversal")
+    for account in (own, other):
+        for day in range(LEARNED, LEARNED + 7):
+            account.write(day)
+            if day == LEARNED + 3:
+                (own.home / "mine.py").unlink(missing_ok=True)
+            assert account("step") == 0
+        with Journal(account.path / JOURNAL) as journal:
             orders = [order for row in journal.of("intent").values() for order in row.body["orders"]]
             intents.append([(order["side"], order["ticker"]) for order in orders])
     assert len(intents[0]) > 3 and intents[0] != intents[1]
-    capsys.readouterr()
-    assert paper(home, "status", "own") == 0
-    assert "the policy's cash" in (shown := capsys.readouterr().out) and "agents" not in shown
-    copy = home / "runs" / "other" / OwnPolicy.file
+    assert "equal bit for bit on 8 sessions" in own.page and "champion" not in own.page and "decided by" in own.page
+    assert own.shown and own("status") == 0
+    assert "the policy's cash" in (shown := own.shown) and "agents" not in shown
+    copy = own.path / OwnPolicy.file
     copy.write_text(SOURCE.replace("diff(5)", "diff(6)"))
     for got in ("got another file", "got: No such file"):
-        assert paper(home, "step", "other") == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        assert own("step") == 2
+        (line,) = own.shown.splitlines()
         assert f"expected the policy that the account began with in {copy}, {got}" in line
         copy.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("words", "said"),
     [
-        ("mine.py:leaky", "it looks ahead"),
-        ("mine.py:cash", "above 0, which ask for a stock"),
-        ("mine.py:Actor", "expected a function of bars as --policy of a paper account"),
-        ("mine.py:reversed", "nearest is 'reversal'"),
-        ("mine.py", "name it as --policy"),
-        ("none.py", "--policy: expected an existing FILE.py"),
+        ("--policy mine.py:leaky --data DATA", "it looks ahead"),
+        ("--policy mine.py:cash --data DATA", "above 0, which ask for a stock"),
+        ("--policy mine.py:Actor --data DATA", "expected a function of bars as --policy of a paper account"),
+        ("--policy mine.py:reversed --data DATA", "nearest is 'reversal'"),
+        ("--policy mine.py --data DATA", "name it as --policy"),
+        ("--policy none.py --data DATA", "--policy: expected an existing FILE.py"),
+        ("--policy mine.py", "expected --policy with --data FILE"),
+        ("--run one", "expected --config with --policy"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(
-    home: Path, capsys: pytest.CaptureFixture[str], policy: str, said: str
+    own: Commands, monkeypatch: pytest.MonkeyPatch, words: str, said: str
 ) -> None:
-    assert open_it(home, "own", policy) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line and not (home / "runs" / "own").exists()
-
-
-@pytest.mark.parametrize("flags", [("--policy", "mine.py"), ("--config", "tiny.toml")])
-def test_data_and_settings_belong_to_a_policy(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, str]
-) -> None:
-    monkeypatch.chdir(home)
-    assert paper(home, "open", "own", *flags) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "expected --policy with --data FILE" in line or "expected --config with --policy" in line
+    monkeypatch.chdir(own.home)
+    assert own("open", "--config", "tiny.toml", *words.replace("DATA", own.data.name).split()) == 2
+    (line,) = own.shown.splitlines()
+    assert said in line and not own.path.exists()
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_write_loses_nothing(home: Path) -> None:
-    assert open_it(home, "own", "mine.py:reversal") == 0
-    begin_early(home / "runs" / "own")
-    row = kill_at_writes(home / "runs" / "own", 40)
+def test_a_kill_at_any_write_loses_nothing(own: Commands) -> None:
+    assert follow(own, "reversal")
+    begin_early(own.path)
+    row = kill_at_writes(own.path, 40)
     assert row.is_ok, row.measured

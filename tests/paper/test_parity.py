@@ -11,13 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features.nine import OPEN
 from data.market import Market
 from environment.basket import Basket
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, traded_market
+from tests.paper.cases import DATES, MARKET, START, Walk, agent_of, keeper, traded_market
 from tests.small_market import TINY_RULES
 from training.evaluation.play import EvaluationSetup, account_of_agent
 from training.paper.backtest import backtest
@@ -43,8 +42,7 @@ def test_an_account_equals_its_backtest(
     market = dataclasses.replace(MARKET, volume=volume if volume_cap else None)
     with tempfile.TemporaryDirectory() as folder:
         walk = Walk(Path(folder), agent, rules, market)
-        for day in range(START, last + 1):
-            assert walk.step(day)
+        assert walk.step(*range(START, last + 1))
         account = walk.at(last)
         played = backtest(account)
         assert played.first_difference(account, 0.0) == ""
@@ -88,14 +86,9 @@ def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.Monkey
     agent.known = DDPGAgent.forecasts(agent, market, slice(START, None), by_day=True)
     walk = Walk(tmp_path, agent, market=market)
     monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # random prices may look split
-    with walk.journal() as journal:
-        recorded = walk.account(journal, days[-1])
-        venue = recorded.new_venue()
-        for day in days:  # as a replay
-            recorded.on(day, embedded=venue).step()
+    walk.replay(days)
     account = walk.at(days[-1])
-    played = backtest(account)
-    assert played.first_difference(account, 0.0) == ""
+    assert backtest(account).first_difference(account, 0.0) == ""
     fills = [fill for day in days for fill in account.book.fills(day)]
     assert len(fills) > 100 and "episode_end" not in {fill.reason for fill in fills}
     ends = range(START + TINY_RULES.episode_steps, days[-1], TINY_RULES.episode_steps)
@@ -111,70 +104,35 @@ def test_an_account_goes_on_for_years(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_lock_ends_when_a_person_says_so(tmp_path: Path) -> None:
     """After `paper go` the account orders again, and its drawdown counts from there."""
     rules = dataclasses.replace(TINY_RULES, drawdown_lock=3.0, stake_percent=10.0)
-    walk = Walk(tmp_path, keeper(), rules)
-
-    def is_locked(day: int) -> bool:
-        return walk.at(day).book.is_locked(day)
-
-    day = START
-    while walk.step(day) and not is_locked(day):
+    walk, day = Walk(tmp_path, keeper(), rules), START
+    while walk.step(day) and not walk.at(day).book.is_locked(day):
         day += 1
     for later in range(day + 1, day + 9):
         walk.step(later)
         book = walk.at(later).book
         assert book.is_locked(later) and not [one for one in book.intended(later) if one.side == "buy"]
     walk.go()
-    walk.step(day + 9)
-    walk.step(day + 10)
+    walk.step(day + 9, day + 10)
     book = walk.at(day + 10).book
     assert [one for one in book.intended(day + 9) if one.side == "buy"]
     assert [fill for fill in book.fills(day + 10) if fill.side == "buy"]
 
 
-@pytest.mark.parametrize("exits", ["daily", "target"])
-def test_positions_are_sold_at_the_open_where_the_agents_say_so(tmp_path: Path, exits: Any) -> None:
-    """All whose stock has a bar, as the intent of the close before says; with daily exits only."""
-    rules = dataclasses.replace(TINY_RULES, exits=exits, stake_percent=2.0)
-    sold, intended, days = set(), set(), range(START + 1, START + rules.episode_steps)
-    for seed in range(3 if exits == "daily" else 1):
-        walk = Walk(tmp_path / str(seed), agent_of(seed, rules), rules)
-        walk.step(START, *days)
-        book = walk.at(days[-1]).book
-        for day in days:
-            sales = [order.ticker for order in book.orders(day - 1) if order.side == "sell"]
-            open_ = dict(zip(MARKET.tickers, MARKET.data_array[day, :, OPEN].tolist(), strict=True))
-            intended |= {(seed, day, ticker, open_[ticker]) for ticker in sales if open_[ticker] > 0}
-            fills = [fill for fill in book.fills(day) if fill.reason == "sold"]
-            sold |= {(seed, day, fill.ticker, fill.price) for fill in fills}
-    assert sold == intended and (len(sold) > 5) == (exits == "daily")
-
-
-def test_the_page_names_the_first_day_of_a_difference(tmp_path: Path) -> None:
-    """An order that is not in the journal, at the close of a session that no step saw in time."""
-    walk = Walk(tmp_path, keeper())
-    walk.step(START, START + 2, START + 3)
-    account = walk.at(START + 3)
-    assert backtest(account).first_difference(account, 0.0).startswith(f"{account.book.date(START + 2)}: buy")
-
-
 @pytest.mark.parametrize(
-    ("factor", "words"), [(1 + 1e-12, "equal but for last digits"), (1 + 1e-6, "differ, first on")]
+    ("part", "change", "words"),
+    [
+        ("equity", 1e-12, "equal but for last digits"),
+        ("equity", 1e-6, f"differ, first on {DATES[START + 3]}: equity "),
+        ("basket", 1e-6, f"differ, first on {DATES[START + 3]}: basket "),
+    ],
 )
-def test_last_digits_that_another_version_rounds_are_no_difference(tmp_path: Path, factor: float, words: str) -> None:
-    walk = Walk(tmp_path, keeper())
-    walk.step(*range(START, START + 4))
-    played = backtest(account := walk.at(START + 3))
-    other = dataclasses.replace(played, equity=played.equity * np.where(np.arange(4) == 2, factor, 1.0))
-    assert words in parity_sentence(account, other)
-
-
-def test_a_basket_that_is_not_the_accounts_is_named(tmp_path: Path) -> None:
+def test_last_digits_that_another_version_rounds_are_no_difference(
+    tmp_path: Path, part: str, change: float, words: str
+) -> None:
     walk = Walk(tmp_path, agent_of(3).with_share(0.5))
     walk.step(*range(START, START + 6))
     account = walk.at(START + 5)
     played = backtest(account)
-    held = played.basket.copy()
-    held[3] += 0.01
-    other = dataclasses.replace(played, basket=held)
-    assert played.first_difference(account, 0.0) == ""
-    assert other.first_difference(account, 0.0).startswith(f"{account.book.date(START + 3)}: basket ")
+    assert "equal bit for bit" in parity_sentence(account, played)
+    curve = getattr(played, part) * np.where(np.arange(6) == 3, 1 + change, 1.0)
+    assert words in parity_sentence(account, dataclasses.replace(played, **{part: curve}))

@@ -44,9 +44,3 @@ def test_a_saved_model_is_judged_as_in_memory(
     assert main([*words, str(tmp_path / "other.toml")]) == 2
     said = capsys.readouterr().err
     assert "ERROR" in said and "expected" in said and "Traceback" not in said
-
-
-def test_another_zip_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other.zip").write_bytes(b"PK")
-    assert main(["evaluate", "--policy", str(tmp_path / "other.zip"), "--runs-dir", str(tmp_path / "runs")]) == 2
-    assert "expected a model of PPO" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Trades of another backtester against accounts that are known: computed by hand, or the ones that they came from."""
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from data.market import Market
 from data.splits import consecutive_windows
 from environment.portfolio import Portfolio
-from tests.policies.test_judge import evaluate
+from tests.policies.test_judge import evaluate, judged, results
 from tests.small_market import TINY_RULES, small_market
 from training.api import Trades, load_market
 from training.evaluation.baselines import ScoreRule, score_policy
@@ -26,7 +24,9 @@ from training.rollout import step_by
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 MARKET = small_market()
-STOCKS = len(MARKET.investable_columns)
+TICKERS = [MARKET.tickers[column] for column in MARKET.investable_columns]
+WASHED = TICKERS[-1]
+"""Ticker that is bought and sold at one close, in one way to write an account."""
 
 
 def setup_of(*, is_continuing: bool = False, market: Market = MARKET, **changes: Any) -> EvaluationSetup:
@@ -38,36 +38,39 @@ def setup_of(*, is_continuing: bool = False, market: Market = MARKET, **changes:
     return EvaluationSetup(market, Portfolio.on(market, rules, is_continuing=is_continuing), torch.tensor(starts))
 
 
-def rows_of(own: OwnAccount, market: Market = MARKET) -> pd.DataFrame:
+def account_of_scores(scores_seed: int, setup: EvaluationSetup, **rule: float) -> OwnAccount:
+    """The account of random scores, which decides on sales too."""
+    scores = np.random.default_rng(scores_seed).standard_normal((len(MARKET.dates), len(TICKERS))).astype(np.float32)
+    policy = score_policy(setup.env, ScoreRule(scores, **rule))
+    return account_by(setup, lambda step: step_by(setup.env, policy, step))
+
+
+def rows_of(own: OwnAccount) -> pd.DataFrame:
     """What another backtester would write of an account: its purchases, and the sales that it decided on."""
-    tickers = [market.tickers[column] for column in market.investable_columns]
-    rows = [(trade["order_day"], tickers[trade["stock"]], "buy", trade["value"]) for trade in own.trades]
+    rows = [(trade["order_day"], TICKERS[trade["stock"]], "buy", trade["value"]) for trade in own.trades]
     rows += [
-        (trade["exit_day"] - 1, tickers[trade["stock"]], "sell", trade["shares"] * trade["exit_price"])
+        (trade["exit_day"] - 1, TICKERS[trade["stock"]], "sell", trade["shares"] * trade["exit_price"])
         for trade in own.trades
         if trade["reason"] == "sold"
     ]
     frame = pd.DataFrame(rows, columns=["day", "ticker", "side", "value"])
-    return frame.assign(date=market.dates[frame["day"].to_numpy()]).drop(columns="day")
+    return frame.assign(date=MARKET.dates[frame["day"].to_numpy()]).drop(columns="day")
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), is_continuing=st.booleans(), stop=st.sampled_from([0.0, 4.0]))
 def test_trades_of_an_account_replayed_are_the_account(seed: int, is_continuing: bool, stop: float) -> None:
-    scores = np.random.default_rng(seed).standard_normal((len(MARKET.dates), STOCKS)).astype(np.float32)
     setup = setup_of(is_continuing=is_continuing, stop_percent=stop)
-    policy = score_policy(setup.env, ScoreRule(scores, full_score=1.5, keep_above=-0.8))
-    original = account_by(setup, lambda step: step_by(setup.env, policy, step))
+    original = account_of_scores(seed, setup, full_score=1.5, keep_above=-0.8)
     assert original.trades
     again = account_of_trades("again", Trades(rows_of(original)), setup)
     np.testing.assert_allclose(again.curves.equity, original.curves.equity, rtol=1e-6)
-    assert [(t["order_day"], t["exit_day"], t["reason"]) for t in _sorted(again)] == [
-        (t["order_day"], t["exit_day"], t["reason"]) for t in _sorted(original)
-    ]
+    assert ends(again) == ends(original)
 
 
-def _sorted(own: OwnAccount) -> list[dict[str, Any]]:
-    return sorted(own.trades, key=lambda trade: (trade["order_day"], trade["stock"]))
+def ends(own: OwnAccount) -> list[tuple[Any, ...]]:
+    """Of each trade, in order of their days and stocks."""
+    return sorted((trade["order_day"], trade["stock"], trade["exit_day"], trade["reason"]) for trade in own.trades)
 
 
 def quiet_market(prices: dict[int, float]) -> Market:
@@ -80,9 +83,8 @@ def quiet_market(prices: dict[int, float]) -> Market:
 
 
 def trades_of(*rows: tuple[int, str, float], unit: str = "value") -> Trades:
-    ticker = MARKET.tickers[MARKET.investable_columns[0]]
     frame = pd.DataFrame(rows, columns=["day", "side", unit])
-    return Trades(frame.assign(ticker=ticker, date=MARKET.dates[frame["day"].to_numpy()]).drop(columns="day"))
+    return Trades(frame.assign(ticker=TICKERS[0], date=MARKET.dates[frame["day"].to_numpy()]).drop(columns="day"))
 
 
 @pytest.mark.parametrize("unit", ["value", "shares"])
@@ -90,9 +92,8 @@ def test_an_account_computed_by_hand(unit: str) -> None:
     """Ordered at the close of day 31, bought at 102 on day 32, sold at 107 on day 34: not at the closes before."""
     market = quiet_market({31: 101.0, 32: 102.0, 33: 105.0, 34: 107.0})
     amount = {"value": 200_000.0, "shares": 200_000.0 / 101.0}[unit]
-    own = account_of_trades(
-        "own", trades_of((31, "buy", amount), (33, "sell", 1.0), unit=unit), setup_of(market=market)
-    )
+    orders = trades_of((31, "buy", amount), (33, "sell", 1.0), unit=unit)
+    own = account_of_trades("own", orders, setup_of(market=market))
     shares, rate = 200_000.0 / 102.0, 0.001
     cash = 1_000_000.0 - 200_000.0 * (1 + rate)
     expected = [1e6, 1e6, cash + 102 * shares, cash + 105 * shares, cash + 107 * shares * (1 - rate)]
@@ -103,16 +104,10 @@ def test_an_account_computed_by_hand(unit: str) -> None:
 
 def test_sizes_are_clipped_sales_close_and_nothing_is_short(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    market = quiet_market({})
-    orders = [
-        (30, "sell", 5e5),
-        (31, "buy", 1.0),
-        (33, "sell", 1.0),
-        (35, "buy", 9e8),
-        (36, "buy", 1e5),
-        (37, "sell", 9e8),
-    ]
-    own = account_of_trades("own", trades_of(*orders), setup_of(market=market))
+    none_to_sell, small, sale = (30, "sell", 5e5), (31, "buy", 1.0), (33, "sell", 1.0)
+    large, again, larger_sale = (35, "buy", 9e8), (36, "buy", 1e5), (37, "sell", 9e8)
+    orders = trades_of(none_to_sell, small, sale, large, again, larger_sale)
+    own = account_of_trades("own", orders, setup_of(market=quiet_market({})))
     assert [trade["value"] for trade in own.trades] == pytest.approx([50_000.0, 500_000.0])
     assert [(trade["entry_day"], trade["exit_day"]) for trade in own.trades] == [(32, 34), (36, 38)]
     assert "2 of 3 purchases" in caplog.text and "2 of 3 sales" in caplog.text
@@ -121,97 +116,46 @@ def test_sizes_are_clipped_sales_close_and_nothing_is_short(caplog: pytest.LogCa
 
 def test_the_largest_purchases_of_a_day_come_first(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    tickers = [MARKET.tickers[column] for column in MARKET.investable_columns]
     bars = np.isfinite(MARKET.close[31:33]).all(axis=0)
     stocks = np.flatnonzero(bars)[:3]
     assert len(stocks) == 3
-    rows = pd.DataFrame({"date": MARKET.dates[31], "ticker": [tickers[s] for s in stocks], "value": [6e4, 9e4, 8e4]})
+    rows = pd.DataFrame({"date": MARKET.dates[31], "ticker": [TICKERS[s] for s in stocks], "value": [6e4, 9e4, 8e4]})
     own = account_of_trades("own", Trades(rows), setup_of())
     assert [trade["stock"] for trade in own.trades] == [stocks[1], stocks[2]]
-    assert (
-        "2 of 3 purchases" in caplog.text
-        and "of up to 3 purchases a day env.max-new-positions-per-day takes 2" in caplog.text
-    )
+    assert "2 of 3 purchases" in caplog.text
+    assert "of up to 3 purchases a day env.max-new-positions-per-day takes 2" in caplog.text
     every = account_of_trades("own", Trades(rows), setup_of(max_new_positions_per_day=3))
     assert len(every.trades) == 3
 
 
-def _signed(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(value=rows["value"] * np.where(rows["side"] == "sell", -1, 1)).drop(columns="side")
-
-
-def _in_parts(rows: pd.DataFrame) -> pd.DataFrame:
-    part = rows.assign(value=rows["value"] / 4, date=rows["date"].astype("datetime64[s]") + np.timedelta64(10, "h"))
-    return pd.concat([part, part, part, part])
-
-
-def _shuffled(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.sample(frac=1.0, random_state=1)
-
-
-def _with_washes(rows: pd.DataFrame) -> pd.DataFrame:
-    wash = rows.iloc[:1].assign(ticker=MARKET.tickers[MARKET.investable_columns[-1]], date=MARKET.dates[40], value=7e4)
-    return pd.concat([wash.assign(side="SELL "), rows, wash.assign(side="buy")])
-
-
-@pytest.mark.parametrize("written", [_signed, _in_parts, _shuffled, _with_washes])
-def test_one_account_may_be_written_in_many_ways(written: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    scores = np.random.default_rng(0).standard_normal((len(MARKET.dates), STOCKS)).astype(np.float32)
+def test_one_account_may_be_written_in_many_ways() -> None:
+    """Unsorted, in parts, with what is bought and sold at one close; and with negative amounts in place of sides."""
     setup = setup_of()
-    policy = score_policy(setup.env, ScoreRule(scores, keep_above=-0.5))
-    rows = rows_of(account_by(setup, lambda step: step_by(setup.env, policy, step)))
-    rows = rows[
-        ~((rows["date"] == MARKET.dates[40]) & (rows["ticker"] == MARKET.tickers[MARKET.investable_columns[-1]]))
-    ]
-    one, other = (account_of_trades("own", Trades(each), setup) for each in (rows, written(rows)))
-    np.testing.assert_allclose(one.curves.equity, other.curves.equity, rtol=1e-6)
-    assert len(one.trades) == len(other.trades) > 5
-
-
-def evaluate_trades(tmp_path: Path, tiny: Path, text: str, *words: str) -> int:
-    (tmp_path / "orders.csv").write_text(text)
-    return evaluate(tmp_path, "--trades", str(tmp_path / "orders.csv"), "--config", str(tiny), *words)
-
-
-def days_of(tiny: Path) -> list[str]:
-    market = load_market(settings=tiny).market
-    first = int(consecutive_windows(market.splits.validation, 16)[0])
-    return [str(day) for day in market.dates[first : first + 4].astype("datetime64[D]")]
+    rows = rows_of(account_of_scores(0, setup, keep_above=-0.5))
+    rows = rows[(rows["date"] != MARKET.dates[40]) | (rows["ticker"] != WASHED)]
+    part = rows.assign(value=rows["value"] / 4, date=rows["date"].astype("datetime64[s]") + np.timedelta64(10, "h"))
+    wash = rows.iloc[:1].assign(ticker=WASHED, date=MARKET.dates[40], value=7e4)
+    parts = [wash.assign(side="SELL "), *[part] * 4, wash.assign(side="buy")]
+    signs = np.where(rows["side"] == "sell", -1, 1)
+    one = account_of_trades("own", Trades(rows), setup)
+    for written in (
+        pd.concat(parts).sample(frac=1.0, random_state=1),
+        rows.assign(value=rows["value"] * signs).drop(columns="side"),
+    ):
+        other = account_of_trades("own", Trades(written), setup)
+        np.testing.assert_allclose(one.curves.equity, other.curves.equity, rtol=1e-6)
+        assert len(one.trades) == len(other.trades) > 5
 
 
 def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    days = days_of(tiny)
-    text = f"date,ticker,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,50000\n"
-    assert evaluate_trades(tmp_path, tiny, text) == 0
+    market, path = load_market(settings=tiny).market, tmp_path / "orders.csv"
+    first = int(consecutive_windows(market.splits.validation, 16)[0])
+    days = market.dates[first : first + 4].astype("datetime64[D]").astype(str).tolist()
+    path.write_text(f"date,ticker,side,value\n{days[0]},S000,buy,50000\n{days[2]},S000,sell,50000\n")
+    assert evaluate(tmp_path, "--trades", str(path), "--config", str(tiny)) == 0
     shown = capfd.readouterr()
     assert "orders: 1 of 1 purchases" in shown.out and "orders: 1 of" not in shown.err
-    folder = tmp_path / "runs" / "judged" / "evaluation-validation" / "orders"
-    trades = pd.read_csv(folder / "trades.csv")
-    assert trades[["ticker", "order_date", "entry_date", "exit_date"]].to_numpy().tolist() == [
-        ["S000", *days[:2], days[3]]
-    ]
-    assert json.loads((folder / "results.json").read_text())["policies"]["orders"]
-    assert evaluate_trades(tmp_path, tiny, text, "--planted") == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("date,ticker,side,amount\nDAY,S000,buy,1\n", "expected columns date, ticker, value"),
-        ("date,ticker,side,value\nDAY,S000,short,1\n", "expected buy or sell as the side"),
-        ("date,ticker,side,value\nDAY,S000,buy,\n", "expected a date and a value other than 0"),
-        ("date,ticker,side,shares\nDAY,S000,buy,0\n", "expected a date and a shares other than 0"),
-        ("date,ticker,side,value\nDAY,S000,buy,inf\n", "1 rows without"),
-        ("date,ticker,side,value\n,S000,buy,1\n", "expected a date"),
-        ("date,ticker,side,value\nDAY,S000,buy,many\n", "numbers in"),
-        ("date,ticker,side,value\nDAY,AAPL,buy,1\n", "for days and tickers of the data"),
-        ("date,ticker,side,value\nDAY,S000,sell,1\n", "expected purchases in"),
-        ("", "expected a CSV or parquet file of trades"),
-    ],
-)
-def test_bad_files_are_refused_in_one_line(
-    text: str, said: str, tmp_path: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate_trades(tmp_path, tiny, text.replace("DAY", days_of(tiny)[0])) == 2
-    last = capfd.readouterr().err.strip().splitlines()[-1]
-    assert said in last and "Traceback" not in last
+    folder = judged(tmp_path, "orders")
+    trades = pd.read_csv(folder / "trades.csv")[["ticker", "order_date", "entry_date", "exit_date"]]
+    assert trades.to_numpy().tolist() == [["S000", *days[:2], days[3]]]
+    assert results(folder)["policies"]["orders"]

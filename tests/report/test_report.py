@@ -11,14 +11,7 @@ import pytest
 from main import main
 from tests.evaluation.test_page import Page
 from tests.tiny_run import TINY, run
-from training.commands.report import (
-    ReportedRun,
-    cautions,
-    differing_settings,
-    read_run,
-    render,
-    short_table,
-)
+from training.commands.report import ReportedRun, cautions, differing_settings, read_run, render, short_table
 from training.evaluation.holdout import LEDGER
 from utils.charts import number
 from utils.runs.run_log import RunLog
@@ -35,8 +28,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = folder / "runs"
     for name in ("two", "later"):
         shutil.copytree(runs / "one", runs / name)
-    config = json.loads((runs / "two" / "config.json").read_text())
-    (runs / "two" / "config.json").write_text(json.dumps(config | {"seed": 1, "generations": 3}))
+    change(runs / "two" / "config.json", seed=1, generations=3)
     equity = pd.read_csv(runs / "later" / "equity.csv", parse_dates=["date"])
     equity.assign(date=equity["date"] + pd.Timedelta(days=7)).to_csv(runs / "later" / "equity.csv", index=False)
     (runs / "later" / "market.json").unlink()
@@ -52,12 +44,15 @@ def report(runs: Path, *words: str) -> int:
     return main(["report", "--runs-dir", str(runs), *words])
 
 
-def results(runs: Path, name: str, **changes: Any) -> dict[str, Any]:
-    """What a run's results.json holds, after these changes of it."""
-    path = runs / name / "results.json"
+def change(path: Path, **changes: Any) -> dict[str, Any]:
+    """Return what a file of JSON holds, after these changes of it."""
     found: dict[str, Any] = json.loads(path.read_text()) | changes
     path.write_text(json.dumps(found))
     return found
+
+
+def results(runs: Path, name: str, **changes: Any) -> dict[str, Any]:
+    return change(runs / name / "results.json", **changes)
 
 
 def read(runs: Path, *names: str) -> list[ReportedRun]:
@@ -90,12 +85,14 @@ def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:
     assert found["verdict"]["sentence"] in text
 
 
-def test_an_evaluation_is_taken_unless_it_is_of_an_earlier_champion(runs: Path) -> None:
+def test_an_evaluation_is_taken_and_that_of_an_earlier_champion_left_or_told(runs: Path) -> None:
     results(runs, "two", run="evaluated")
     shutil.copytree(runs / "two", runs / "one" / "evaluation-validation")
     assert read(runs, "one")[0].results["run"] == "evaluated"
     results(runs, "one", champion_generation=4)
     assert read(runs, "one")[0].results["run"] == "one"
+    results(runs, "two", champion_generation=1)
+    assert any("judged at generation 1 and trained to generation 2" in text for text in cautions(read(runs, "two")))
 
 
 def test_settings_that_differ_are_listed_and_no_others(runs: Path) -> None:
@@ -107,9 +104,8 @@ def test_what_cannot_be_compared_is_said(runs: Path) -> None:
     same = cautions(read(runs, "one", "two"))
     assert same[0].endswith("results can be compared.") and "best of 2" in same[-1]
     assert "judged on different days" in cautions(read(runs, "one", "later"))[0]
-    config = json.loads((runs / "two" / "config.json").read_text())
-    config["env"]["cost_bps"] = 50.0
-    (runs / "two" / "config.json").write_text(json.dumps(config))
+    path = runs / "two" / "config.json"
+    change(path, env=json.loads(path.read_text())["env"] | {"cost_bps": 50.0})
     rules = cautions(read(runs, "one", "two"))
     assert rules[0].endswith("of the same data: results cannot be compared.") and "env.cost_bps" in rules[1]
     assert cautions(read(runs, "one")) == []
@@ -128,31 +124,19 @@ def test_a_run_that_has_not_ended_is_shown_as_far_as_it_got(runs: Path) -> None:
     assert Page(render(read(runs, "two"))).all("h1")
 
 
-def test_a_run_that_was_trained_further_is_told(runs: Path) -> None:
-    results(runs, "two", champion_generation=1)
-    assert any("judged at generation 1 and trained to generation 2" in text for text in cautions(read(runs, "two")))
+def test_mistakes_and_damaged_files_are_named_in_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def error(*words: str) -> str:
+        assert report(runs, *words) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
+        return line
 
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("onne",), "the nearest is 'one'"),
-        (("one", "--output", "no/such/folder/page.html"), "--output: expected a file in an existing folder"),
-    ],
-)
-def test_mistakes_get_one_line_and_exit_code_2(
-    original: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
-) -> None:
-    assert report(original, *words) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
-    assert len(errors) == 1 and says in errors[0]
-    assert not (original / "report.html").exists()
-
-
-@pytest.mark.parametrize("file", ["results.json", "market.json", "equity.csv"])
-@pytest.mark.parametrize("content", ["{", '{"champion_generation": 1}'])
-def test_a_damaged_file_is_named(runs: Path, capsys: pytest.CaptureFixture[str], file: str, content: str) -> None:
-    (runs / "one" / file).write_text(content)
-    assert report(runs, "one") == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
-    assert len(errors) == 1 and file in errors[0]
+    assert "the nearest is 'one'" in error("onne")
+    assert "--output: expected a file in an existing folder" in error("one", "--output", "no/such/folder/page.html")
+    for name in ("results.json", "market.json", "equity.csv"):
+        path = runs / "one" / name
+        whole = path.read_bytes()
+        for damaged in ("{", '{"champion_generation": 1}'):
+            path.write_text(damaged)
+            assert name in error("one")
+        path.write_bytes(whole)
+    assert not (runs / "report.html").exists()

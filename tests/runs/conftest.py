@@ -1,10 +1,13 @@
-"""A run that tests of resuming compare with, and one that they continue."""
+"""A run that tests of resuming compare with, one that they continue, and a bucket."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import cloud
+from benchmarks.faults.proxy import FaultProxy
 from tests.tiny_run import keep_in, run, tiny_in, unjudged
 
 
@@ -25,3 +28,11 @@ def cut(trained: Path, tmp_path: Path) -> Path:
     """The settings file of a copy of that folder."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path / "tiny.toml"
+
+
+@pytest.fixture
+def bucket() -> Iterator[FaultProxy]:
+    """An empty bucket behind a proxy, to which the environment points."""
+    pytest.importorskip("gcp_storage_emulator", reason="the storage emulator is not installed")
+    with cloud.bucket() as proxy:
+        yield proxy

@@ -4,66 +4,52 @@ import json
 import logging
 import os
 import shutil
-import threading
+import time
 import traceback
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.faults.cloud import hasty
-from benchmarks.faults.proxy import FaultProxy, Request, emulator, running
+from benchmarks.faults.cloud import BUCKET, hasty, is_download, is_upload, is_upload_of
+from benchmarks.faults.proxy import FaultProxy
 from utils.cloud.gcs import GcsStore
 from utils.cloud.restore import restore_latest, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import LocalStore, ObjectStore
 from utils.cloud.sync import CloudSync, list_generations
 from utils.config.settings import LATEST
-from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
+from utils.errors import CloudError, ConfigError, DamagedError, MissingError
 from utils.runs.checkpoint import encode_state, prune_checkpoints, save_checkpoint, verify_checkpoint
 from utils.runs.find import name_to_resume
 
-BUCKET = "the-bucket"
 RUN = "some-run"
 LONG = 30.0
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[int]:
-    pytest.importorskip("gcp_storage_emulator", reason="the storage emulator is not installed")
-    with emulator(BUCKET) as port:
-        yield port
-
-
 @pytest.fixture
-def proxy(upstream: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    proxy = FaultProxy(upstream)
-    with running(proxy) as port, hasty(20.0):
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-        # Small parts, so that a resumable upload has several.
-        monkeypatch.setattr("utils.cloud.gcs.CHUNK_BYTES", 4 << 20)
-        yield proxy
-        clean = gcs()
-        proxy.faults.clear()
-        proxy.lies.clear()
-        for name in clean.list(""):
-            clean.delete(name)
+def proxy(bucket: FaultProxy) -> Iterator[FaultProxy]:
+    with hasty(20.0):
+        yield bucket
 
 
 def gcs(below: str = "") -> ObjectStore:
     return GcsStore(BUCKET, below=below)
 
 
-@pytest.fixture(params=["local", "gcs"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "gcs":
-        request.getfixturevalue("proxy")
-        return gcs()
+@pytest.fixture
+def mounted(tmp_path: Path) -> LocalStore:
     (tmp_path / "volume").mkdir()
     return LocalStore(tmp_path / "volume")
+
+
+@pytest.fixture(params=["mounted", "proxy"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    value = request.getfixturevalue(request.param)
+    return value if isinstance(value, LocalStore) else gcs()
 
 
 @pytest.fixture
@@ -85,44 +71,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def fetched(store: ObjectStore, name: str, target: Path) -> bytes:
-    target.unlink(missing_ok=True)
-    store.get(name, target, 1 << 30)
-    return target.read_bytes()
-
-
-def upload(store: ObjectStore, run: Path, *generations: int, seconds: float = LONG) -> str:
+def upload(store: ObjectStore, run: Path, *generations: int, numbers: int = 500) -> None:
     with CloudSync(store, run) as sync:
         sync.submit(run / "config.json", run / "metrics.jsonl")
         for generation in generations:
-            sync.submit(checkpoint(run, generation))
-        return sync.drain(seconds)
+            sync.submit(checkpoint(run, generation, numbers))
+        sync.drain(LONG)
 
 
-def assert_stored(store: ObjectStore, run: Path, path: Path, tmp_path: Path) -> None:
-    base = f"{run.name}/checkpoints/{path.name}"
-    assert {Path(name).name for name in store.list(f"{base}/")} == contents(path).keys()
-    for name, data in contents(path).items():
-        assert fetched(store, f"{base}/{name}", tmp_path / "fetched") == data
-
-
-def an_upload(request: Request) -> bool:
-    return request.method in ("POST", "PUT")
-
-
-def of_manifest(request: Request) -> bool:
-    return an_upload(request) and request.name.endswith("manifest.json")
-
-
-def a_download(request: Request) -> bool:
-    return "alt=media" in request.path and request.name.endswith(".safetensors")
-
-
-def test_the_store_is_the_one_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
-    for provider, bucket, expected in (("gcs", "my-bucket", "GcsStore"), ("local", "/mnt/volume", "LocalStore")):
-        assert type(open_cloud({"CLOUD_PROVIDER": provider, "CLOUD_BUCKET": bucket})).__name__ == expected
-    assert open_cloud({}) is None
+def assert_stored(store: ObjectStore, path: Path, tmp_path: Path) -> None:
+    restored = restore_latest(store, RUN, tmp_path / "restored")
+    assert restored is not None and contents(restored) == contents(path)
 
 
 @pytest.mark.parametrize(
@@ -138,27 +97,11 @@ def test_impossible_settings_are_refused_in_one_line(provider: str, bucket: str,
     assert named in str(caught.value)
 
 
-def test_the_manifest_comes_last(proxy: FaultProxy, run: Path) -> None:
-    upload(gcs(), run, 1)
-    names = [request.name for request, _ in proxy.requests if an_upload(request)]
-    assert [name.endswith("manifest.json") for name in names] == [False] * (len(names) - 1) + [True]
-
-
-def test_other_content_under_the_name_is_a_conflict(store: ObjectStore, tmp_path: Path) -> None:
-    store.put("name", b"bytes", if_absent=True)
-    store.put("name", b"bytes", if_absent=True)
-    with pytest.raises(ConflictError):
-        store.put("name", b"other", if_absent=True)
-    assert fetched(store, "name", tmp_path / "fetched") == b"bytes"
-
-
 def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    """In a later process, to which the name of the run belongs too, for its settings are the same."""
     upload(store, run, 1)
-    path = checkpoint(run, 1, numbers=600)
-    with CloudSync(store, run) as sync:
-        sync.submit(path)
-        sync.drain(LONG)
-    assert_stored(store, run, path, tmp_path)
+    upload(store, run, 1, numbers=600)
+    assert_stored(store, run / "checkpoints" / "generation-000001", tmp_path)
 
 
 def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run: Path, tmp_path: Path) -> None:
@@ -166,7 +109,8 @@ def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run
     below = LocalStore(tmp_path / "volume", "test/part") if is_local else gcs(below="test/part")
     upload(below, run, 1)
     assert name_to_resume(LATEST, tmp_path / "none", below) == RUN and list_generations(below, RUN).keys() == {1}
-    assert fetched(below, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
+    below.get(f"{RUN}/config.json", tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == (run / "config.json").read_bytes()
     assert set(store.list("")) == {f"test/part/{name}" for name in below.list("")}
     below.delete(f"{RUN}/config.json")
     assert f"test/part/{RUN}/config.json" not in store.list("test/")
@@ -175,7 +119,7 @@ def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run
 
 
 def test_a_drain_that_is_short_of_time_names_what_is_missing(proxy: FaultProxy, run: Path) -> None:
-    proxy.inject("status", an_upload, float("inf"))
+    proxy.inject("status", is_upload, float("inf"))
     with CloudSync(gcs(), run) as sync:
         sync.submit(checkpoint(run, 1))
         with pytest.raises(CloudError, match=r"generation-000001 \(not uploaded in time\)"):
@@ -185,49 +129,32 @@ def test_a_drain_that_is_short_of_time_names_what_is_missing(proxy: FaultProxy, 
 def test_lacking_permissions_are_named(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     from google.cloud.storage import Bucket
 
-    def grant(*_: Any, **__: Any) -> list[str]:
-        return ["storage.objects.create", "storage.objects.get", "storage.objects.list"]
-
-    monkeypatch.setattr(Bucket, "test_iam_permissions", grant)
+    granted = [f"storage.objects.{action}" for action in ("create", "get", "list")]
+    monkeypatch.setattr(Bucket, "test_iam_permissions", lambda *_, **__: granted)
     with pytest.raises(ConfigError, match=r"lack storage\.objects\.delete"):
         gcs().check()
 
 
-def test_a_bucket_out_of_reach_is_logged_and_the_run_starts(
-    proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+def test_a_generation_on_its_way_outlives_its_removal_from_disk(
+    mounted: LocalStore, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxy.inject("status", lambda _: True, float("inf"), 503)
-    gcs().check()
-    assert "503 Service Unavailable" in caplog.text
-
-
-class GatedStore(LocalStore):
-    def __init__(self, root: Path) -> None:
-        root.mkdir()
-        super().__init__(root)
-        self.gate, self.reached = threading.Event(), threading.Event()
-
-    def put(self, name: str, source: Any, *, if_absent: bool = False) -> None:
-        self.reached.set()
-        assert self.gate.wait(LONG)
-        super().put(name, source, if_absent=if_absent)
-
-
-def test_a_generation_on_its_way_outlives_its_removal_from_disk(run: Path, tmp_path: Path) -> None:
-    (run / "config.json").unlink()  # so that the gate is first met once all files of the generation are open
-    store = GatedStore(tmp_path / "volume")
-    path = checkpoint(run, 1)
+    # Without settings the first file to come is of the generation, all of whose files are open by then.
+    (run / "config.json").unlink()
+    path, put = checkpoint(run, 1), mounted.put
     copy = shutil.copytree(path, tmp_path / "copy" / path.name)
-    with CloudSync(store, run) as sync:
+
+    def removed_meanwhile(*arguments: Any) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        put(*arguments)
+
+    monkeypatch.setattr(mounted, "put", removed_meanwhile)
+    with CloudSync(mounted, run) as sync:
         sync.submit(path)
-        assert store.reached.wait(LONG)
-        shutil.rmtree(path)
-        store.gate.set()
         sync.drain(LONG)
-    assert_stored(store, run, copy, tmp_path)
+    assert_stored(mounted, copy, tmp_path)
 
 
-def test_retention_follows_the_disk_and_deletes_manifests_first(proxy: FaultProxy, run: Path) -> None:
+def test_retention_follows_the_disk_and_a_manifest_comes_last_and_goes_first(proxy: FaultProxy, run: Path) -> None:
     with CloudSync(gcs(), run) as sync:
         for generation in range(1, 5):
             path = checkpoint(run, generation)
@@ -237,46 +164,53 @@ def test_retention_follows_the_disk_and_deletes_manifests_first(proxy: FaultProx
     assert list(list_generations(gcs(), RUN)) == [1, 3, 4]
     deleted = [request.name for request, _ in proxy.requests if request.method == "DELETE"]
     assert deleted[0].endswith("generation-000002/manifest.json") and len(deleted) == 5
+    stored = [request.name.endswith("manifest.json") for request, _ in proxy.requests if is_upload(request)]
+    assert [is_manifest for is_manifest, _ in groupby(stored)] == [False, True] * 4
 
 
 def test_nothing_is_deleted_before_a_newer_generation_is_complete(proxy: FaultProxy, run: Path) -> None:
     upload(gcs(), run, 1)
-    fault = proxy.inject("status", of_manifest, float("inf"))
-    with hasty(), CloudSync(gcs(), run) as sync:
+    fault = proxy.inject("status", is_upload_of("manifest.json"), float("inf"))
+    with CloudSync(gcs(), run) as sync:
         shutil.rmtree(run / "checkpoints" / "generation-000001")
-        sync.submit(checkpoint(run, 2), prune=True)
-        while not sync.status().endswith("1 failed"):
-            threading.Event().wait(0.02)
+        with hasty():
+            sync.submit(checkpoint(run, 2), prune=True)
+            while not sync.status().endswith("1 failed"):
+                time.sleep(0.02)
         assert "manifest.json" in list_generations(gcs(), RUN)[1]
         fault.times = 0
         sync.drain(LONG)
     assert list(list_generations(gcs(), RUN)) == [2]
 
 
-def test_a_name_that_another_run_takes_meanwhile_is_left_to_it(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "volume").mkdir()
-    store = LocalStore(tmp_path / "volume")
+def test_a_name_that_another_run_takes_meanwhile_is_left_to_it(store: ObjectStore, run: Path, tmp_path: Path) -> None:
     store.put(f"{RUN}/config.json", b"theirs")
     with pytest.raises(CloudError, match="exists with other content"):
         upload(store, run)
     assert set(store.list("")) == {f"{RUN}/config.json"}
+    store.get(f"{RUN}/config.json", tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == b"theirs"
 
 
 def test_a_cloud_out_of_reach_does_not_lose_a_generation(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
     upload(gcs(), run, 1, 2)
-    proxy.inject("status", a_download, float("inf"))
+    proxy.inject("status", lambda request: is_download(request) and request.name.endswith(".safetensors"), float("inf"))
     with hasty(), pytest.raises(CloudError, match="503"):
         restore_latest(gcs(), RUN, tmp_path / "restored")
     assert not list((tmp_path / "restored").iterdir())
 
 
-@pytest.mark.parametrize("name", ["population.safetensors", "manifest.json"])
+@pytest.mark.parametrize("damage", ["population.safetensors", "manifest.json", "another generation"])
 def test_a_damaged_generation_gives_way_to_the_one_before(
-    store: ObjectStore, run: Path, tmp_path: Path, name: str
+    store: ObjectStore, run: Path, tmp_path: Path, damage: str
 ) -> None:
+    """A bit of a file is flipped, or all files are those of the other generation."""
     upload(store, run, 1, 2)
-    data = (run / "checkpoints" / "generation-000002" / name).read_bytes()
-    store.put(f"{RUN}/checkpoints/generation-000002/{name}", data[:-1] + bytes([data[-1] ^ 1]))
+    other, spoilt = (contents(run / "checkpoints" / f"generation-{number:06d}") for number in (1, 2))
+    if damage in spoilt:
+        other = {damage: spoilt[damage][:-1] + bytes([spoilt[damage][-1] ^ 1])}
+    for name, data in other.items():
+        store.put(f"{RUN}/checkpoints/generation-000002/{name}", data)
     path = restore_latest(store, RUN, tmp_path / "restored")
     assert path is not None and verify_checkpoint(path).generation == 1
     assert [path.name for path in (tmp_path / "restored").iterdir()] == ["generation-000001"]
@@ -293,14 +227,6 @@ def test_nothing_usable_says_so(store: ObjectStore, run: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match="expected a usable generation"):
         restore_run(store, tmp_path / "restored" / RUN)
     assert not (tmp_path / "restored" / RUN / "config.json").exists()
-
-
-def test_the_manifest_of_another_generation_is_refused(store: ObjectStore, run: Path, tmp_path: Path) -> None:
-    upload(store, run, 1)
-    for name, data in contents(run / "checkpoints" / "generation-000001").items():
-        store.put(f"{RUN}/checkpoints/generation-000002/{name}", data)
-    path = restore_latest(store, RUN, tmp_path / "restored")
-    assert path is not None and path.name == "generation-000001"
 
 
 def test_objects_are_bounded_by_their_announced_size(store: ObjectStore, tmp_path: Path) -> None:
@@ -332,14 +258,12 @@ def test_unsafe_names_in_a_bucket_are_passed_over(proxy: FaultProxy, run: Path, 
     assert list(list_generations(gcs(), RUN)) == [1, 2, 3, 4]
 
 
-def test_links_in_a_mounted_folder_are_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "volume").mkdir()
+def test_links_in_a_mounted_folder_are_not_followed(mounted: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "volume" / "link").symlink_to(tmp_path / "secret")
-    store = LocalStore(tmp_path / "volume")
-    assert store.list("") == {}
+    assert mounted.list("") == {}
     with pytest.raises(DamagedError):
-        store.get("link", tmp_path / "fetched", 100)
+        mounted.get("link", tmp_path / "fetched", 100)
 
 
 MARK = "TOPSECRETMARK"

@@ -34,13 +34,7 @@ def trained(size: int, **learned: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("stocks", "stake", "says"),
-    [
-        (3, 1.0, "3 stocks x 10% = at most 30% invested: raise --env.stake-percent"),
-        (9, 1.0, "at most 90% invested"),
-        (10, 1.0, ""),
-        (1, 50.0, ""),
-        (2, 4.5, "2 stocks x 45% = at most 90% invested"),
-    ],
+    [(3, 1.0, "3 stocks x 10% = at most 30% invested: raise --env.stake-percent"), (10, 1.0, ""), (1, 50.0, "")],
 )
 def test_few_stocks_that_cannot_take_the_capital_are_told(
     stocks: int, stake: float, says: str, caplog: pytest.LogCaptureFixture
@@ -49,36 +43,27 @@ def test_few_stocks_that_cannot_take_the_capital_are_told(
     assert says in caplog.text and bool(caplog.text) == bool(says)
 
 
-@pytest.mark.parametrize(
-    ("record", "says"),
-    [
-        (
-            RECORD,
-            (
-                "Generation 3 of 25",
-                "8120 / 50000, ready",
-                "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging (evaluate 20.1 s, evolve 0.1 s, train -",
-                "checkpoint 1.0 s, other 19.6 s)",
-                "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
-                "(1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %; an episode costs 7.72 % of ",
-                "Validation  champion +2.25 %, other -, mean of single episodes\n",
-                "Evidence    on training days, worth a look\n",
-                "Learning    not trained; elites earned -0.75 % an episode; a position has to earn them 1.05 % ",
-                "Memory      resident 1 MB",
-            ),
-        ),
-        (
-            trained(15_680, **LOSSES),
-            (
-                "Replay      15680 / 50000, ready\n",
-                "Learning    losses: critic 9.438, actor -0.003; elites earned -0.75 % an episode; ",
-                "exploration noise 0.10; 12 updates skipped\n",
-            ),
-        ),
-        (trained(6960), ("Replay      Buffer not ready: 6960 / 10000\n", "Learning    not trained;")),
-    ],
-)
-def test_the_block_of_a_generation(record: dict[str, Any], says: tuple[str, ...]) -> None:
+def assert_says(record: dict[str, Any], *texts: str) -> None:
     block = status_block(record, "resident 1 MB", RULES, "worth a look")
-    for text in says:
+    for text in texts:
         assert text in block, text
+
+
+def test_the_block_of_a_generation() -> None:
+    assert_says(
+        RECORD,
+        "Generation 3 of 25",
+        "8120 / 50000, ready",
+        "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging (evaluate 20.1 s, evolve 0.1 s, train -",
+        "checkpoint 1.0 s, other 19.6 s)",
+        "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
+        "(1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %; an episode costs 7.72 % of ",
+        "Validation  champion +2.25 %, other -, mean of single episodes\n",
+        "Evidence    on training days, worth a look\n",
+        "Learning    not trained; elites earned -0.75 % an episode; a position has to earn them 1.05 % ",
+        "Memory      resident 1 MB",
+    )
+    losses = "Learning    losses: critic 9.438, actor -0.003; elites earned -0.75 % an episode; "
+    noise = "exploration noise 0.10; 12 updates skipped\n"
+    assert_says(trained(15_680, **LOSSES), "Replay      15680 / 50000, ready\n", losses, noise)
+    assert_says(trained(6960), "Replay      Buffer not ready: 6960 / 10000\n", "Learning    not trained;")

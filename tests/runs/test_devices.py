@@ -14,32 +14,25 @@ from utils.runs import devices
 from utils.runs.devices import choose_device
 
 
-@pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without a card; returns the folder in which the driver would show one."""
+def test_an_idle_card_is_told_once_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(devices, "_CARDS", ((tmp_path, "nvidia[0-9]*"),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return tmp_path
 
-
-def warnings_of(name: str, caplog: pytest.LogCaptureFixture) -> str:
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
+    def warnings_of(name: str) -> str:
+        caplog.clear()
         assert choose_device(name) == torch.device("cpu")
-    return caplog.text
+        return "".join(record.message for record in caplog.records if record.levelno >= logging.WARNING)
 
-
-def test_an_idle_card_is_told_once_it_is_there(
-    bare: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (bare / "nvidiactl").touch()
-    assert not warnings_of("auto", caplog)
-    (bare / "nvidia0").touch()
-    assert f"torch {torch.__version__}" in warnings_of("auto", caplog)
-    assert not warnings_of("cpu", caplog)
+    (tmp_path / "nvidiactl").touch()
+    assert not warnings_of("auto")
+    (tmp_path / "nvidia0").touch()
+    assert f"torch {torch.__version__}" in warnings_of("auto")
+    assert not warnings_of("cpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert not warnings_of("auto", caplog)
+    assert not warnings_of("auto")
 
 
 @pytest.fixture
@@ -57,9 +50,8 @@ def test_a_card_computes_in_fixed_order_and_a_cpu_is_left_alone(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="--device: expected cpu or auto on a machine without CUDA, got 'cuda:0'"):
         choose_device("cuda:0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, answer in (("is_available", True), ("get_device_name", "a card"), ("device_count", 2)):
+        monkeypatch.setattr(torch.cuda, name, mock.Mock(return_value=answer))
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     choose_device("cpu")
     assert not torch.are_deterministic_algorithms_enabled() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ

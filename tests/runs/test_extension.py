@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from training.run.saved import open_saved_run
 from utils.runs.checkpoint import load_latest
 
 DAYS = 300
+PRICES = ["open", "high", "low", "close"]
 
 
 @pytest.fixture(scope="module")
@@ -38,32 +39,34 @@ def extend(folder: Path, *flags: str) -> int:
         return main(["--runs-dir", str(folder / "runs"), "--extend", *flags])
 
 
-def test_a_run_goes_on_with_later_days(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def extended(folder: Path) -> Path:
+    """That folder with a run `two` of one generation, which extends the one on 300 days, and a copy of it, `whole`."""
     assert extend(folder, "one", "--run", "two", "--data", str(folder / "more.parquet"), "--generations", "1") == 0
-    old, new = (open_saved_run(folder / "runs", name) for name in ("one", "two"))
+    shutil.copytree(folder / "runs" / "two", folder / "runs" / "whole")
+    return folder
+
+
+def test_a_run_goes_on_with_later_days(extended: Path) -> None:
+    runs = extended / "runs"
+    old, new = (open_saved_run(runs, name) for name in ("one", "two"))
     assert new.extends == "one" and old.extends == ""
     for name, span in vars(new.market.splits).items():
         assert new.market.dates[span.last] > old.market.dates[getattr(old.market.splits, name).last]
-    before, after = (load_latest(folder / "runs" / name / "checkpoints") for name in ("one", "two"))
-    assert before is not None and after is not None
-    inherited = load_inherited(folder / "runs" / "two")
-    assert inherited is not None and (inherited.run_id, inherited.generation) == ("one", 2)
-    genes = inherited.state["population"]["genes"]
-    assert torch.equal(genes, before.state["population"]["genes"])
-    own = {tuple(row) for row in after.state["population"]["genes"].tolist()}
-    elites = [tuple(genes[row].tolist()) for row in after.state["population"]["elites"]]
-    assert elites and own >= set(elites), "the fittest of those who were inherited stay as they are"
-    words = ["--runs-dir", str(folder / "runs"), "--run", "two", "--random-pickers", "20", "--rivals", "none"]
+    inherited, after = load_inherited(runs / "two"), load_latest(runs / "two" / "checkpoints")
+    assert inherited is not None and (inherited.run_id, inherited.generation) == ("one", 2) and after is not None
+    population, genes = after.state["population"], inherited.state["population"]["genes"].tolist()
+    elites = [genes[row] for row in population["elites"]]
+    assert elites and all(one in population["genes"].tolist() for one in elites), "the fittest stay as they are"
+    words = ["--runs-dir", str(runs), "--run", "two", "--random-pickers", "20", "--rivals", "none"]
     assert main(["evaluate", "--split", "holdout", "--spend-look", *words]) == 0
-    look = json.loads((folder / "runs" / "holdout.jsonl").read_text().splitlines()[-1])
+    look = json.loads((runs / "holdout.jsonl").read_text().splitlines()[-1])
     assert (look["run"], look["extends"]) == ("two", "one")
 
 
-def test_prices_that_were_adjusted_again_are_the_same_data(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prices_that_were_adjusted_again_are_the_same_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each ticker has paid a dividend, or was split, since the run was trained: named ones are told, earn the same."""
-    later, prices = frame(DAYS + 60, 5), ["open", "high", "low", "close"]
+    later = frame(DAYS + 60, 5)
     day, closes = later["date"].unique()[DAYS + 10], later["close"].to_numpy().reshape(-1, 5)
     paid, date = 0.005 * float(closes[DAYS + 9, 2]), str(day.date())
     rows = f"T3,{date},2,,\nT2,{date},,{paid!r},\nT1,{date},2,,\nT0,{date},4,,\n"  # that of T0 explains nothing
@@ -72,66 +75,54 @@ def test_prices_that_were_adjusted_again_are_the_same_data(
         f"T0 (prices times 0.995), T1 (split 2:1 of {date}), T2 (dividend of {paid:g} of {date}), "
         f"T3 (split 2:1 of {date}), T4 (prices times 0.995)"
     )
-    ratio = later["ticker"].map(
-        {ticker: (0.995, 0.5)[place % 2] for place, ticker in enumerate(later["ticker"].unique())}
-    )
-    is_past = later["date"] < day
-    later.loc[is_past, prices] = later.loc[is_past, prices].mul(ratio[is_past], axis=0)
+    is_past, is_split = later["date"] < day, later["ticker"].isin(["T1", "T3"])
+    later.loc[is_past & is_split, PRICES] *= 0.5
+    later.loc[is_past & ~is_split, PRICES] *= 0.995
     later.to_parquet(folder / "adjusted.parquet")
     data = ("--data", str(folder / "adjusted.parquet"))
-    trainer = begin(folder, monkeypatch, "adjusted", *data)
-    assert len(trainer.market.dates) == DAYS + 60
+    assert len(begin(folder, "adjusted", *data).market.dates) == DAYS + 60
     assert f"5 tickers were adjusted again since one began: {told}\n" in capsys.readouterr().out
-    evaluations = [
-        ("evaluate", "--random-pickers", "20", "--rivals", "none", *flags) for flags in ((), ("--continuous",))
-    ]
-    for words in (("signals",), *evaluations, ("audit", "--days", "1")):
-        results = []
-        for source in (data, ()) if words in evaluations else (data,):
-            assert main([*words, "--runs-dir", str(folder / "runs"), "--run", "one", *source]) == 0
-            shown = capsys.readouterr().out
-            assert (f"5 tickers were adjusted again since the run began: {told}\n" in shown) == bool(source)
-            if words in evaluations:
-                file = folder / "runs" / "one" / "evaluation-validation" / "results.json"
-                policies = json.loads(file.read_text())["policies"]
-                results.append({name: measures["return"]["value"] for name, measures in policies.items()})
-        assert not results or results[0] == pytest.approx(results[1], abs=1e-3)
+
+    def told_by(*words: str) -> bool:
+        assert main([*words, "--runs-dir", str(folder / "runs"), "--run", "one"]) == 0
+        return f"5 tickers were adjusted again since the run began: {told}\n" in capsys.readouterr().out
+
+    def returns() -> dict[str, float]:
+        results = json.loads((folder / "runs" / "one" / "evaluation-validation" / "results.json").read_text())
+        return {name: measures["return"]["value"] for name, measures in results["policies"].items()}
+
+    assert told_by("signals", *data) and told_by("audit", "--days", "1", *data)
+    for how in ((), ("--continuous",)):
+        words = ("evaluate", "--random-pickers", "20", "--rivals", "none", *how)
+        assert told_by(*words, *data)
+        adjusted = returns()
+        assert not told_by(*words)
+        assert adjusted == pytest.approx(returns(), abs=1e-3)
 
 
-def test_a_ticker_with_another_past_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_ticker_with_another_past_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The new run learns from its prices as they are; what uses the old run refuses them."""
-    other, is_first = frame(DAYS + 60, 5), frame(DAYS + 60, 5)["ticker"] == "T0"
-    other.loc[is_first, ["open", "high", "low", "close"]] **= 1.01
+    other = frame(DAYS + 60, 5)
+    other.loc[other["ticker"] == "T0", PRICES] **= 1.01
     other.to_parquet(folder / "first.parquet")
-    begin(folder, monkeypatch, "first", "--data", str(folder / "first.parquet"))
+    begin(folder, "first", "--data", str(folder / "first.parquet"))
     shown = capsys.readouterr()
     assert "1 tickers have other prices than one knew, T0 the first" in shown.out + shown.err
     words = ["signals", "--runs-dir", str(folder / "runs"), "--run", "one", "--data", str(folder / "first.parquet")]
     assert main(words) == 2
 
 
-class Begun(Exception):
-    """A trainer that is about to run its first generation."""
-
-
-def begin(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *flags: str) -> ERLTrainer:
+def begin(folder: Path, name: str, *flags: str) -> ERLTrainer:
     """The trainer of a run that extends `one`, as it is before its first generation."""
-    met: list[ERLTrainer] = []
-
-    def stop(self: ERLTrainer) -> None:
-        met.append(self)
-        raise Begun
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ERLTrainer, "run_generation", stop)
-        with pytest.raises(Begun):
-            extend(folder, "one", "--run", name, "--data", str(folder / "more.parquet"), *flags)
-    return met[0]
+    stopped = mock.patch.object(ERLTrainer, "run_generation", autospec=True, side_effect=NotImplementedError)
+    with stopped as met, pytest.raises(NotImplementedError):
+        extend(folder, "one", "--run", name, "--data", str(folder / "more.parquet"), *flags)
+    return met.call_args.args[0]
 
 
-def test_it_begins_with_the_genes_of_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_with_the_genes_of_the_other(folder: Path) -> None:
     """Genes, inputs that agents see, and how far they have come; networks begin anew, for the folds are others now."""
-    trainer = begin(folder, monkeypatch, "genes")
+    trainer = begin(folder, "genes")
     parent = load_latest(folder / "runs" / "one" / "checkpoints")
     assert parent is not None and trainer.generation == 0
     population, earlier = trainer.population, parent.state["population"]
@@ -148,37 +139,23 @@ def test_it_begins_with_the_genes_of_the_other(folder: Path, monkeypatch: pytest
         assert torch.equal(value, networks.tensors[name][population.elites]), name
 
 
-def test_one_that_was_killed_before_it_inherited_inherits_when_it_goes_on(folder: Path) -> None:
-    """It would begin at random otherwise, without a word."""
-    more = ("--data", str(folder / "more.parquet"), "--generations", "1")
-    assert extend(folder, "one", "--run", "killed", *more) == 0
-    killed, whole = folder / "runs" / "killed", folder / "runs" / "unkilled"
-    shutil.copytree(killed, whole)
-    for path in killed.iterdir():
-        if path.name not in ("config.json", "config.toml", "extends.txt"):
+@pytest.mark.parametrize("has_inherited", [False, True])
+def test_one_that_stopped_at_once_begins_with_the_same(extended: Path, has_inherited: bool) -> None:
+    """Killed before it had inherited it inherits then, else the other run is not needed any more."""
+    runs, left = extended / "runs", {"config.json", "config.toml", "extends.txt"}
+    if has_inherited:
+        left |= {"inherited", "market.json"}
+        (runs / "one" / "checkpoints").rename(extended / "gone")
+    for path in (runs / "two").iterdir():
+        if path.name not in left:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with unjudged():
-        assert main(["--runs-dir", str(folder / "runs"), "--resume", "killed"]) == 0
-    names = ("inherited", "checkpoints")
-    states = [load_latest(path / name) for name in names for path in (killed, whole)]
-    assert states[0] is not None and states[1] is not None and states[0].run_id == states[1].run_id == "one"
-    assert states[2] is not None and states[3] is not None
-    assert torch.equal(*(one.state["population"]["genes"] for one in states[2:] if one is not None))
-
-
-def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
-    more = ("--data", str(folder / "more.parquet"), "--generations", "1")
-    assert extend(folder, "one", "--run", "whole", *more) == 0
-    assert extend(folder, "one", "--run", "cut", *more) == 0
-    cut = folder / "runs" / "cut"  # of which is left what one has that was stopped in its first generation
-    shutil.rmtree(cut / "checkpoints")
-    for name in ("metrics.jsonl", "summary.json"):
-        (cut / name).unlink()
-    (folder / "runs" / "one" / "checkpoints").rename(folder / "gone")
-    with unjudged():
-        assert main(["--runs-dir", str(folder / "runs"), "--resume", "cut"]) == 0
-    (folder / "gone").rename(folder / "runs" / "one" / "checkpoints")
-    assert_like(folder / "tiny.toml", "cut", "whole", 1)
+        assert main(["--runs-dir", str(runs), "--resume", "two"]) == 0
+    if has_inherited:
+        (extended / "gone").rename(runs / "one" / "checkpoints")
+    inherited = load_inherited(runs / "two")
+    assert inherited is not None and inherited.run_id == "one"
+    assert_like(extended / "tiny.toml", "two", "whole", 1)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +173,9 @@ def test_mistakes_are_said_in_one_line(
     folder: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = frame(DAYS + 60, 5)
-    other[["open", "high", "low", "close"]] **= 1.01
+    other[PRICES] **= 1.01
     other.to_parquet(folder / "other.parquet")
-    words = [str(folder / word) if word.endswith(".parquet") else word for word in flags]
-    assert extend(folder, *words) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if "ERROR" in line or "expected" in line]
-    assert len(lines) == 1 and message in lines[0] and "Traceback" not in lines[0]
+    assert extend(folder, *(str(folder / word) if word.endswith(".parquet") else word for word in flags)) == 2
+    shown = capsys.readouterr().err
+    (line,) = (line for line in shown.splitlines() if "ERROR" in line or "expected" in line)
+    assert message in line and "Traceback" not in shown

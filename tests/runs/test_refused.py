@@ -11,7 +11,7 @@ import pytest
 from main import main
 from tests.tiny_run import run, unjudged
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import write_atomically
+from utils.runs.run_log import RunLog, write_atomically
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_TORCH = f"""
@@ -42,27 +42,22 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-BAD_DATA, IN_USE = ("--data", "notes.md"), ("--resume", "one")
-
-
 @pytest.mark.parametrize(
-    ("command", "words", "says"),
+    ("line", "says"),
     [
-        *((command, BAD_DATA, "notes.md") for command in ("train", "signals --run one")),
-        ("walk-forward", IN_USE, "process {pid}"),
+        ("train --data notes.md", "notes.md"),
+        ("signals --run one --data notes.md", "notes.md"),
+        ("walk-forward --resume one", "process {pid} "),
     ],
 )
-def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(
-    tmp_path: Path, command: str, words: tuple[str, ...], says: str
-) -> None:
+def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "notes.md").write_text("# Notes\n")
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "config.json").write_text("{}")
     with RunLock(tmp_path / "runs" / "one"):
-        program = [sys.executable, "-c", WITHOUT_TORCH, *command.split(), *words]
+        program = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
         done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
-    says = says.format(pid=os.getpid())
-    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and says.format(pid=os.getpid()) in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("flag", ["--config", "--space"])
@@ -94,6 +89,10 @@ def test_a_complete_run_says_how_it_goes_on(
         assert "one is complete: its 2 generations" in line and "--resume one --generations 4" in line
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", "one", "--generations", "1"]) == 2
     assert "expected --generations of at least 2" in told(capsys)
+    log = RunLog.open(tiny.parent / "runs", "one")
+    assert log.end() == 2
+    log.append({"generation": 3})
+    assert log.end() is None, "it has gone on since"
 
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -122,7 +121,7 @@ def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:
 
 def test_prepare_refuses_a_target_that_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bars.csv").write_text("date,ticker,open,high,low,close\n")
-    os.mkfifo(tmp_path / "pipe")
-    assert main(["prepare", str(tmp_path / "bars.csv"), str(tmp_path / "pipe")]) == 2
-    assert "expected a parquet file as TARGET" in capsys.readouterr().err
-    assert (tmp_path / "pipe").is_fifo() and len(os.listdir(tmp_path)) == 2
+    os.mkfifo(tmp_path / "pipe.pq")
+    assert main(["prepare", str(tmp_path / "bars.csv"), str(tmp_path / "pipe.pq")]) == 2
+    assert "pipe.pq, which is no file; name a new one" in told(capsys)
+    assert (tmp_path / "pipe.pq").is_fifo() and len(os.listdir(tmp_path)) == 2

@@ -8,48 +8,23 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest import mock
 
 import pytest
 
-from main import main
-from tests.tiny_run import unjudged
+from tests.tiny_run import records, run, unjudged
 from utils.runs import tracker
-from utils.runs.run_log import METRICS
 from utils.runs.tracker import TRACKED
 
 PROGRAM = Path(__file__).parents[2] / "main.py"
 REASON = "{} is not installed (requirements-track.txt)"
 
 
-def train(tiny: Path, *words: str) -> int:
-    return main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--rivals", "none", *words])
-
-
-def lasting(folder: Path) -> list[dict[str, Any]]:
-    records = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-    return [{name: value for name, value in one.items() if name not in ("seconds", "memory")} for one in records]
-
-
-class Failing:
-    identity = "x"
-
-    def __init__(self, good: int) -> None:
-        self.good = good
-
-    def __call__(self, *_: object) -> "Failing":
-        self.log({}, 0)
-        return self
-
-    def log(self, numbers: object, generation: int) -> None:
-        self.good -= 1
-        if self.good < 0:
-            raise OSError("no\nconnection")
-
-    def keep(self, files: object) -> None:
-        self.log({}, 0)
-
-    close = keep
+def failing(good: int) -> mock.Mock:
+    """A client whose first calls succeed, and no later ones."""
+    call = mock.Mock(side_effect=[mock.DEFAULT] * good + [OSError("no\nconnection")] * 9)
+    call.return_value = SimpleNamespace(identity="x", log=call, keep=call, close=call)
+    return call
 
 
 def test_a_client_that_fails_warns_once_and_alters_nothing(
@@ -57,14 +32,14 @@ def test_a_client_that_fails_warns_once_and_alters_nothing(
 ) -> None:
     monkeypatch.setattr(tracker, "find_spec", lambda _: SimpleNamespace())
     with unjudged():
-        assert train(tiny, "--run", "alone") == 0
+        assert run(tiny, "--run", "alone") == 0
     assert "goes on without" not in "".join(capsys.readouterr())
     for good in range(4):  # at the beginning, in both generations, at the end
-        monkeypatch.setitem(tracker._CLIENTS, "wandb", Failing(good))  # type: ignore[arg-type]
+        monkeypatch.setitem(tracker._CLIENTS, "wandb", failing(good))
         with contextlib.nullcontext() if good == 3 else unjudged():
-            assert train(tiny, "--run", f"good-{good}", "--log-to", "wandb") == 0
+            assert run(tiny, "--run", f"good-{good}", "--log-to", "wandb") == 0
         assert "".join(capsys.readouterr()).count("wandb failed (OSError: no); the run goes on without it") == 1
-        assert lasting(tiny.parent / "runs" / f"good-{good}") == lasting(tiny.parent / "runs" / "alone")
+        assert records(tiny, f"good-{good}") == records(tiny, "alone")
     assert (tiny.parent / "runs" / "good-3" / "report.html").is_file()
 
 
@@ -72,7 +47,7 @@ def test_an_absent_client_is_one_line(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tracker, "find_spec", lambda _: None)
-    assert train(tiny, "--run", "one", "--log-to", "mlflow") == 2
+    assert run(tiny, "--run", "one", "--log-to", "mlflow") == 2
     assert "pip install -r requirements-track.txt" in capsys.readouterr().err
     assert not (tiny.parent / "runs" / "one").exists()
 
@@ -96,14 +71,13 @@ def test_mlflow_has_the_run_and_goes_on_with_it(tiny: Path) -> None:
     offline(tiny, *began, MLFLOW_TRACKING_URI=place)
     offline(tiny, "--resume", "one", "--generations", "3", MLFLOW_TRACKING_URI=place)
     client, folder = MlflowClient(place), tiny.parent / "runs" / "one"
-    (run,) = client.search_runs([client.get_experiment_by_name("erl-trader").experiment_id])
-    assert run.info.run_id == json.loads((folder / TRACKED).read_text())["mlflow"] and run.info.status == "FINISHED"
-    shown = client.get_metric_history(run.info.run_id, "fitness/mean")
-    assert [(one.step, one.value) for one in shown] == [
-        (record["generation"], record["fitness"]["mean"]) for record in lasting(folder)
-    ]
-    assert run.data.params["evolution.population_size"] == "4"
-    kept = {file.path for file in client.list_artifacts(run.info.run_id)}
+    (there,) = client.search_runs([client.get_experiment_by_name("erl-trader").experiment_id])
+    identity = there.info.run_id
+    assert identity == json.loads((folder / TRACKED).read_text())["mlflow"] and there.info.status == "FINISHED"
+    shown = [(one.step, one.value) for one in client.get_metric_history(identity, "fitness/mean")]
+    assert shown == [(record["generation"], record["fitness"]["mean"]) for record in records(tiny, "one")]
+    assert there.data.params["evolution.population_size"] == "4"
+    kept = {file.path for file in client.list_artifacts(identity)}
     assert kept == {"report.html", "summary.json", "champion.safetensors"}
 
 

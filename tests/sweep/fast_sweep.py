@@ -22,14 +22,9 @@ DAYS = 64
 STARTS = "starts.log"
 """A line for each time that a run was begun or gone on with, in the sweep's folder."""
 SPACE = """
-[evolution.mutation_strength]
-low = 0.0
-high = 1.0
-[env.stake_percent]
-low = 0.5
-high = 2.5
-[learning.gradient_accumulation]
-choices = [1, 2, 4]
+evolution.mutation_strength = {low = 0.0, high = 1.0}
+env.stake_percent = {low = 0.5, high = 2.5}
+learning.gradient_accumulation = {choices = [1, 2, 4]}
 """
 PAUSE, DAMAGED = "FAST_SWEEP_PAUSE", "FAST_SWEEP_DAMAGED"
 """Variables: seconds that a run takes, and the run that cannot write its checkpoint."""

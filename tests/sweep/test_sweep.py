@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -49,8 +49,7 @@ def resume(folder: Path, *flags: str) -> list[str]:
 
 
 def found(folder: Path, name: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((folder / "runs" / name / "sweep.json").read_text())
-    return values | {"sweep": ""}
+    return json.loads((folder / "runs" / name / "sweep.json").read_text()) | {"sweep": ""}
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +71,10 @@ def test_the_best_trial_is_the_one_of_the_highest_median(folder: Path) -> None:
     complete = [one for one in tried if one["state"] == "complete"]
     assert whole["best"] == max(complete, key=lambda one: statistics.median(one["profits"]))
     assert all(len(one["profits"]) == SEEDS for one in complete)
+    pruned = [one["number"] for one in tried if one["state"] == "pruned"]
+    assert min(pruned) >= 8, "trials of the first round have nobody to lose to"
+    assert pruned == [one["number"] for one in tried if len(one["profits"]) == 4]
     for one in tried:
-        # A trial that loses by a constant on every seed is pruned after four of them, in later rounds only.
-        assert (one["state"] == "pruned") == (len(one["profits"]) == 4) and (
-            one["number"] >= 8 or one["state"] != "pruned"
-        )
         assert (one["state"] == "fail") == (one["settings"]["env.stake_percent"] > 2.3) == ("stake" in one["error"])
     starts = (folder / "runs" / "whole" / STARTS).read_text().split()
     assert len(starts) == len(set(starts)), "every run began once"
@@ -86,43 +84,31 @@ def test_the_best_trial_is_the_one_of_the_highest_median(folder: Path) -> None:
 
 def test_a_sweep_whose_data_are_gone_stops_and_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that fails for want of the file has not failed by its settings; the sweep would end with the rest."""
-    loads, load = list[Config](), command.load_market
-
-    def gone(config: Config) -> Any:
-        loads.append(config)
-        if len(loads) > 1:
-            raise DataError("expected a readable parquet file of daily bars, got none")
-        return load(config)
-
+    error = DataError("expected a readable parquet file of daily bars, got none")
+    load = mock.Mock(wraps=command.load_market, side_effect=[mock.DEFAULT, error])
     with monkeypatch.context() as patch:
-        patch.setattr(command, "load_market", gone)
+        patch.setattr(command, "load_market", load)
         assert main(words(folder, "gone")) == 2
-    assert len(loads) == 2 and not (folder / "runs" / "gone" / "sweep.json").exists()
+    assert load.call_count == 2 and not (folder / "runs" / "gone" / "sweep.json").exists()
     assert main(resume(folder, "gone")) == 0
     assert found(folder, "gone") == found(folder, "whole")
 
 
 def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
     """The deflated ratio computed again, from the files and by the formulas of the paper."""
-    path, whole = folder / "runs" / "whole", found(folder, "whole")
-    ratios, best = [], np.zeros(0)
-    for one in whole["tried"]:
-        if one["profits"]:
-            curves = [
-                pd.read_csv(path / f"trial-{one['number']:03d}-seed-{seed}" / "equity.csv")
-                for seed in range(len(one["profits"]))
-            ]
-            excess = np.mean(
-                [curve["champion"].pct_change() - curve["equal weight"].pct_change() for curve in curves], axis=0
-            )[1:]
-            ratios.append(excess.mean() / excess.std(ddof=1))
-            best = excess if one["number"] == whole["best"]["number"] else best
-    threshold = expected_maximum(statistics.stdev(ratios), len(ratios))
+    whole, excess = found(folder, "whole"), dict[int, pd.Series]()
+    for one in (one for one in whole["tried"] if one["profits"]):
+        runs = (folder / "runs" / "whole").glob(f"trial-{one['number']:03d}-seed-*")
+        daily = [pd.read_csv(run / "equity.csv", index_col="date").pct_change().dropna() for run in runs]
+        assert len(daily) == len(one["profits"])
+        excess[one["number"]] = sum(day["champion"] - day["equal weight"] for day in daily) / len(daily)
+    ratios = {number: float(days.mean() / days.std()) for number, days in excess.items()}
+    threshold = expected_maximum(statistics.stdev(ratios.values()), len(ratios))
     assert whole["expected_best_sharpe"] == pytest.approx(math.sqrt(252) * threshold)
-    standard = (best - best.mean()) / best.std()
+    best = whole["best"]["number"]
+    standard = (excess[best] - excess[best].mean()) / excess[best].std(ddof=0)
     moments = float((standard**3).mean()), float((standard**4).mean())
-    ratio = float(best.mean() / best.std(ddof=1))
-    chance = psr_of_moments(ratio, threshold, len(best), *moments)
+    chance = psr_of_moments(ratios[best], threshold, len(standard), *moments)
     assert whole["deflated_sharpe"] == pytest.approx(chance)
     assert whole["overfitting_probability"] < 0.2, "the formula's best is among the best on any days"
 
@@ -142,7 +128,8 @@ def test_a_sweep_that_is_killed_ends_as_one_that_was_not(folder: Path) -> None:
     assert found(folder, "killed") == found(folder, "whole")
 
 
-def errors(shown: str) -> list[str]:
+def errors(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    shown = capsys.readouterr().err
     assert "Traceback" not in shown
     return [line for line in shown.splitlines() if line.startswith("ERROR ")]
 
@@ -152,15 +139,14 @@ def test_a_full_disk_stops_the_sweep_which_then_goes_on(
 ) -> None:
     monkeypatch.setenv(DAMAGED, "trial-009-seed-2")
     assert main(words(folder, "full")) == 1
-    assert "got a full one" in errors(capsys.readouterr().err)[-1]
+    assert "got a full one" in errors(capsys)[-1]
     monkeypatch.delenv(DAMAGED)
-    path = folder / "runs" / "full"
-    (path / "trial-009-seed-2").mkdir()
-    with RunLock(path / "trial-009-seed-2"):
-        (path / "trial-009-seed-2" / "config.json").write_text("{}")
+    trial = folder / "runs" / "full" / "trial-009-seed-2"
+    trial.mkdir()
+    with RunLock(trial):
+        (trial / "config.json").write_text("{}")
         assert main(resume(folder, "full")) == 2
-    line = errors(capsys.readouterr().err)[-1]
-    assert f"a run that nobody else works on, got {path / 'trial-009-seed-2'}" in line
+    assert f"a run that nobody else works on, got {trial}" in errors(capsys)[-1]
     assert main(resume(folder, "full")) == 0
     assert found(folder, "full") == found(folder, "whole")
 
@@ -170,7 +156,7 @@ def test_a_sweep_whose_trials_all_fail_says_why(
 ) -> None:
     (tmp_path / "space.toml").write_text("[env.stake_percent]\nlow = 3\nhigh = 4\n")
     assert main(words(folder, "failing", "--space", str(tmp_path / "space.toml"), "--seeds", "1")) == 2
-    assert "expected a smaller stake, got 3." in errors(capsys.readouterr().err)[-1]
+    assert "expected a smaller stake, got 3." in errors(capsys)[-1]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +175,7 @@ def test_mistakes_get_one_line(
 ) -> None:
     (folder / "other.toml").write_text(SPACE.replace("2.5", "2.4"))
     assert main(["sweep", "--runs-dir", str(folder / "runs"), *(flag.format(folder) for flag in flags)]) == 2
-    (line,) = errors(capsys.readouterr().err)
+    (line,) = errors(capsys)
     assert says in line and not (folder / "runs" / "none").exists()
 
 
@@ -198,7 +184,7 @@ def test_without_optuna_it_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(words(folder, "none")) == 2
-    (line,) = errors(capsys.readouterr().err)
+    (line,) = errors(capsys)
     assert "pip install -r requirements-sweep.txt" in line and not (folder / "runs" / "none").exists()
 
 
@@ -214,17 +200,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def test_every_trial_counts_in_the_verdict_of_each(real: Path) -> None:
-    for number in range(2):
-        results = json.loads((real / "runs" / "real" / f"trial-{number:03d}-seed-0" / "results.json").read_text())
-        assert results["verdict"]["trials"] == 2 and "of 2 trials" in results["verdict"]["sentence"]
-
-
-def test_the_best_settings_are_those_of_the_best_trial(real: Path) -> None:
-    best = from_dict(read_toml(real / "runs" / "real" / "best.toml"), Config)
-    number = found(real, "real")["best"]["number"]
-    trial = RunLog.open(real / "runs" / "real", f"trial-{number:03d}-seed-0").settings(Config)
-    assert settings_hash(best) == settings_hash(trial)
+def test_every_trial_counts_and_the_best_settings_are_those_of_the_best_one(real: Path) -> None:
+    path = real / "runs" / "real"
+    for results in path.glob("trial-*-seed-0/results.json"):
+        verdict = json.loads(results.read_text())["verdict"]
+        assert verdict["trials"] == 2 and "of 2 trials" in verdict["sentence"]
+    best = RunLog.open(path, f"trial-{found(real, 'real')['best']['number']:03d}-seed-0").settings(Config)
+    assert settings_hash(from_dict(read_toml(path / "best.toml"), Config)) == settings_hash(best)
 
 
 def test_a_sweep_whose_disk_is_lost_goes_on(real: Path, tmp_path: Path) -> None:

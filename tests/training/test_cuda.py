@@ -47,12 +47,8 @@ class NoWaiting(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     "rules",
-    [
-        tiny_rules(),
-        tiny_rules(exits="target"),
-        tiny_rules(delisting_loss=30.0, volume_cap=5.0, max_new_positions_per_day=3),
-    ],
-    ids=["daily", "target", "three orders"],
+    [tiny_rules(exits="target"), tiny_rules(delisting_loss=30.0, volume_cap=5.0, max_new_positions_per_day=3)],
+    ids=["target", "three orders"],
 )
 def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
     world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]

@@ -3,11 +3,11 @@
 import copy
 import gc
 import json
-import math
 import signal
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -16,21 +16,18 @@ import torch
 from torch import Tensor
 
 from data.market import Market
-from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
 from models.ddpg import LOSSES
 from models.evidence import Evidence
-from models.evolution import GENES, elite_count
+from models.evolution import elite_count
 from models.policy import Decision, decide
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, tiny_trainer
 from training.erl_trainer import PHASES, ERLTrainer
 from training.forecasts.training_days import TrainingDays
-from utils.config.trader import DataConfig, EnvironmentConfig, EvaluationConfig, EvolutionConfig, SyntheticConfig
+from utils.config.trader import EvolutionConfig
 from utils.errors import StopRequested
 from utils.runs.state_tree import flatten, unflatten
-
-KINDS: tuple[Any, ...] = ("closed-form", "ddpg")
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +41,11 @@ def shared_days(market: Market) -> Iterator[None]:
 
     Whole runs that are resumed compute them anew, in tests of runs.
     """
-    compute, made = TrainingDays.of, dict[Any, TrainingDays]()
+    compute = TrainingDays.of
+    shared = cache(lambda rules, risk_aversion: compute(market, Portfolio.on(market, rules), risk_aversion))
 
     def of(own: Market, env: Portfolio, risk_aversion: float = 0.0) -> TrainingDays:
-        if own is not market:
-            return compute(own, env, risk_aversion)
-        key = env.rules, risk_aversion
-        if key not in made:
-            made[key] = compute(own, env, risk_aversion)
-        return made[key]
+        return shared(env.rules, risk_aversion) if own is market else compute(own, env, risk_aversion)
 
     with mock.patch.object(TrainingDays, "of", of):
         yield
@@ -99,33 +92,18 @@ def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int, risk
     assert_equal(second, whole)
 
 
-def numbers(record: Any) -> Iterator[float]:
-    if isinstance(record, dict):
-        for value in record.values():
-            yield from numbers(value)
-    elif record is not None:
-        yield float(record)
-
-
-def unlike(**changes: Any) -> Any:
-    return pytest.param(changes, id=", ".join(changes))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        unlike(),
-        unlike(max_new_positions_per_day=3),
-        unlike(max_holding_days=1, settlement_days=0, trading_days=2),
-        unlike(max_new_positions_per_day=9, stake_percent=10.0),
-        unlike(stake_percent=50.0, max_days_without_bar=1, delisting_loss=100.0),
-        unlike(inaction_penalty=0.3, loss_multiplier=2.0, fill="same_close"),
-        unlike(trading_days=1),
-        unlike(stake_percent=100.0),
-        unlike(exits="target"),
-        unlike(exits="target", max_holding_days=0, fill="same_close"),
-        unlike(max_holding_days=0, trading_days=30),
+        {},
+        {"max_holding_days": 1, "settlement_days": 0, "trading_days": 2},
+        {"max_new_positions_per_day": 9, "stake_percent": 10.0},
+        {"stake_percent": 100.0, "max_days_without_bar": 1, "delisting_loss": 100.0, "trading_days": 1},
+        {"inaction_penalty": 0.3, "loss_multiplier": 2.0, "fill": "same_close"},
+        {"exits": "target", "max_holding_days": 0, "fill": "same_close"},
+        {"max_holding_days": 0, "trading_days": 30},
     ],
+    ids=", ".join,
 )
 def test_agents_trade_under_any_rules_and_a_record_holds_finite_numbers(
     market: Market, changes: dict[str, Any]
@@ -133,8 +111,7 @@ def test_agents_trade_under_any_rules_and_a_record_holds_finite_numbers(
     trainer = tiny_trainer(market, rules=replace(TINY_RULES, **changes))
     for generation, record in enumerate(trainer.run(2), start=1):
         assert record["generation"] == generation == trainer.generation
-        assert all(math.isfinite(number) for number in numbers(record))
-        assert json.loads(json.dumps(record)) == record
+        assert json.loads(json.dumps(record, allow_nan=False)) == record
         assert record["validation"] == trainer.validate_best_agent()
         # What was added to the closed form, once networks have learned.
         learned = ["closed_form", "added_error"] if trainer.population.updates else []
@@ -149,27 +126,22 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
     population, count = trainer.population, elite_count(trainer.population.evolution)
     for _ in range(3):
-        before, founders = population.genes.clone(), list(population.founders)
+        before = population.genes.clone()
         trainer.run_generation()
         elites, champion = population.elites, trainer.champion
-        assert population.genes.shape == (8, len(GENES)) and len(elites) == count == len(set(elites))
-        assert torch.equal(population.genes[elites], before[elites])
-        assert [population.founders[row] for row in elites] == [founders[row] for row in elites]
-        assert set(population.founders) <= set(founders)
+        assert len(elites) == count and torch.equal(population.genes[elites], before[elites])
         assert torch.equal(champion.hurdles, population.hurdles[elites]) and champion.rules == TINY_RULES
         assert torch.equal(champion.sale_targets, population.sale_targets[elites])
         together, alone = champion.forecasts(market), [population[row].forecasts(market) for row in elites]
         mean = torch.stack([own.score for own in alone]).mean(0)
         torch.testing.assert_close(together.score, mean, rtol=1e-4, atol=1e-5)
-        best, first = trainer.fittest_agent, population[elites[0]]
-        assert best.evidence == champion.evidence and best.share == champion.share
-        for name, part in first.networks.tensors.items():
-            own = best.networks.tensors[name]
-            assert torch.equal(own, part) and own.data_ptr() != part.data_ptr(), name
+        best = trainer.fittest_agent.networks.tensors
+        for name, part in population[elites[0]].networks.tensors.items():
+            assert torch.equal(best[name], part) and best[name].data_ptr() != part.data_ptr(), name
 
 
 def test_the_best_agent_of_all_generations_stays(market: Market) -> None:
-    """As it was when it was evaluated, however its row was bred and trained since, also in a resumed run."""
+    """As it was when it was evaluated, however its row was bred and trained since."""
     trainer, seen = tiny_trainer(market), list[tuple[Tensor, Tensor]]()
     evaluate = trainer.rollouts.evaluate
 
@@ -181,14 +153,10 @@ def test_the_best_agent_of_all_generations_stays(market: Market) -> None:
     trainer.rollouts.evaluate = spying  # type: ignore[method-assign]
     list(trainer.run(3))
     fitness, critics = max(seen, key=lambda one: float(one[0].max()))
-    other = tiny_trainer(market, seed=5)
-    other.load_state_dict(trainer.state_dict())
-    for one in (trainer, other):
-        assert list(one.fitness_history) == [float(own.max()) for own, _ in seen]
-        assert one.best_fitness == float(fitness.max()) == max(one.fitness_history)
-        own = one.best_agent.networks.tensors["critic"]
-        assert torch.equal(own[0], critics[int(fitness.argmax())])
-        assert one.best_agent.networks.tensors["critic"].data_ptr() != own.data_ptr()
+    assert list(trainer.fitness_history) == [float(own.max()) for own, _ in seen]
+    assert trainer.best_fitness == float(fitness.max())
+    own, again = (trainer.best_agent.networks.tensors["critic"] for _ in range(2))
+    assert torch.equal(own[0], critics[int(fitness.argmax())]) and own.data_ptr() != again.data_ptr()
     assert len(trainer.generation_times) == 3 and min(trainer.generation_times) > 0
 
 
@@ -235,17 +203,13 @@ def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, mon
             assert int(following[fold].max()) <= market.splits.train.last
 
 
-@pytest.mark.parametrize("exploration_noise", [0.0, 0.3])
-def test_noise_is_in_deviations_of_what_a_session_brings(
-    market: Market, exploration_noise: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = tiny_trainer(
         market,
-        learning=replace(TINY_LEARNING, exploration_noise=exploration_noise),
+        learning=replace(TINY_LEARNING, exploration_noise=0.3),
         evaluation=replace(TINY_EVALUATION, exploration_windows=500),
     )
-    drawn, unit = trainer.draw_windows().noise, trainer.training_days.transitions.reward_scale
-    assert float(drawn.std()) == pytest.approx(exploration_noise, rel=0.05)
+    unit = trainer.training_days.transitions.reward_scale
     assert trainer.population.networks.scale.tolist() == pytest.approx([unit] * 4)
     reward = trainer.training_days.transitions.reward
     assert unit == pytest.approx(float(reward.std()), rel=1e-5) and 0.5 < unit < 20
@@ -258,43 +222,38 @@ def test_noise_is_in_deviations_of_what_a_session_brings(
     monkeypatch.setattr("training.rollout.decide", listening)
     trainer.evaluate_population()
     percent = torch.cat(added)
-    mean_square = float(percent.square().sum()) / max(1, int((percent != 0).sum()))
-    assert math.sqrt(mean_square) == pytest.approx(exploration_noise * unit, rel=0.05)
+    assert float(percent[percent != 0].square().mean().sqrt()) == pytest.approx(0.3 * unit, rel=0.05)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 1.0])
-def test_no_exploration_can_be_asked_for(market: Market, gamma: float) -> None:
+def test_no_exploration_can_be_asked_for(market: Market) -> None:
     """Replayed accounts are then those of fitness windows alone."""
     trainer = tiny_trainer(
-        market, learning=replace(TINY_LEARNING, gamma=gamma), evaluation=replace(TINY_EVALUATION, exploration_windows=0)
+        market, learning=replace(TINY_LEARNING, gamma=0.0), evaluation=replace(TINY_EVALUATION, exploration_windows=0)
     )
     one, other = (trainer.draw_windows().starts.tolist() for _ in range(2))
     assert one != other, "windows are drawn anew"
     train, steps = market.splits.train, TINY_RULES.episode_steps
     assert all(train.first <= start and start + steps <= train.last for start in (*one, *other))
-    for record in trainer.run(2):
-        assert all(math.isfinite(number) for number in numbers(record))
+    json.dumps([*trainer.run(2)], allow_nan=False)
     assert trainer.replay.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
 
 
 def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     """They are those of the other kind before its first update; genes evolve, networks do not."""
-    closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
+    learning = tiny_trainer(market)
+    closed = tiny_trainer(market, learning=replace(TINY_LEARNING, agent="closed-form"))
     weights = closed.training_days.closed_form(TINY_LEARNING.gamma)
     first = closed.population.networks.online.actor_matrices
     for row, place in enumerate(closed.population.sale_target_indices.clamp(max=weights.shape[2] - 1).tolist()):
         seen = closed.population.networks.input_mask[row]
-        expected = weights[:, 1:, place] * seen
-        assert torch.equal(first[2][row, ..., 0], expected)
+        assert torch.equal(first[2][row, ..., 0], weights[:, 1:, place] * seen)
         assert torch.equal(first[1][row, :, 0, 0], weights[:, 0, place])
-    one, other = closed.evaluate_population(), learning.evaluate_population()
-    assert torch.equal(one[0], other[0]) and one[1] == other[1]
-    closed, learning = (tiny_trainer(market, learning=replace(TINY_LEARNING, agent=kind)) for kind in KINDS)
     records = [(ours, theirs) for ours, theirs in zip(closed.run(3), learning.run(3), strict=True)]
     assert not any(name.endswith("_loss") for ours, _ in records for name in ours["learning"])
     assert all(f"{name}_loss" in theirs["learning"] for _, theirs in records for name in LOSSES)
     assert closed.population.updates == 0 and learning.population.updates == 3 * TINY_LEARNING.gradient_steps
-    assert records[0][0]["fitness"] == records[0][1]["fitness"] != records[2][1]["fitness"]
+    assert all(records[0][0][name] == records[0][1][name] for name in ("fitness", "trading"))
+    assert records[0][1]["fitness"] != records[2][1]["fitness"]
     assert closed.population.networks.critic_optimizer.steps.tolist() == [0.0] * 4
 
 
@@ -333,38 +292,22 @@ def test_prices_after_training_change_no_agent(market: Market) -> None:
     assert_equal(one, two)
 
 
-def test_learned_agents_earn_what_was_planted() -> None:
-    """On training days out of fold, from random numbers on: drifts that last for days, cash for four orders."""
-    rules = EnvironmentConfig(trading_days=40, settlement_days=10, max_holding_days=10, stake_percent=2.5)
-    config = SyntheticConfig(kind="momentum", days=1500, stocks=12)
-    trainer = tiny_trainer(
-        built_in_market(config, DataConfig(context_window_days=64, inputs="past"), rules)[0],
-        rules=rules,
-        learning=replace(
-            TINY_LEARNING, warm_start=False, replay_capacity=20_000, gradient_steps=40, batch_size=128, hidden=8
-        ),
-        evaluation=EvaluationConfig(fitness_windows=8, exploration_windows=2, validation_windows=4),
-    )
-    records = list(trainer.run(3))
-    assert records[0]["profit_percent"] == 0.0 and records[-1]["learning"]["elite_profit_percent"] > 2.0
-    assert records[-1]["learning"]["hurdle"] > 0
-
-
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer = tiny_trainer()
     (_,) = trainer.run(1)
-    held = [
-        weakref.ref(trainer.training_days.samples.x.separate),
-        weakref.ref(trainer.training_days.transitions.reward),
-    ]
+    days = trainer.training_days
+    held = [weakref.ref(part) for part in (days.samples.x.separate, days.transitions.reward)]
+    del days
     trainer.end_training()
     gc.collect()
     assert [own() for own in held] == [None, None]
 
 
 @pytest.mark.parametrize("evidence", ["weigh", "report", "require"])
-def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = tiny_trainer(learnable_market(1), evaluation=replace(TINY_EVALUATION, evidence=evidence))
+def test_the_champion_bets_what_its_evidence_is_worth(
+    market: Market, evidence: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tiny_trainer(market, evaluation=replace(TINY_EVALUATION, evidence=evidence))
     for p_value, weighed, required in ((1e-9, 1.0, 1.0), (0.05, 0.42, 0.0), (0.9, 0.0, 0.0)):
         found = Evidence(selection=p_value, timing=1.0, share=weighed)
         monkeypatch.setattr(type(trainer.training_days), "evidence", lambda *_, found=found: found)
@@ -379,20 +322,17 @@ def test_the_champion_bets_what_its_evidence_is_worth(evidence: Any, monkeypatch
 
 
 @pytest.mark.parametrize("first", ["training", "validation"])
-def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(first: str) -> None:
+def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(market: Market, first: str) -> None:
     """On one window, shorter than the rules say, observation by observation."""
-    trainer = tiny_trainer(learnable_market(1))
+    trainer = tiny_trainer(market)
     list(trainer.run(2))
-    agent, splits = trainer.champion, trainer.market.splits
-    start = (splits.train if first == "training" else splits.validation).first
+    agent, size = trainer.champion, trainer.replay.size
+    start = (market.splits.train if first == "training" else market.splits.validation).first
     window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 3}
-    size = trainer.replay.size
     reward, summary = trainer.run_episode(agent, trainer.eval_env, start, start + 9, training=False)
     env = trainer.eval_env.twin()
-    *_, (_, _, info) = acted(agent, env, trainer.market, **window)
+    *_, (_, _, info) = acted(agent, env, market, **window)
     alone = env.get_episode_summary()
     assert info["day_index"] == start + 9 and alone["trades"] > 0
     assert summary == pytest.approx(alone, rel=1e-6) and reward == summary["fitness"]
-    assert trainer.replay.size == size and env.get_episode_summary() == alone
-    scores, stats = trainer.evaluate_population()
-    assert len(scores) == len(trainer.population) and stats["trades"] > 0
+    assert trainer.replay.size == size

@@ -24,7 +24,6 @@ from tests.small_market import TINY_RULES, environment_of, random_action, small_
 from tests.tiny import tiny_agent
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
-from training.run.saved import open_saved_run
 from training.signals.holdings import Holding, read_holdings
 from training.signals.signals import Signals, cash_left, make_signals
 from utils.config.trader import EnvironmentConfig
@@ -125,15 +124,10 @@ def test_a_position_is_told_to_be_closed_when_the_environment_stops_it(fill: str
 
 
 def test_orders_are_cut_to_the_cash() -> None:
-    rate = (TINY_RULES.cost_bps + TINY_RULES.slippage_bps) / 10_000
-    day, seed = next((day, seed) for day in range(40, 60) for seed in range(20) if signals_of(MARKET, seed, day).orders)
-    poor = signals_of(MARKET, seed, day, 1000.0)
-    assert all(order.value <= 1000 / (1 + rate) + 1e-9 for order in poor.orders)
-    assert not signals_of(MARKET, seed, day, 0.0).orders
-    half_capital = dataclasses.replace(TINY_RULES, initial_capital=TINY_RULES.initial_capital / 2)
-    half = signals_of(MARKET, seed, day, rules=half_capital)
-    whole = signals_of(MARKET, seed, day)
-    assert [order.value * 2 for order in half.orders] == pytest.approx([order.value for order in whole.orders])
+    day = next(day for day in range(40, 60) if signals_of(MARKET, 1, day).orders)
+    (order,) = signals_of(MARKET, 1, day, 1000.0).orders
+    assert 0 < order.value * TINY_RULES.purchase_factor <= 1000 + 1e-6
+    assert not signals_of(MARKET, 1, day, 0.0).orders
     with pytest.raises(ConfigError, match="positions that cost at most the capital"):
         held = [Holding("T00", 0, 20, 10.0, 20.0, 1000.0, MARKET.data_array[20:31, 0])]
         cash_left(held, dataclasses.replace(TINY_RULES, initial_capital=1000.0))
@@ -212,8 +206,6 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
         del order["latest_exit"]
     assert again["orders"] == before["orders"]
     assert again["next_session"] == str(DATES[-1])
-    champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
-    assert before["evidence"] == champion.evidence.sentence(champion.share)
     assert f"decided at the close of {DATES[-2]}" in shown and ("latest exit" in shown or "no order" in shown)
     capsys.readouterr()
     assert command(folder, "--date", "2010-01-03")[0] == 2
@@ -221,40 +213,44 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert len(errors) == 1 and "expected a session from" in errors[0]
 
 
-def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_writes_orders_of_both_parts_to_both_files_and_leaves_the_others_as_they_are(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = DDPGAgent.from_state
+    monkeypatch.setattr(DDPGAgent, "from_state", classmethod(lambda _, *parts: real(*parts).with_share(0.5)))
     held = (0, 299, 100), (1, 297, 10.75), (2, 299, 0.5)
     closes = FRAME["close"].to_numpy().reshape(301, 5).round(3)
     rows = [f"T{stock},{DATES[day]},{closes[day, stock]},50,{shares}" for stock, day, shares in held]
     (folder / "held.csv").write_text(HEADER + "\n".join(rows) + "\n")
-    positions = ("--positions", str(folder / "held.csv"))
-    before = command(folder, *positions)
-    ib, alpaca = folder / "basket.csv", folder / "orders.json"
-    after = command(folder, *positions, "--ib", str(ib), "--alpaca", str(alpaca))
-    assert after == before and after[0] == 0
-    paid = sum(shares * closes[day, stock] for stock, day, shares in held)
-    assert after[1]["cash"] == pytest.approx(after[1]["capital"] - 1.001 * paid)
-    assert not {order["ticker"] for order in after[1]["orders"]} & {"T0", "T1", "T2"}
+    ib, alpaca, flags = folder / "basket.csv", folder / "orders.json", ("--positions", str(folder / "held.csv"))
+    before = command(folder, *flags)
+    capsys.readouterr()
+    code, made = command(folder, *flags, "--ib", str(ib), "--alpaca", str(alpaca))
+    assert (code, made) == before and code == 0
+    assert made["cash"] == pytest.approx(made["capital"] - 1.001 * sum(n * closes[day, own] for own, day, n in held))
+    assert not {order["ticker"] for order in made["orders"]} & {"T0", "T1", "T2"}
     with ib.open(newline="") as file:
         basket = list(csv.DictReader(file))
-    requests = json.loads(alpaca.read_text())
+    requests, sales = json.loads(alpaca.read_text()), made["sales"]
     assert [row["Quantity"] for row in basket] == [one["qty"] for one in requests]
-    sales = after[1]["sales"]
-    assert [(one["side"], one["qty"], one["time_in_force"]) for one in requests[:2]] == [
-        ("sell", "100", "opg" if "T0" in sales else "day"),
-        ("sell", "10", "opg" if "T1" in sales else "cls"),
-    ]
-    bought = {order["ticker"]: int(order["value"] / order["close"]) for order in after[1]["orders"]}
-    assert {one["symbol"]: int(one["qty"]) for one in requests[2:]} == bought
+    assert [row["BasketTag"] for row in basket] == [one["client_order_id"] for one in requests]
+    assert [(one["side"], one["qty"]) for one in requests[:2]] == [("sell", "100"), ("sell", "10")]
+    assert [(one["time_in_force"] == "opg") for one in requests[:2]] == ["T0" in sales, "T1" in sales]
+    of_agents = {order["ticker"]: int(order["value"] / order["close"]) for order in made["orders"]}
+    of_basket = {order["ticker"]: int(order["shares"]) for order in made["basket"]["orders"]}
+    assert all((one["side"], one["time_in_force"]) == ("buy", "opg") for one in requests[2:])
+    for is_of_basket, bought in ((False, of_agents), (True, of_basket)):
+        written = [one for one in requests[2:] if ("-basket-" in one["client_order_id"]) == is_of_basket]
+        assert {one["symbol"]: int(one["qty"]) for one in written} == bought
     shown, warned = capsys.readouterr()
+    assert 0.49 < made["basket"]["value"] / made["capital"] < 0.5
+    assert f"basket: 5 stocks, {made['basket']['value']:,.0f}" in shown and "open positions" in shown
     assert (f"to be sold at the next open: {', '.join(sales)}" in shown) == bool(sales)
-    assert "open positions" in shown
     assert "nothing is sent" in shown and "less than a share, and not in the files for brokers: T2" in warned
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_positions_of_before_a_split_are_moved_once(
+def test_a_position_of_before_a_split_is_moved(
     folder: Path, capsys: pytest.CaptureFixture[str], is_named: bool
 ) -> None:
     """By the event that is named, or else by the ratio to prices that the run knew; the account is worth the same."""
@@ -265,22 +261,15 @@ def test_positions_of_before_a_split_are_moved_once(
     bought, last = float(closes[297 * 5 + 3]), float(closes[300 * 5 + 3])
     if is_named:
         events_file(data).write_text(f"ticker,date,split,dividend\nT3,{DATES[300]},4,\n")
-    rows = {"old": f"{bought:.4f},20,20", "new": f"{bought / 4:.4f},20,80"}
-    made = dict[str, Any]()
-    for name, row in rows.items():
-        (folder / "held.csv").write_text(f"{HEADER}T3,{DATES[297]},{row}\n")
-        code, made[name] = command(folder, "--data", str(data), "--positions", str(folder / "held.csv"))
-        shown, event = (
-            capsys.readouterr().out,
-            f"split 4:1 of {DATES[300]}" if is_named else "split that no file names",
-        )
-        line = f"T3: {event} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
-        assert code == 0 and (f"{line}\n" in shown) == (line in made[name]["notes"]) == (name == "old")
-        assert made[name]["positions"][0]["shares"] == 80
-    assert made["old"]["cash"] == pytest.approx(made["old"]["capital"] - 20 * bought * 1.001, abs=0.01)
-    assert made["old"]["equity"] == pytest.approx(made["old"]["cash"] + 80 * last, abs=0.01)
-    assert made["new"]["equity"] == pytest.approx(made["old"]["equity"], abs=0.02)
-    assert made["old"]["positions"][0]["target_price"] == pytest.approx(1.2 * bought / 4, abs=1e-3)
+    (folder / "held.csv").write_text(f"{HEADER}T3,{DATES[297]},{bought:.4f},20,20\n")
+    code, made = command(folder, "--data", str(data), "--positions", str(folder / "held.csv"))
+    event = f"split 4:1 of {DATES[300]}" if is_named else "split that no file names"
+    line = f"T3: {event} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
+    assert code == 0 and f"{line}\n" in capsys.readouterr().out and line in made["notes"]
+    assert made["cash"] == pytest.approx(made["capital"] - 20 * bought * 1.001, abs=0.01)
+    assert made["equity"] == pytest.approx(made["cash"] + 80 * last, abs=0.01)
+    assert made["positions"][0]["shares"] == 80
+    assert made["positions"][0]["target_price"] == pytest.approx(1.2 * bought / 4, abs=1e-3)
 
 
 def test_a_day_before_all_that_was_learned_from_is_refused() -> None:
@@ -303,59 +292,34 @@ def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
     assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
 
 
-@pytest.mark.parametrize("exposure", [1.0, 0.5])
 @pytest.mark.parametrize("share", [0.0, 0.25])
-def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float, exposure: float) -> None:
+def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float) -> None:
     """In equal parts, costs included; the agents' orders are those of an account of their capital."""
-    rules, day = dataclasses.replace(TINY_RULES, exposure=exposure), 45
-    capital = rules.initial_capital
+    rules, day = dataclasses.replace(TINY_RULES, exposure=0.5), 45
+    capital, exposed = rules.initial_capital, 0.5 * rules.initial_capital
     made = make_signals(agent(1, rules).with_share(share), BASKET, MARKET, day, rules, capital, [])
     assert made.basket is not None
-    values = [order.value for order in made.basket.orders]
-    tradable = np.isfinite(MARKET.close[day])
-    assert made.basket.stocks == len(values) == tradable.sum() > 3
-    assert values == pytest.approx([values[0]] * len(values))
-    assert sum(values) * rules.purchase_factor == pytest.approx(exposure * (1 - share) * capital)
-    for order in made.basket.orders:
-        assert order.value == pytest.approx(order.shares * float(MARKET.close[day, MARKET.tickers.index(order.ticker)]))
-    if share == 0:
-        assert made.orders == []
-        return
-    own = dataclasses.replace(rules, initial_capital=share * exposure * capital)
-    whole = dataclasses.replace(own, exposure=1.0)
-    alone = make_signals(agent(1, rules), BASKET, MARKET, day, whole, own.initial_capital, [])
-    assert alone.basket is None
+    tradable = int(np.isfinite(MARKET.close[day]).sum())
+    assert made.basket.stocks == tradable > 3
+    each = (1 - share) * exposed / rules.purchase_factor / tradable
+    assert [order.value for order in made.basket.orders] == pytest.approx([each] * tradable)
+    whole = dataclasses.replace(rules, initial_capital=share * exposed or 1.0, exposure=1.0)
+    alone = make_signals(agent(1, rules), BASKET, MARKET, day, whole, share * exposed, [])
+    assert alone.basket is None and bool(alone.orders) == (share > 0)
     assert [order.value for order in made.orders] == pytest.approx([order.value for order in alone.orders])
 
 
 def test_a_row_without_a_target_is_of_the_basket(tmp_path: Path) -> None:
     """A stock may be in both; a basket's stock need not be one that agents buy."""
-    path, day = tmp_path / "held.csv", 60
-    rows = ["T00,2010-02-01,119,,5", "T00,2010-02-01,119,20,5"]
-    path.write_text(HEADER + "\n".join(rows))
-    found = read_holdings(path, MARKET, day, range(len(MARKET.tickers)))
-    assert [one.is_of_basket for one in found] == [True, False]
-    path.write_text(HEADER + "\n".join([*rows, rows[0]]))
+    of_basket, of_agents = "T00,2010-02-01,119,,5\n", "T00,2010-02-01,119,20,5\n"
+
+    def read(rows: str, columns: Sequence[int] = range(len(MARKET.tickers))) -> list[bool]:
+        path = tmp_path / "held.csv"
+        path.write_text(HEADER + rows)
+        return [one.is_of_basket for one in read_holdings(path, MARKET, 60, columns)]
+
+    assert read(of_basket + of_agents) == [True, False]
     with pytest.raises(DataError, match=r"line 4 of .*a second time"):
-        read_holdings(path, MARKET, day, range(len(MARKET.tickers)))
-    path.write_text(HEADER + rows[0])
+        read(of_basket + of_agents + of_basket)
     with pytest.raises(DataError, match="which the basket cannot buy"):
-        read_holdings(path, MARKET, day, [1])
-
-
-def test_the_command_shows_the_basket_as_a_block_and_writes_its_parts(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = DDPGAgent.from_state
-    monkeypatch.setattr(DDPGAgent, "from_state", classmethod(lambda _, *parts: real(*parts).with_share(0.5)))
-    ib = folder / "whole.csv"
-    code, made = command(folder, "--ib", str(ib), "--capital", "100000")
-    assert code == 0
-    block = f"basket: 5 stocks, {made['basket']['value']:,.0f}"
-    assert block in capsys.readouterr().out and 49_000 < made["basket"]["value"] < 50_000
-    with ib.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if "-basket-" in row["BasketTag"]]
-    assert {row["Symbol"]: int(row["Quantity"]) for row in rows} == {
-        order["ticker"]: int(order["shares"]) for order in made["basket"]["orders"]
-    }
-    assert all(row["Action"] == "BUY" and row["TimeInForce"] == "OPG" for row in rows)
+        read(of_basket, [1])

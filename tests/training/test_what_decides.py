@@ -1,0 +1,188 @@
+"""Every named part of the learner and every input decides something: with noise in its place agents differ."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from benchmarks.learning import alterations
+from benchmarks.learning.markets import Alteration
+from data.features.catalogue import CATALOGUE
+from data.market import Market, with_features
+from data.synthetic.built_in import built_in_market
+from environment.portfolio import Portfolio
+from models.ddpg_agent import DDPGAgent
+from tests.tiny import seeded, tiny_agent, tiny_trainer
+from training.erl_trainer import ERLTrainer
+from training.features.importance import explain_trades, importance
+from training.features.sheet import FeatureSheet, feature_sheet
+from training.forecasts.skill import agent_scores, rank_correlation, trade_results
+from training.forecasts.training_days import TrainingDays
+from utils.config.trader import (
+    DataConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    EvolutionConfig,
+    LearningConfig,
+    SyntheticConfig,
+)
+
+RULES = EnvironmentConfig(trading_days=40, settlement_days=10, max_holding_days=10, stake_percent=2.5)
+SIZES = {"replay_capacity": 4000, "training_starts": 10, "gradient_steps": 30, "batch_size": 128, "hidden": 8}
+LEARNING = LearningConfig(warm_start=False, gradient_accumulation=1, learning_rate=0.01, **SIZES)
+EVOLUTION = EvolutionConfig(population_size=4)
+EVALUATION = EvaluationConfig(fitness_windows=4, exploration_windows=2, evidence="report")
+PARTS: dict[str, Alteration | dict[str, float]] = {
+    "targets": alterations.noise_in_targets,
+    "bootstrap": alterations.no_bootstrap,
+    "actor": alterations.noise_in_the_actors_gradient,
+    "actor of its own": alterations.critic_decides,
+    "replay": alterations.noise_in_replay,
+    "price of capital": alterations.free_capital,
+    "fitness": alterations.draw_fitness,
+    "evolution": alterations.keep_genes,
+    "mutation": {"mutation_share": 0.0, "mutation_strength": 0.0},
+    "target networks": {"tau": 1.0},
+    "exploration": {"exploration_noise": 0.0},
+}
+
+
+PLANTED = {
+    "gap": ("gap", "recent_gap", "intraday", "recent_intraday", "overnight_quarter", "intraday_quarter"),
+    "range": ("wicks", "recent_wicks", "session_range", "recent_session_range"),
+    "volume": ("turnover", "recent_turnover", "illiquidity"),
+    "column": ("sentiment",),
+}
+"""Features that tell the drift of a kind."""
+
+
+@cache
+def market(kind: str) -> Market:
+    """Of drifts that last, of which something tells all: closes where the kind is momentum."""
+    days, inputs = (1000, "past") if kind == "momentum" else (1200, "all")
+    planted = SyntheticConfig(kind=kind, days=days, stocks=10)
+    return built_in_market(planted, DataConfig(context_window_days=64, inputs=inputs), RULES)[0]
+
+
+@cache
+def training_days() -> TrainingDays:
+    """What all trainers share: nothing that a part changes."""
+    return TrainingDays.of(market("momentum"), Portfolio.on(market("momentum"), RULES))
+
+
+def changed(settings: Any, change: Alteration | dict[str, float]) -> Any:
+    own = change.items() if isinstance(change, dict) else ()
+    return replace(settings, **{name: value for name, value in own if hasattr(settings, name)})
+
+
+@cache
+def trained(part: str | None = None) -> tuple[ERLTrainer, dict[str, Any]]:
+    """A trainer after a few generations, and its last record."""
+    change, days = {} if part is None else PARTS[part], training_days()
+    with mock.patch.object(TrainingDays, "of", lambda *_: days):
+        parts = {"learning": changed(LEARNING, change), "evolution": changed(EVOLUTION, change)}
+        trainer = tiny_trainer(market("momentum"), rules=RULES, evaluation=EVALUATION, **parts)
+    if not isinstance(change, dict):
+        change(trainer, seeded())
+    *_, last = trainer.run(3)
+    return trainer, last
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_noise_in_place_of_a_part_changes_what_the_agents_earn(part: str) -> None:
+    """Of the actor and of what the critic learns: all of the agents' profit is lost, out of fold on training days."""
+    (_, base), (trainer, record) = trained(), trained(part)
+    for name in ("profit_percent", "trading"):
+        assert record[name] != base[name], name
+    assert trainer.population.updates > 0
+    if part in ("actor", "targets"):
+        assert record["profit_percent"] < 0.0 < 0.5 < base["profit_percent"]
+    if part == "actor of its own":
+        networks = trainer.population.networks
+        last = torch.cat([one.flatten(-2) for one in networks.target.critic.matrices[-3:]], dim=-1)
+        torch.testing.assert_close(networks.target.actor, last)
+
+
+@cache
+def agent(kind: str) -> DDPGAgent:
+    """Trained from random numbers, without a closed form."""
+    learning = replace(LEARNING, gradient_steps=40)
+    trainer = tiny_trainer(market(kind), rules=RULES, learning=learning, evolution=EVOLUTION, evaluation=EVALUATION)
+    for _ in trainer.run(3):
+        pass
+    return trainer.champion
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_agents_rank_by_what_is_planted_and_by_little_else(kind: str) -> None:
+    seen, span = market(kind), market(kind).splits.validation
+    days = slice(span.first, span.last + 1)
+    results = trade_results(Portfolio.on(seen, RULES).bars, RULES, days)
+    worth = importance(agent(kind), seen, span.first, results)
+    told = sum(worth[name] for name in PLANTED[kind] if name in worth)
+    others = [lost for name, lost in worth.items() if name not in PLANTED[kind]]
+    assert next(iter(worth)) in PLANTED[kind]
+    assert told > 0.04 and max(others) < told / 2
+    assert np.nanmean(rank_correlation(agent_scores(agent(kind).forecasts(seen), days), results)) > told / 2
+
+
+def test_the_largest_trades_are_told_by_what_is_planted() -> None:
+    """Where the column that tells the drift is the most extreme; two of twelve trades are too small to be named."""
+    seen = market("column")
+    days = slice(seen.splits.validation.first, seen.splits.validation.last)
+    told = np.abs(seen.columns["sentiment"][days][:, seen.investable_columns])
+    extreme = [np.unravel_index(place, told.shape) for place in np.argsort(-told, axis=None)[:12]]
+    trades = [
+        {"stock": int(stock), "order_day": days.start + int(day), "profit": (-1) ** rank * float(rank), "costs": 0.0}
+        for rank, (day, stock) in enumerate(extreme)
+    ]
+    found = explain_trades(agent("column"), seen, trades)
+    assert [*found] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
+    assert all(text.startswith("sentiment ") and text.count(", ") == 2 for text in found.values()), found
+    assert explain_trades(agent("column"), seen, []) == {}
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "age"])  # all stocks of the market are as old
+def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
+    """Of an agent that sees all: no feature is dropped on the way from the data to its networks."""
+    as_is, rng = market("volume"), np.random.default_rng(0)
+    noise = pd.DataFrame(rng.standard_normal(as_is.data_array.shape[:2]), columns=as_is.tickers)
+
+    def noisy(bars: Any) -> pd.DataFrame:
+        return noise.loc[: len(bars.dates) - 1, bars.tickers]
+
+    features = tuple(replace(one, of=noisy) if one.name == name else one for one in as_is.features)
+    seen, days = tiny_agent(as_is), slice(900, 910)
+    before, after = (
+        seen.forecasts(one, days=days).score[0, days] for one in (as_is, replace(as_is, features=features))
+    )
+    assert bool((before != after).any())
+
+
+@cache
+def sheet(noise_columns: int = 0) -> FeatureSheet:
+    """Return the sheet of the market whose column tells the drift, with columns of noise besides."""
+    rng, as_is = np.random.default_rng(3), market("column")
+    shape = as_is.data_array.shape[:2]
+    noise = {f"noise {place}": rng.standard_normal(shape).astype(np.float32) for place in range(noise_columns)}
+    many = with_features(replace(as_is, columns={**as_is.columns, **noise}))
+    return feature_sheet(many, TrainingDays.of(many, Portfolio.on(many, RULES)))
+
+
+def test_the_sheet_finds_what_is_planted() -> None:
+    found = sheet()
+    first = found.rows[0]
+    assert first.feature.name == "sentiment"
+    assert first.t[5] > 8 and first.lost > 0.8 * found.ic > 0.05
+    assert (np.diff(first.quintiles) > 0).all()
+    assert all(abs(row.lost) < 0.2 * first.lost for row in found.rows[1:])
+
+
+def test_columns_of_noise_are_read_and_cost_little() -> None:
+    assert sheet(20).rows[0].feature.name == "sentiment"
+    assert sheet(20).ic > 0.8 * sheet().ic
