@@ -46,7 +46,10 @@ SLOW = (
     *("box/test_first_hour", "runs/test_tracker", "policies/test_sb3"),
 )
 """Tests of whole programs in processes of their own, and of studies: `pytest -m slow`."""
-LONGEST = ("test_readme", "test_executors", "test_sweep", "test_folds", "test_faults", "test_cards")
+LONGEST = (
+    *("test_readme", "test_what_decides", "test_executors", "test_sweep", "test_folds", "test_faults"),
+    "test_cards",
+)
 """Files that begin first, so that no process ends with one of them while the others are idle."""
 
 

@@ -226,13 +226,17 @@ def test_symmetries_are_those_of_the_ground(symmetry: int) -> None:
     assert (turned[0, 14:].numpy() == np.rot90(flipped, symmetry % 4, axes=(1, 2))).all()
 
 
-def test_the_mean_over_symmetries_commutes_with_them() -> None:
+def test_cells_and_actions_move_alike_and_the_mean_over_symmetries_with_them() -> None:
     network, grid = network_of(4), GridSymmetry(3, 5, compass=(), east=0, north=2)
     observation, legal = inputs(4)
+    legal[range(3), [3, 17, 9]] = True
     values = symmetric_values(network, grid, observation, legal)
     for k in range(SYMMETRIES):
         turned = symmetric_values(network, grid, grid.maps(observation, k), grid.cells(legal, k))
-        torch.testing.assert_close(turned, grid.cells(values, k))
+        there, actions = grid.cells(values, k), torch.tensor([3, 17, 9])
+        torch.testing.assert_close(turned, there)
+        assert (grid.cells_back(there, k) == values).all()
+        assert (there[range(3), grid.action(actions, k)] == values[range(3), actions]).all()
 
 
 @settings(max_examples=30)

@@ -14,7 +14,7 @@ from data.fuel_breaks.landscape import Landscape, load_landscape
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, fuel_bed, surface_fire
 from environment.fuel_breaks.fire_spread import Hazard, draw_scenarios
-from tests.fuel_breaks.run_cases import flat_landscape, random_landscape, random_mask, small_config
+from tests.fuel_breaks.run_cases import flat_landscape, random_landscape, random_mask, rotated, small_config
 
 NEIGHBOURS = {0: (-1, 0), 1: (-1, 1), 2: (0, 1), 3: (1, 1), 4: (1, 0), 5: (1, -1), 6: (0, -1), 7: (-1, -1)}
 
@@ -139,6 +139,15 @@ def test_length_to_breadth_grows_with_the_wind() -> None:
     for speed, ratio in ((0.0, 1.0), (five_mph, 2.25), (ten_mph, 3.5), (100.0, 8.0)):
         eccentricity = surface_fire(flat_landscape(1, 1), [Wind(speed, 33)], FuelMoisture()).eccentricity[0, 0, 0]
         assert 1 / np.sqrt(1 - eccentricity**2) == pytest.approx(ratio, rel=1e-4)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000), st.floats(0, 40), st.floats(0, 360))
+def test_turning_the_landscape_and_the_wind_turns_the_fire(seed: int, speed: float, bearing: float) -> None:
+    landscape = random_landscape(4, 5, seed)
+    rates = directional_rates(surface_fire(landscape, [Wind(speed, bearing)], FuelMoisture()))[0]
+    turned = directional_rates(surface_fire(rotated(landscape), [Wind(speed, bearing - 90)], FuelMoisture()))[0]
+    np.testing.assert_allclose(turned, np.rot90(np.roll(rates, -2, axis=0), axes=(1, 2)), rtol=1e-6, atol=1e-9)
 
 
 @given(st.sampled_from(sorted(FUEL_MODELS)), st.floats(1, 40), st.floats(1, 40), st.floats(30, 300), st.floats(30, 300))

@@ -13,11 +13,12 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 
 from tests.data.files import written
-from tests.memory.thing import Thing
+from tests.memory.thing import Environment, Thing
 from utils.errors import MemoryLimitReached
 from utils.memory.census import UNKNOWN_HOLDER, Heap
 from utils.memory.clean_up import frozen_heap, thawed_heap
 from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb
+from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
 
@@ -100,6 +101,17 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
     large = [row for row in Heap().largest(min_mb=1.5) if str(2 * MIB // 8) in row["object"]]
     assert len(large) == 1 and "Hostile" in large[0]["held by"]
     del kept
+
+
+@pytest.mark.usefixtures("small_heap")
+def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
+    array, tensor, thing = np.zeros(MIB // 4), torch.zeros(MIB), Environment()
+    profiler.log_memory("here", show_objects=True)
+    assert count_living()["environments"] == 1
+    references = [weakref.ref(item) for item in (array, tensor, thing)]
+    del array, tensor, thing
+    assert [reference() for reference in references] == [None] * 3
+    assert count_living()["environments"] == 0
 
 
 V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"

@@ -71,7 +71,7 @@ def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Ste
     for visit in range(LEAK_FREE_VISITS):
         assert profiler.find_leaks() == {}
         kept += step(visit)
-        profiler.log_memory("evolve", show_objects=True)
+        profiler.log_memory("evolve", census=True)
     assert list(profiler.find_leaks()) == kinds
     assert re.findall(r"(?m)^leak: (.+) \+", profiler.history()) == kinds
 

@@ -50,10 +50,10 @@ def plain_score(agent: DDPGAgent, x: torch.Tensor) -> float:
 def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None:
     rules = tiny_rules(max_new_positions_per_day=2, trading_days=9)
     agent = tiny_agent(market, rules=rules, seed=5, members=2)
-    agent.risk = torch.linspace(0.1, 0.3, order_size.NUMBERS)
+    agent.risk, agent.share = torch.linspace(0.1, 0.3, order_size.NUMBERS), 0.4
     agent.save(tmp_path / "agent.safetensors")
     loaded = DDPGAgent.load(str(tmp_path / "agent.safetensors"))
-    assert loaded.rules == rules and loaded.device == agent.device
+    assert loaded.rules == rules and loaded.share == 0.4 and loaded.device == agent.device
     for part in ("inputs", "members", "networks", "numbers", "risk"):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))
         assert found.keys() == expected.keys()

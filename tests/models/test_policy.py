@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.learning.study import study_config
 from data.synthetic.built_in import PlantedScores
 from models.policy import Forecasts, decide, invested_share
-from tests.tiny import seeded
+from tests.tiny import seeded, tiny_trainer
 from training.erl_trainer import ERLTrainer, build_trainer
 from training.forecasts.training_days import fit_risk
 from training.run.market import load_market
@@ -28,16 +28,12 @@ def decided(scores: list[float], price: float = 0.0, **changes: Tensor | float):
     return decide(Forecasts(score), torch.tensor([price]), rules=RULES, **given)  # type: ignore[arg-type]
 
 
-def test_between_buying_and_selling_nothing_is_traded() -> None:
+def test_between_buying_and_selling_nothing_is_traded_and_capital_must_earn_its_price() -> None:
     decision = decided([0.6, 0.4, -0.4, -0.6, -torch.inf])
     assert decision.stock[decision.coefficient > 0].tolist() == [0]
     assert decision.keep.tolist() == [[True, True, True, False, True]], "one without a bar is kept"
     assert decision.moved_target.tolist() == [[30.0] * 5]
-
-
-def test_a_position_earns_the_price_of_its_capital_or_is_sold() -> None:
-    scores = [4.0, 5.0, 1.5]
-    free, dear = decided(scores), decided(scores, price=4.0)
+    free, dear = decided([4.0, 5.0, 1.5]), decided([4.0, 5.0, 1.5], price=4.0)
     assert (free.coefficient > 0).tolist() == [[True, True]] and free.keep.all()
     assert dear.stock[dear.coefficient > 0].tolist() == [1] and dear.keep.tolist() == [[True, True, False]]
 
@@ -116,3 +112,15 @@ def test_a_fold_does_not_tell_its_own_risk(begun: tuple[ERLTrainer, PlantedScore
     found = fit_risk(replace(days, samples=replace(days.samples, results=results)), 0.5)
     torch.testing.assert_close(found[2], days.risk[2])
     assert (found[[0, 1, 3, 4, 5], 4] > 1.5 * days.risk[[0, 1, 3, 4, 5], 4]).all()
+
+
+def test_risk_lowers_the_fitness_of_who_trades() -> None:
+    trainer, found = tiny_trainer(), []
+    list(trainer.run(2))
+    windows = trainer.draw_windows()
+    for aversion in (0.5, 0.0):
+        trainer.rollouts.risk_aversion = aversion
+        found.append(trainer.rollouts.evaluate(trainer.population, windows, 100)[0])
+    averse, free = found
+    trades = free.profit_percent != 0
+    assert trades.any() and torch.equal(free.fitness > averse.fitness, trades)

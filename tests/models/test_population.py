@@ -138,7 +138,6 @@ def test_an_evaluation_chooses_elites() -> None:
 
 def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     trainer = tiny_trainer()
-    assert math.isnan(trainer.best_fitness)
     trainer.population[0].losses["critic"].extend([0.5] * 2000)
     list(trainer.run(2))
     for agent in (trainer.population[row] for row in range(1, len(trainer.population))):
