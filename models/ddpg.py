@@ -34,7 +34,7 @@ LOSSES = ("critic", "actor")
 _DAY_MEAN_WEIGHT = 0.1
 """Of the squared mean temporal difference of a day, whose noise is common to all stocks."""
 _TEMPERATURE = 0.3
-"""Of the actor's relaxed choices, in deviations of the critic's values."""
+"""Of the actor's relaxed choices, in deviations of the critic's values less the price of capital in a micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def add_gradients(
     capital_price = _capital_price(hurdle, batch.invested)
     actor = actor_loss(score - capital_price, value.detach() - capital_price, cost)
 
-    # Agents and folds have parameters of their own, so that their losses are summed.
+    # Agents and folds have parameters of their own, so that their losses are summed. Critic and actor step together:
+    # the actor climbs the critic of before its step, where the paper steps the critic first.
     (share * (critic.sum() + actor.sum())).backward()
     squared_percent = networks.scale.square() * error.square().mean((1, 2, 3))
     return share * torch.stack((squared_percent, actor.mean(1))).detach()
@@ -137,6 +138,7 @@ def td_targets(
     what follows, by their own choices at the price of capital in the replayed accounts."""
     x, days_and_stocks = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
     value, score = (part.unflatten(2, days_and_stocks) for part in networks.target.outputs(x))
+    # One gamma a decision, however many sessions later the next one is; what was closed, or is not known, adds nothing.
     follows = ~batch.terminated
     is_kept = (score - _capital_price(hurdle, batch.next_invested) >= -cost) & follows
     # With daily exits there is one reward for all sale targets.
@@ -154,9 +156,11 @@ def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
     """
     temperature = (_TEMPERATURE * value.flatten(2).std(-1)).clamp(min=1e-3)[..., None, None]
     nothing = torch.zeros_like(score[..., :1])
+    # Buying: one stock of the day, or nothing.
     log_chance = torch.cat(((score - cost) / temperature, nothing), dim=-1).log_softmax(-1)
     gain = torch.cat(((value - cost) / temperature, nothing), dim=-1)
     buying = (log_chance.exp() * (gain - log_chance)).sum(-1).mean(-1)
+    # Keeping, or selling at a cost: each position by itself.
     log_odds = (score + cost) / temperature
     is_kept = torch.sigmoid(log_odds)
     entropy = functional.softplus(log_odds) - log_odds * is_kept
@@ -177,7 +181,7 @@ def step(networks: Networks, tau: float, gradient_scale: float = 1.0) -> None:
     ):
         if gradient_scale != 1.0 and optimizer.parameter.grad is not None:
             optimizer.parameter.grad.mul_(gradient_scale)
-        optimizer.step()
+        optimizer.step()  # which sets the gradients to zero
         soft_update(target_part, online_part, optimizer.target_rate(tau))
 
 
