@@ -186,7 +186,7 @@ class DDPGAgent:
         return self._forecasts(rows, blocks, len(market.dates), is_padded=True)
 
     def forecasts_of_rows(self, rows: InputRows, days: int) -> Forecasts:
-        """Return its forecasts for the days of these inputs, none for the others of a market of so many days."""
+        """Return its forecasts on the days of `rows`, in arrays of all `days` of the market; other days have none."""
         return self._forecasts(rows, rows.blocks(), days, is_padded=False)
 
     def _forecasts(self, rows: InputRows, blocks: Sequence[slice], days: int, *, is_padded: bool) -> Forecasts:
