@@ -25,7 +25,7 @@ from utils.runs.run_log import REPORT
 logger = logging.getLogger("box")
 PROGRAM = Path(__file__).parents[1] / "main.py"
 PID_FILE = Path(f"{os.environ.get('BOX_ROOT', '')}/run/erl-trader.pid")
-MISTAKE = 2
+MISTAKE, LOOKS_AHEAD = 2, 4
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 MAX_FAILURES = 5
 """Consecutive failures, without a generation between them, after which it gives up."""
@@ -118,7 +118,7 @@ class Supervisor:
             before = self._generations()
             code = self._run_program(words)
             logger.info("the program ended with exit code %d", code)
-            if code in (0, MISTAKE, *STOPPED) or self._stopped.is_set():
+            if code in (0, MISTAKE, LOOKS_AHEAD, *STOPPED) or self._stopped.is_set():
                 return code
             # At the memory limit, too, a new process may get further than the last one.
             failures = 1 if self._generations() != before else failures + 1

@@ -46,7 +46,9 @@ class DataError(ProgramError):
 
 
 class LookAheadError(DataError):
-    """A feature or policy that reads data of later days."""
+    """Features, scores or decisions that follow from data of later days."""
+
+    exit_code = 4
 
 
 class FileError(ProgramError):

@@ -26,9 +26,10 @@ from tests import tiny_run
 from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES, market_of, small_market
 from tests.tiny import tiny_agent
-from training.commands.audit import LeakError, audit
+from training.commands.audit import audit
 from training.run.saved import SavedRun
 from utils.config.trader import Config
+from utils.errors import LookAheadError
 
 Array = npt.NDArray[Any]
 Change = Callable[[Any], Any]
@@ -184,7 +185,7 @@ def test_a_leak_is_caught_and_named(leak: str, monkeypatch: pytest.MonkeyPatch) 
     owner, name, change = LEAKS[leak]
     real = vars(owner)[name]
     monkeypatch.setattr(owner, name, change(real))
-    with pytest.raises(LeakError, match=r"expected what is known on .* was .* and became "):
+    with pytest.raises(LookAheadError, match=r"expected what is known on .* was .* and became "):
         audited(days=12)
 
 
@@ -197,7 +198,7 @@ def test_a_backward_fill_is_caught_where_the_data_have_no_gaps(monkeypatch: pyte
     assert audited(days=4, market=market, agent=agent) == 12
     load = StockDataLoader.load_and_prepare
     monkeypatch.setattr(StockDataLoader, "load_and_prepare", of_bars(back_filled)(load))
-    with pytest.raises(LeakError):
+    with pytest.raises(LookAheadError):
         audited(days=4, market=market, agent=agent)
 
 
@@ -213,5 +214,5 @@ def test_the_command_reports_and_names_a_leak(
     assert "poisoned and scaled; 3 futures" in capsys.readouterr().out
     assert main([*flags, "two"]) == 2
     monkeypatch.setattr(loader, "indicators", of_result(earlier)(loader.indicators))
-    assert main([*flags, "one"]) == 1
+    assert main([*flags, "one"]) == LookAheadError.exit_code == 4
     assert "features of " in capsys.readouterr().err

@@ -17,9 +17,10 @@ from data.market import Market, span_of
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from training.commands.table import AuditArguments
+from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
 from utils.config.trader import DataConfig, EnvironmentConfig
-from utils.errors import DataError, ProgramError
+from utils.errors import DataError, LookAheadError
 from utils.progress import progress
 from utils.runs.devices import choose_threads
 
@@ -35,10 +36,6 @@ _NAMES = ("open", "close", "high", "low")
 GAPS = 0.1
 """Share of the bars that are taken out."""
 _IMPOSSIBLE = (-np.inf, -1.0, 0.0, np.inf)
-
-
-class LeakError(ProgramError):
-    """A value that changed with later data."""
 
 
 def cut(prices: Array, volume: Array | None, _: Draws) -> None:
@@ -73,10 +70,11 @@ def run_audit(arguments: AuditArguments) -> None:
 
     Raises:
         ConfigError, DataError: the run or its data cannot be used.
-        LeakError: something known on a day changed with later data.
+        LookAheadError: something known on a day changed with later data.
     """
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
+    require_past_columns(run.market)
     loading = logging.getLogger("data.loader")
     level = loading.level
     loading.setLevel(logging.ERROR)  # of changed data nobody need be warned
@@ -101,7 +99,7 @@ def audit(run: SavedRun, days: int, draws: Draws) -> int:
     day random bars are taken out first, for a backward fill reads the future only where there are gaps.
 
     Raises:
-        LeakError: the first difference.
+        LookAheadError: the first difference.
     """
     market, rules = run.market, run.config.env
     first, last = market.splits.train.first, len(market.dates) - 1 - rules.episode_steps
@@ -187,14 +185,14 @@ def known_on_day(
 
 
 def _require_equal(known: Known, changed: Known, future: str, market: Market, day: int) -> None:
-    """Raise LeakError for the first difference in a bit."""
+    """Raise LookAheadError for the first difference in a bit."""
     for name, (first, values) in known.items():
         one, other = (np.ascontiguousarray(part) for part in (values, changed[name][1]))
         if one.tobytes() == other.tobytes():
             continue
         bits = [part.view(np.uint8).reshape(*part.shape, -1) for part in (one, other)]
         place = tuple(np.argwhere((bits[0] != bits[1]).any(-1))[0])
-        raise LeakError(
+        raise LookAheadError(
             f"expected what is known on {market.dates[day]} to stay with all later data {future}, but {name} of "
             f"{market.dates[first + place[0]]} was {one[place]} and became {other[place]}; it reads the future"
         )

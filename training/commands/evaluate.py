@@ -22,6 +22,7 @@ from training.policies.judgement import TradedMarket, judge, load_market, requir
 from training.policies.planted import planted_shares
 from training.policies.read import read_policy, read_rows, wide_scores
 from training.policies.trades import Trades
+from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.cli import command_line
@@ -54,6 +55,7 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
         judge_policies(arguments, device)
         return
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
+    require_past_columns(run.market)
     env = Portfolio.on(run.market, run.config.env, device)
     evaluation = evaluate(run, env, arguments)
     if evaluation.split == "holdout":

@@ -27,7 +27,7 @@ from training.paper.known import names, units
 from training.paper.replay import replay
 from training.paper.report import is_current, parity_sentence, write_report
 from training.paper.venue import Venue
-from training.run.market import read_market_record
+from training.run.market import read_market_record, require_past_columns
 from training.run.saved import open_saved_run
 from training.signals.holdings import session
 from utils.config.cli import command_line
@@ -70,6 +70,7 @@ def _decider(arguments: PaperOpenArguments) -> tuple[Decider, Market, Config, st
     """Return who is to decide in an account, its market and settings, and whose account it is, in words."""
     if arguments.policy is None:
         run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data)
+        require_past_columns(run.market)
         champion = Champion(run.champion, run.name, run.generation)
         return champion, run.market, run.config, f"the champion of {run.name}"
     choose_threads(1)  # as `evaluate`

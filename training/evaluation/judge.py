@@ -17,8 +17,8 @@ from training.evaluation.baselines import CHAMPION, EQUAL, NEVER_BEST, ORACLE, R
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
-from training.evaluation.score_check import ScoreCheck, check_scores
 from training.evaluation.verdict import Shifted, Verdict, verdict
+from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, correlation, explained_share, rank_correlation, summed_up
 from utils import metrics
 from utils.arrays import Float64Array
@@ -224,7 +224,7 @@ class Evaluation:
     def suspicion(self) -> str:
         """Return a warning where forecasts are better than they can be without knowing the future."""
         if self.explained <= TOO_GOOD:
-            return self.check.suspicion if self.check else ""
+            return self.check.warning if self.check else ""
         return (
             f"Forecasts explain {100 * self.explained:.0f} % of the next session's moves out of sample: more than any "
             "market allows; look for a leak, such as prices or columns that are dated a day early."
@@ -275,10 +275,14 @@ class Evaluation:
         return np.asarray(np.log(bars[..., CLOSE] / bars[..., OPEN]))
 
     @cached_property
-    def check(self) -> ScoreCheck | None:
-        """Compare the scores of a policy without code with what follows them; None of one with code, or without any."""
+    def check(self) -> LookAhead | None:
+        """Hold the scores of a policy without code against what follows; None of one with code, or without any."""
         scores = self.played.scores.get(self.judged)
-        return None if self.has_code or scores is None else check_scores(scores, self.moves, self.played.results)
+        if self.has_code or scores is None:
+            return None
+        days = self.played.days[:, :-1].ravel()
+        bars = self.market.data_array[days][:, self.market.investable_columns].astype(np.float64)
+        return look_ahead({self.judged: scores}, bars[..., OPEN], bars[..., CLOSE])[self.judged]
 
     @cached_property
     def overfitting(self) -> Overfitting:

@@ -12,6 +12,7 @@ from data.features.own import OwnFeature, audit_features, own_columns
 from data.market import Market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, tune_rule
+from training.forecasts.look_ahead import require_past
 from training.policies.read import aligned, wide_scores
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
@@ -38,9 +39,12 @@ def rule_of(name: str, policy: Any, market: Market, env: Portfolio, tuning: Tens
     """
     if isinstance(policy, pd.DataFrame):
         scores = wide_scores(policy, repr(name)) if "ticker" in policy.columns else policy
-        return tune_rule(env, aligned(name, scores, market), 0.0, tuning)
+        table = aligned(name, scores, market)
+        require_past({name: table}, market)
+        return tune_rule(env, table, 0.0, tuning)
     audit_features({name: policy}, market, np.random.default_rng(0))
     rule = rule_of_function(name, policy, market, env.rules)
+    require_past({name: rule.scores}, market)
     return tune_rule(env, rule.scores, 0.0, tuning) if rule.sizes is None else rule
 
 

@@ -14,6 +14,7 @@ from data.market import Market, build_market, with_features
 from data.record import MARKET, MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_market
+from training.forecasts.look_ahead import require_past
 from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
@@ -27,7 +28,7 @@ def load_market(
     """Return the market of the data file, or the built-in one with the scores of its planted structure.
 
     Args:
-        audits: prove that own features do not look ahead.
+        audits: look whether columns or own features hold data of the future.
         sessions: see `StockDataLoader`.
     """
     if config.data is not None:
@@ -40,7 +41,10 @@ def load_market(
         )
         loader.load_and_prepare()
         market = dataclasses.replace(build_market(loader, config.split, config.env), source=config.data)
-        return with_own_features(market, config.features, audits), None
+        market = with_own_features(market, config.features, audits)
+        if audits:
+            require_past_columns(market)
+        return market, None
     if config.investable is not None:
         raise DataError(
             "expected --data with --investable, got none; the built-in market says itself what may be bought"
@@ -64,6 +68,16 @@ def with_own_features(market: Market, path: Path | None, audits: bool) -> Market
     columns = {**market.columns, **own_columns(functions, market.wide())}
     own = dataclasses.replace(market, columns=columns, own_features=digest, own_names=tuple(functions))
     return with_features(own)
+
+
+def require_past_columns(market: Market) -> None:
+    """Raise LookAheadError where a column that agents read holds returns of the future, on training or validation days.
+
+    Columns of volumes, and what is computed of bars, do not.
+    """
+    days, read = slice(market.splits.validation.last + 1), {feature.name for feature in market.features}
+    values = {name: wide[days, market.investable_columns] for name, wide in market.columns.items() if name in read}
+    require_past(values, market, days)
 
 
 def record_or_pin_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
