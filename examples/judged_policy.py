@@ -30,7 +30,7 @@ def main() -> None:
     """Judge it on the validation days of a small built-in market."""
     market = load_market(settings=SETTINGS)
     judgement = judge(market, {"mine": momentum}, variants=3)
-    print(judgement.table[["return", "sharpe", "trades", "rank_ic"]].round(2))
+    print(judgement.table[["return", "sharpe", "trades", "rank_ic_1"]].round(2))
     print(judgement.verdict["mine"])
 
 

@@ -11,6 +11,8 @@ from utils.tables import p_words
 
 SIGNIFICANCE_LEVEL, WEAK_LEVEL = 0.001, 0.1
 """Forecasts with a p-value below the first are significant; up to the second they are weak evidence."""
+_CLEAR_T = 4.0
+"""Of a rank correlation, the largest of several, above which it is no accident."""
 _PRIOR, _RISK_AVERSION, _MOST_NAMES = 0.02, 5.0, 10
 """Chosen, not tuned: scale of the prior of a correlation, relative risk aversion, stocks held at a time."""
 
@@ -77,6 +79,12 @@ class Evidence:
     timing_deviation: float = 0.0
     share: float = 0.0
     """Of the capital that these are worth, in whole percent: the larger of what selection and timing are."""
+    sessions: float = 0.0
+    """After which the returns are that scores foretell most clearly, out of fold; 0: not known."""
+    rank_ic: float = 0.0
+    """Mean rank correlation with these returns over the stocks of a day."""
+    t: float = 0.0
+    """Of it, by blocks of as many sessions."""
 
     @classmethod
     def of(cls, selection: float, timing: float, stocks: Bet, days: Bet, costs: float) -> "Evidence":
@@ -102,7 +110,8 @@ class Evidence:
     def headline(self, share: float) -> str:
         """Return in a few words whether there is an edge, and the share of the capital that follows it."""
         if share == 0:
-            return f"{'NO EDGE AFTER COSTS' if self.is_significant else 'NO EDGE FOUND'}: holds the basket"
+            edge = "NO EDGE AFTER COSTS" if self.is_significant else "NO EDGE FOUND"
+            return f"{edge}: holds the basket{'; BUT ' if self.doubt else ''}{self.doubt}"
         edges = {"significant": "EDGE", "weak": "WEAK EVIDENCE OF AN EDGE"}
         edge, worth = edges.get(self.strength, "NO EDGE FOUND"), f"IC {self.coefficient:.2f}"
         if self.timing < self.selection:
@@ -122,4 +131,14 @@ class Evidence:
         """Return the p-values, and what the forecasts are worth that a share of the capital follows."""
         named = ("selection", self.selection), ("timing", self.timing)
         worth = ", ".join(f"{name} {p_words(p_value)}" for name, p_value in named)
-        return f"Training days show {self.strength} evidence ({worth}). T{self.bet(share)[1:]}."
+        doubt = f" But {self.doubt}." if self.doubt and share == 0 else ""
+        return f"Training days show {self.strength} evidence ({worth}). T{self.bet(share)[1:]}.{doubt}"
+
+    @property
+    def doubt(self) -> str:
+        """Say what scores foretell clearly at some number of sessions, though trades of the rules' length do not show
+        it; else nothing."""
+        if self.is_significant or self.t < _CLEAR_T:
+            return ""
+        sessions = f"{self.sessions:.0f} session{'s' if self.sessions > 1 else ''}"
+        return f"out of fold scores foretell returns of {sessions}: rank IC {self.rank_ic:.3f}, t {self.t:.1f}"

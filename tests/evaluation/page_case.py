@@ -14,6 +14,7 @@ from training.evaluation.holdout import Look
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import EquityCurves
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
+from training.forecasts.skill import HORIZONS
 from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config
 
@@ -45,7 +46,7 @@ def case(
         np.zeros(windows * SESSIONS),
         np.ones(windows * SESSIONS),
         {name: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for name in (CHAMPION, MOMENTUM)},
-        generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))),
+        {sessions: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for sessions in HORIZONS},
     )
     command = f"python main.py evaluate --run {name} --split holdout"
     return Evaluation(

@@ -282,9 +282,10 @@ def test_parts_joined_are_the_whole() -> None:
         assert {name: np.shape(value) for name, value in vars(one).items()} == shapes
     assert [trade["window"] for trade in joined.trades] == [trade["window"] for trade in whole.trades]
     np.testing.assert_array_equal(joined.days, whole.days)
-    known = np.isfinite(joined.results)
-    np.testing.assert_allclose(joined.results[known], whole.results[known])
-    assert known.sum() < np.isfinite(whole.results).sum(), "a part does not know what ends after it"
+    for sessions, returns in joined.ahead.items():
+        known = np.isfinite(returns)
+        np.testing.assert_allclose(returns[known], whole.ahead[sessions][known])
+        assert known.sum() < np.isfinite(whole.ahead[sessions]).sum(), "a part does not know what ends after it"
     fewer = replace(parts[0], curves={name: one for name, one in parts[0].curves.items() if name != REVERSAL})
     for short in (join([parts[1], fewer]), join([fewer, parts[1]])):
         assert REVERSAL not in {*short.curves, *short.at_cost[5.0]} and MOMENTUM in {*short.curves} & {*short.scores}

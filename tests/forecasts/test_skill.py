@@ -18,12 +18,16 @@ from environment.trading_rules import Orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from training.forecasts.hindsight import order_results
 from training.forecasts.skill import (
+    HORIZONS,
     beta,
+    clearest,
     correlation,
     cross_fitted_mean_test,
     known_share,
     overlapping_mean_test,
+    rank_coefficients,
     rank_correlation,
+    returns_ahead,
     summed_up,
     trade_results,
 )
@@ -166,7 +170,6 @@ def test_coefficients_are_summed_up_over_the_days_that_have_one() -> None:
     found = summed_up(daily, 2)
     assert found is not None and found.days == 4
     assert found.mean == pytest.approx(0.125)
-    assert found.ratio == pytest.approx(0.125 / statistics.stdev([0.1, 0.3, 0.2, -0.1]))
     assert found.t is not None and found.t > 0
     assert summed_up(np.full(3, np.nan), 2) is None
     constant = summed_up(np.full(9, 0.5), 2)
@@ -325,3 +328,19 @@ def test_overfitting_is_even_for_trials_that_are_alike_and_unknown_for_one() -> 
     assert overfitting_probability(np.ones((5, 2, 40))) == 0.5
     assert overfitting_probability(np.ones((1, 2, 40))) is None
     assert overfitting_probability(np.ones((5, 2, 15))) is None
+
+
+def test_returns_ahead_are_those_of_opens_and_the_clearest_horizon_is_that_of_the_effect() -> None:
+    """A score that foretells the fifth session from now, and no other, is clearest at five sessions."""
+    rng = np.random.default_rng(4)
+    score, moves = rng.standard_normal((2, 300, 20))
+    moves[6:] += 0.5 * score[:-6]
+    open_ = np.exp(np.cumsum(0.01 * moves, axis=0))
+    ahead = {sessions: returns_ahead(open_, slice(10, 290), sessions) for sessions in HORIZONS}
+    for sessions, returns in ahead.items():
+        assert returns.shape == (280, 20)
+        np.testing.assert_allclose(returns[7], np.log(open_[18 + sessions] / open_[18]))
+        assert np.isfinite(returns).all(axis=1).sum() == min(280, 300 - 11 - sessions)
+    found = rank_coefficients(score[10:290], ahead)
+    assert clearest(found) == 5 and found[5].mean > 0.15 > abs(found[1].mean)
+    assert clearest({}) is None

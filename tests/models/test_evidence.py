@@ -99,6 +99,12 @@ def test_the_headline(selection: float, timing: float, share: float, says: str) 
     assert Evidence(selection, timing, 0.03, 0.01, 0.2, 0.1).headline(share) == says
 
 
+def test_no_edge_is_doubted_where_scores_foretell_clearly_at_another_horizon() -> None:
+    clear, vague = (Evidence(0.5, 0.5, sessions=1, rank_ic=0.211, t=t) for t in (55.7, 2.0))
+    assert clear.headline(0.0).endswith("BUT out of fold scores foretell returns of 1 session: rank IC 0.211, t 55.7")
+    assert "But out of fold scores" in clear.sentence(0.0) and "But" not in clear.sentence(1.0) + vague.sentence(0.0)
+
+
 @given(st.floats(0.0, 1.0))
 def test_a_p_value_is_written_such_that_its_claim_can_be_read_from_it(p_value: float) -> None:
     text = written_p(p_value)

@@ -219,7 +219,9 @@ def test_what_cannot_be_followed_is_refused(
     own: Commands, monkeypatch: pytest.MonkeyPatch, words: str, said: str
 ) -> None:
     monkeypatch.chdir(own.home)
-    assert own("open", "--config", "tiny.toml", *words.replace("DATA", own.data.name).split()) == (4 if "leaky" in words else 2)
+    assert own("open", "--config", "tiny.toml", *words.replace("DATA", own.data.name).split()) == (
+        4 if "leaky" in words else 2
+    )
     (line,) = own.shown.splitlines()
     assert said in line and not own.path.exists()
 

@@ -97,7 +97,7 @@ def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:
         pd.testing.assert_series_equal(found.table.loc[name], found.table.loc["60-day momentum"], check_names=False)
         np.testing.assert_array_equal(found.equity[name], found.equity["60-day momentum"])
     assert set(found.trades["policy"]) == {"wide", "long"}
-    assert set(found.table.columns) == {*METRICS, "rank_ic"}
+    assert set(found.table.columns) == {*METRICS, "rank_ic_1", "rank_ic_5", "rank_ic_20"}
     assert found.verdict["wide"] == found.evaluations["wide"].sentence
 
 

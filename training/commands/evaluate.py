@@ -13,11 +13,13 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
+from training.evaluation.baselines import CHAMPION
 from training.evaluation.export import log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation
 from training.evaluation.play import PlayedPolicies, play_all
 from training.evaluation.stage import stage_of
 from training.features.importance import explain_trades, importance
+from training.forecasts.skill import HORIZONS, clearest, rank_coefficients
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.planted import planted_shares
 from training.policies.read import read_policy, read_rows, wide_scores
@@ -132,6 +134,7 @@ def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Eva
     split, judging = arguments.split, _judging(run.config, arguments)
     days = getattr(run.market.splits, split)
     played = play_run(run, days, env, judging, "evaluation", is_continuous=arguments.continuous)
+    sessions = clearest(rank_coefficients(played.scores[CHAMPION], played.ahead)) or HORIZONS[0]
     return Evaluation(
         name=run.name,
         split=split,
@@ -145,7 +148,7 @@ def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Eva
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         evidence=[run.champion.evidence],
         shares=[run.champion.share],
-        importance=importance(run.champion, run.market, int(played.days.min()), played.results),
+        importance=importance(run.champion, run.market, int(played.days.min()), played.ahead[sessions]),
         decided=explain_trades(run.champion, run.market, played.trades),
         extends=run.extends,
     )

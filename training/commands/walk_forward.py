@@ -151,5 +151,5 @@ def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
         held_profit=np.concatenate([part.held_profit for part in results]),
         known_share=np.concatenate([part.known_share for part in results]),
         scores={name: np.concatenate([part.scores[name] for part in results]) for name in scored},
-        results=np.concatenate([part.results for part in results]),
+        ahead={sessions: np.concatenate([part.ahead[sessions] for part in results]) for sessions in results[0].ahead},
     )

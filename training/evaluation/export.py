@@ -21,6 +21,7 @@ from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
+from training.forecasts.skill import HORIZONS, clearest
 from utils.arrays import DateArray, Float64Array
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags
@@ -48,7 +49,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         **(folds if evaluation.folds else champion),
         "verdict": _verdict(evaluation),
         "information_coefficients": {
-            name: {label: one and dataclasses.asdict(one) for label, one in zip(("plain", "rank"), values, strict=True)}
+            name: {str(sessions): dataclasses.asdict(one) for sessions, one in values.items()}
             for name, values in evaluation.coefficients.items()
         },
         "importance": dict(evaluation.importance),
@@ -98,10 +99,15 @@ def short_table(evaluation: Evaluation) -> str:
     rows = []
     for name, measures in evaluation.policies.items():
         low, high = measures["return"][1:]
-        _, rank = evaluation.coefficients.get(name, (None, None))
+        found = evaluation.coefficients.get(name, {})
+        sessions = clearest(found)
         row: dict[str, Any] = {"policy": name, "return %": measures["return"].value}
         row |= {"return 95%": None if low is None else f"{low:+.2f} to {high:+.2f}", "Sharpe": measures["sharpe"].value}
-        row |= {"beta": measures["beta"].value, "alpha %": measures["alpha"].value, "rank IC": rank and rank.mean}
+        row |= {
+            "beta": measures["beta"].value,
+            "alpha %": measures["alpha"].value,
+            "rank IC (sessions)": sessions and f"{found[sessions].mean:.3f} ({sessions})",
+        }
         rows.append(row)
     return table(rows, list(rows[0]))
 
@@ -195,6 +201,7 @@ def render(evaluation: Evaluation) -> str:
         "page.html",
         evaluation.title,
         metrics=METRICS,
+        horizons=HORIZONS,
         limit=TAIL,
         report=evaluation,
         facts=_facts(evaluation),

@@ -19,7 +19,7 @@ from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
 from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.look_ahead import LookAhead, look_ahead
-from training.forecasts.skill import Coefficient, correlation, explained_share, rank_correlation, summed_up
+from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
 from utils import metrics
 from utils.arrays import Float64Array
 from utils.config.trader import Config
@@ -244,19 +244,20 @@ class Evaluation:
         )
 
     @cached_property
-    def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:
-        """Return the information coefficient and the rank information coefficient of all scores, by policy."""
-        holding, by_policy = self.config.env.trade_sessions, {}
-        for name, scores in self.played.scores.items():
-            daily = (correlation(scores, self.played.results), rank_correlation(scores, self.played.results))
-            by_policy[name] = (summed_up(daily[0], holding), summed_up(daily[1], holding))
-        return by_policy
+    def coefficients(self) -> dict[str, dict[int, Coefficient]]:
+        """Return the rank information coefficients of all scores, by policy and by sessions of the returns."""
+        return {name: rank_coefficients(scores, self.played.ahead) for name, scores in self.played.scores.items()}
 
     @property
     def importance_sentence(self) -> str:
         """Name the inputs that decide, with the rank correlation that is lost without their values; empty for none."""
         worth = [f"{name} {lost:.3f}" for name, lost in [*self.importance.items()][:_DECIDING] if lost > _NOTHING]
-        return f"by rank correlation lost when shuffled: {', '.join(worth)}" if worth else ""
+        sessions = clearest(self.coefficients[self.judged])
+        return (
+            f"by rank correlation with returns of {sessions} sessions lost when shuffled: {', '.join(worth)}"
+            if worth
+            else ""
+        )
 
     @cached_property
     def explained(self) -> float:

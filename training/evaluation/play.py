@@ -34,7 +34,7 @@ from training.evaluation.baselines import (
     score_policy,
 )
 from training.evaluation.measures import EquityCurves, mix_accounts
-from training.forecasts.skill import agent_scores, known_share, trade_results
+from training.forecasts.skill import HORIZONS, agent_scores, known_share, returns_ahead
 from training.rollout import play_agent_on, purchases, step_by
 from utils.arrays import Float64Array
 from utils.progress import progress
@@ -246,8 +246,8 @@ class PlayedPolicies:
     known_share: Float64Array
     scores: Mapping[str, Float64Array]
     """(W * D, n) of the champion and of the rules that order by scores, on each day but the last; NaN: none."""
-    results: Float64Array
-    """(W * D, n) results of trades ordered on these days, NaN where not known."""
+    ahead: Mapping[int, Float64Array]
+    """(W * D, n) log returns from the next open on, by sessions, see `HORIZONS`; NaN where not known on these days."""
 
 
 @dataclass(frozen=True)
@@ -371,6 +371,7 @@ def play_judged(
     for bps, level in progress(baselines.at_cost.items(), "judge", "cost level"):
         again = execute_again(level.setup, account.purchases)
         at_cost[bps] = play(level, again, min(random_pickers, _RANDOM_AT_COST))
+    opens = setup.env.bars.quotes.view(-1, setup.env.bars.stocks, 3)[: judged.stop + 1, :, 0].double().cpu().numpy()
     scores = {} if account.scores is None else {name: account.scores}
     scores |= {name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()}
     shifted, basket = play_shifted(setup, account.purchases, random_pickers, generator), baselines.curves[BASKET]
@@ -383,7 +384,7 @@ def play_judged(
         held_profit=exposure * (1.0 - share) * basket.daily_profit[0],
         known_share=known_share(account.purchases, rules),
         scores=scores,
-        results=trade_results(setup.env.bars, rules, judged),
+        ahead={sessions: returns_ahead(opens, judged, sessions) for sessions in HORIZONS},
     )
 
 

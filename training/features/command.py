@@ -46,12 +46,12 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     logger.info(
         "%s, training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the "
         "next open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a "
-        "ridge regression on all inputs, out of fold %.3f (t %.1f), loses without the feature",
-        *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
+        "ridge regression on all inputs loses without it, out of fold %.3f (t %.1f) with returns of %d sessions",
+        *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t, sheet.sessions),
     )
     if arguments.json is not None:
         features = [row.cells() for row in sheet.rows]
-        write_json(arguments.json, {"ic": sheet.ic, "t": sheet.t, "features": features})
+        write_json(arguments.json, {"ic": sheet.ic, "t": sheet.t, "sessions": sheet.sessions, "features": features})
     if arguments.page is not None:
         write_document(render(sheet, config.data), arguments.page)
         logger.info("Wrote %s", arguments.page)
@@ -63,7 +63,7 @@ def render(sheet: FeatureSheet, data: Path | None) -> str:
     facts = {
         "Data": "built-in market" if data is None else data.name,
         "Training days": f"{sheet.dates[0]} to {sheet.dates[-1]}",
-        "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)}, out of fold",
+        "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)} ({sheet.sessions} sessions ahead)",
     }
     drawn = {row.feature.name: _charts(sheet, row) for row in sheet.rows[:_DRAWN] if np.isfinite(row.daily_ic).any()}
     units = {row.feature.name: row.feature.unit for row in sheet.rows}

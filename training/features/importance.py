@@ -18,16 +18,16 @@ _REASONS, _TRADES = 3, 10
 
 
 @torch.no_grad()
-def importance(agent: DDPGAgent, market: Market, first: int, results: Float64Array) -> dict[str, float]:
+def importance(agent: DDPGAgent, market: Market, first: int, returns: Float64Array) -> dict[str, float]:
     """Return what each input is worth to an agent on days that it did not learn from, the largest first: the mean rank
-    correlation over stocks of its scores with the (days, n) results of trades from the `first` day on, less the same
+    correlation over stocks of its scores with the (days, n) returns after the days from the `first` on, less the same
     with the input's values shuffled over all stocks and days (Breiman 2001, "Random forests").
     """
-    known = np.flatnonzero(np.isfinite(results).sum(axis=1) > 2)
+    known = np.flatnonzero(np.isfinite(returns).sum(axis=1) > 2)
     chosen = known[:: 1 + len(known) // _DAYS]
     if not chosen.size:
         return {}
-    rows = agent.inputs.rows_of(market, slice(first, first + len(results)))
+    rows = agent.inputs.rows_of(market, slice(first, first + len(returns)))
     x = torch.cat([rows.x(slice(first + day, first + day + 1)) for day in chosen.tolist()]).to(agent.device)
     bars, draws = rows.has_bar[torch.from_numpy(chosen)], np.random.default_rng(0)
     seen = agent.inputs.for_networks(x)
@@ -35,7 +35,7 @@ def importance(agent: DDPGAgent, market: Market, first: int, results: Float64Arr
     def ranking(seen: torch.Tensor) -> float:
         score = torch.full(bars.shape, torch.nan, dtype=torch.float64)
         score[bars] = agent.mean_scores(seen).double().cpu()
-        return float(np.nanmean(rank_correlation(score.numpy(), results[chosen])))
+        return float(np.nanmean(rank_correlation(score.numpy(), returns[chosen])))
 
     whole, losses = ranking(seen), {}
     for name, places in agent.inputs.named_places().items():

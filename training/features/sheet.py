@@ -1,7 +1,7 @@
 """What each feature tells of future returns, on training days alone, as a sheet of factors does."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,18 @@ from data.features.nine import OPEN
 from data.market import Market
 from models.inputs import INPUTS
 from training.forecasts.samples import Moments
-from training.forecasts.skill import correlation, cross_fitted_mean_test, overlapping_mean_test, rank_correlation
+from training.forecasts.skill import (
+    HORIZONS,
+    correlation,
+    cross_fitted_mean_test,
+    overlapping_mean_test,
+    rank_correlation,
+    returns_ahead,
+)
 from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float32Array, Float64Array
 from utils.statistics import MeanTest
 
-HORIZONS = (1, 5, 20)
-"""Sessions from the next open on over which returns are looked at."""
 QUINTILE_SESSIONS = 5
 _QUINTILES = 5
 _PENALTY, _LEFT_OUT = 0.01, 1e9
@@ -49,7 +54,12 @@ class FeatureRow:
     """The other feature with the largest absolute rank correlation over stocks."""
     correlation: float
     lost: float
-    """Out-of-fold rank correlation with results of trades that a ridge regression on all inputs loses without it."""
+    """Out-of-fold rank correlation with returns that a ridge regression on all inputs loses without it."""
+
+    @property
+    def clearest_t(self) -> float:
+        """The t that is largest in size."""
+        return max(self.t.values(), key=lambda t: abs(np.nan_to_num(t)))
 
     def cells(self) -> dict[str, float | str]:
         """Return its numbers by column title."""
@@ -71,14 +81,16 @@ class FeatureRow:
 
 @dataclass(frozen=True)
 class FeatureSheet:
-    """All features of a market, those with the clearest rank correlation over five sessions first."""
+    """All features of a market, those with the clearest rank correlation, over whichever sessions, first."""
 
     rows: list[FeatureRow]
     dates: Any
     """(days,) training days."""
     ic: float
-    """Out-of-fold rank correlation of the ridge regression on all inputs with the results of trades, and its t."""
+    """Out-of-fold rank correlation of the ridge regression on all inputs with returns, and its t."""
     t: float
+    sessions: int
+    """Of these returns: those at which its t is largest."""
 
 
 def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
@@ -86,21 +98,14 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     train = market.splits.train
     span = slice(train.first, train.last + 1)
     open_ = market.data_array[: train.last + 1, market.investable_columns, OPEN].astype(np.float64)
-    ahead = {h: _returns_ahead(open_, h)[span] for h in HORIZONS}
+    ahead = {h: returns_ahead(open_, span, h) for h in HORIZONS}
     bars = np.isfinite(market.close[span])
     values = {one.name: values_of(market, one.name, span) for one in market.features}
     ranks = {name: pd.DataFrame(column).rank(axis=1, pct=True).to_numpy() for name, column in values.items()}
-    loss, ic, t = _losses(days, [one.name for one in market.features])
+    loss, whole = _losses(days, [one.name for one in market.features], ahead)
     rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
-    rows.sort(key=lambda row: -abs(np.nan_to_num(row.t[QUINTILE_SESSIONS])))
-    return FeatureSheet(rows, market.dates[span], ic, t)
-
-
-def _returns_ahead(open_: Float64Array, sessions: int) -> Float64Array:
-    """Return (days, n) log returns from the next open over some sessions, NaN where a bar is missing or later."""
-    returns = np.full(open_.shape, np.nan)
-    returns[: -1 - sessions] = np.log(open_[1 + sessions :] / open_[1:-sessions])
-    return returns
+    rows.sort(key=lambda row: -abs(np.nan_to_num(row.clearest_t)))
+    return FeatureSheet(rows, market.dates[span], *whole)
 
 
 def _row(
@@ -149,24 +154,37 @@ def _by_quintile(ranks: Float64Array, returns: Float64Array) -> Float64Array:
     return np.array([100 * one.mean() if one.size else np.nan for one in chosen])
 
 
-def _losses(days: TrainingDays, names: Sequence[str]) -> tuple[dict[str, float], float, float]:
-    """Return what a ridge regression on all inputs loses of its out-of-fold rank correlation without each feature, and
-    that correlation with its t."""
-    samples, moments = days.samples, Moments.of(days.samples)
+def _losses(
+    days: TrainingDays, names: Sequence[str], ahead: Mapping[int, Float64Array]
+) -> tuple[dict[str, float], tuple[float, float, int]]:
+    """Return what a ridge regression on all inputs loses of its out-of-fold rank correlation without each feature; that
+    correlation with its t; and the sessions of the returns, those at which this t is largest."""
+    train, returns = days.samples.train, np.full((len(ahead), *days.samples.is_known.shape), np.nan, dtype=np.float32)
+    returns[:, train.first : train.last + 1] = [*ahead.values()]
+    returns[:, ~np.isfinite(returns).all(axis=0)] = np.nan
+    samples = replace(days.samples, results=returns)
+    moments = Moments.of(samples)
     left_out = [[], *(days.inputs.features.places(name, INPUTS) for name in names)]
     penalty = np.full((len(left_out), samples.x.inputs), _PENALTY)
     for row, places in zip(penalty, left_out, strict=True):
         row[places] = _LEFT_OUT
-    daily: list[list[Float64Array]] = [[] for _ in left_out]
-    for fitted, test_days in samples.folds:
-        known = samples.is_known[test_days] & samples.train_days[test_days, None]
-        result = np.where(known, samples.results[-1, test_days].astype(np.float64), np.nan)
-        x, weights = samples.x.dense(test_days).astype(np.float64), moments.over(fitted).solve(penalty)[..., -1]
-        for one, by_fold in zip(weights, daily, strict=True):
-            by_fold.append(rank_correlation(x @ one, result))
-    whole, *without = (np.concatenate(arrays) for arrays in daily)
-    lost = {name: float(np.nanmean(whole) - np.nanmean(one)) for name, one in zip(names, without, strict=True)}
-    return lost, *_mean_and_t(cross_fitted_mean_test(whole, samples.longest, 1))
+    fits = [
+        (test, samples.x.dense(test).astype(np.float64), moments.over(fitted).solve(penalty))
+        for fitted, test in samples.folds
+    ]
+
+    def daily(place: int, horizon: int) -> Float64Array:
+        """Return the daily correlations of a regression that leaves something out."""
+        of_folds = [
+            rank_correlation(x @ weights[place, :, horizon], returns[horizon, test]) for test, x, weights in fits
+        ]
+        return np.concatenate(of_folds)
+
+    tests = [_mean_and_t(cross_fitted_mean_test(daily(0, place), h, 1)) for place, h in enumerate(ahead)]
+    best = max(range(len(tests)), key=lambda place: abs(np.nan_to_num(tests[place][1])))
+    whole = np.nanmean(daily(0, best))
+    lost = {name: float(whole - np.nanmean(daily(place, best))) for place, name in enumerate(names, start=1)}
+    return lost, (*tests[best], [*ahead][best])
 
 
 def _mean_and_t(test: MeanTest) -> tuple[float, float]:

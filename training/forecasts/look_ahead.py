@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
@@ -238,10 +239,11 @@ def _is_label(x: Float64Array, grids: Float64Array, window: Window) -> bool:
     return is_flat and abs(share(late + length)) < _AFTER and _OVERLAP[0] < alike < _OVERLAP[1]
 
 
-def require_past(values: Mapping[str, Float64Array], market: Market, days: slice = slice(None)) -> None:
+def require_past(values: Mapping[str, NDArray[np.floating]], market: Market, days: slice = slice(None)) -> None:
     """Raise LookAheadError for the first of (days, investable) values by name that holds returns of the future."""
     bars = market.data_array[days][:, market.investable_columns].astype(np.float64)
-    for name, found in look_ahead(values, bars[..., OPEN], bars[..., CLOSE]).items():
+    wide = {name: one.astype(np.float64) for name, one in values.items()}
+    for name, found in look_ahead(wide, bars[..., OPEN], bars[..., CLOSE]).items():
         if found.reason:
             raise LookAheadError(
                 f"expected values of {name!r} that are known at the close of their day, but they {found.reason}; give "

@@ -1,6 +1,7 @@
 """Information coefficients of forecasts, known order sizes, and exposure to the market."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,19 +17,19 @@ from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT
 from utils.statistics import MeanTest, mean_test
 
+HORIZONS = (1, 5, 20)
+"""Sessions from the next open on over which returns are looked at."""
 _LEAST_STOCKS = 3
 _NO_VARIATION = 1e-12
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """A daily correlation over stocks of scores with the results of trades, summed up over days."""
+    """A daily correlation over stocks of scores with returns, summed up over days."""
 
     mean: float
     t: float | None
-    """Mean over its standard error, which allows for results of trades that overlap; None where it never varies."""
-    ratio: float | None
-    """Mean over the deviation of the daily values, not annualised."""
+    """Mean over its standard error, which allows for returns that overlap; None where it never varies."""
     days: int
 
 
@@ -113,18 +114,33 @@ def cross_fitted_mean_test(daily: Float64Array, holding_days: int, trials: int) 
 
 
 def summed_up(daily: Float64Array, holding_days: int) -> Coefficient | None:
-    """Sum up (days,) correlations with results that overlap over the holding period; None where no day has one."""
+    """Sum up (days,) correlations with returns that overlap over the holding period; None where no day has one."""
     known = daily[np.isfinite(daily)]
     if not len(known):
         return None
     test = overlapping_mean_test(known, holding_days)
-    deviation = float(known.std(ddof=1)) if len(known) > 1 else 0.0
-    return Coefficient(
-        test.mean,
-        test.mean / test.standard_error if test.standard_error > 0 else None,
-        test.mean / deviation if deviation > 0 else None,
-        len(known),
-    )
+    return Coefficient(test.mean, test.mean / test.standard_error if test.standard_error > 0 else None, len(known))
+
+
+def returns_ahead(open_: Float64Array, days: slice, sessions: int) -> Float64Array:
+    """Return the log returns from the open after each of some days over a number of sessions, (days, n); NaN where a
+    bar is missing or lies after the last of the (all days, n) opens."""
+    last = len(open_) - 1
+    begin = np.arange(days.start, days.stop)[:, None] + 1
+    first, later = (open_[np.minimum(day, last)[:, 0]] for day in (begin, begin + sessions))
+    return np.where(begin + sessions <= last, np.log(later / first), np.nan)
+
+
+def rank_coefficients(scores: Float64Array, ahead: Mapping[int, Float64Array]) -> dict[int, Coefficient]:
+    """Return the rank correlations of (days, n) scores with the returns over some numbers of sessions, by these."""
+    found = {sessions: summed_up(rank_correlation(scores, returns), sessions) for sessions, returns in ahead.items()}
+    return {sessions: one for sessions, one in found.items() if one is not None}
+
+
+def clearest(coefficients: Mapping[int, Coefficient]) -> int | None:
+    """Return the number of sessions at which scores tell most: the largest absolute t; None where none has one."""
+    by_t = {sessions: abs(one.t) for sessions, one in coefficients.items() if one.t is not None}
+    return max(by_t, key=by_t.__getitem__, default=None)
 
 
 def beta(returns: Float64Array, market: Float64Array) -> Float64Array:

@@ -18,7 +18,13 @@ from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import ActorCritic
 from models.policy import Forecasts
 from training.forecasts.samples import Samples
-from training.forecasts.skill import correlation, cross_fitted_mean_test
+from training.forecasts.skill import (
+    HORIZONS,
+    correlation,
+    cross_fitted_mean_test,
+    rank_correlation,
+    returns_ahead,
+)
 from training.forecasts.transitions import StockTransitions
 from utils.arrays import BoolArray, Float64Array
 from utils.config.trader import EnvironmentConfig
@@ -49,6 +55,8 @@ class TrainingDays:
     later: InputRows
     """Of the validation days, as deployed: fitted to all training days."""
     rules: EnvironmentConfig
+    opens: Float64Array
+    """(days, n) of the market up to the last training day, NaN without a bar."""
     risk: Tensor | None = None
     """(folds + 1, numbers) weights of what the risk of orders costs, without each fold and with all; None: nothing."""
 
@@ -81,7 +89,8 @@ class TrainingDays:
                 shown.update()
         samples = replace(samples, x=training.to(env.device))
         transitions = StockTransitions.of(samples, inputs, env.bars, env.rules)
-        days = cls(inputs, samples, transitions, env.bars.tradable, validation.to(env.device), env.rules)
+        opens = env.bars.quotes.view(-1, env.bars.stocks, 3)[: train.last + 1, :, 0].double().cpu().numpy()
+        days = cls(inputs, samples, transitions, env.bars.tradable, validation.to(env.device), env.rules, opens)
         return replace(days, risk=fit_risk(days, risk_aversion)) if risk_aversion > 0 else days
 
     @property
@@ -159,6 +168,7 @@ class TrainingDays:
         known = samples.is_known[days] & samples.train_days[days, None]
         score_sums, result_sums = list[Float64Array](), list[Float64Array]()
         correlations, deviations = list[Float64Array](), list[Float64Array]()
+        ranked: dict[int, list[Float64Array]] = {sessions: [] for sessions in HORIZONS}
         for some in samples.x.blocks():  # block by block: on a large market all days together take a gigabyte
             here = samples.x.here(some)
             total = sum((member[here].double() for member in scores), torch.zeros((), dtype=torch.float64))
@@ -169,6 +179,8 @@ class TrainingDays:
             score_sums.append(np.nansum(score, axis=1))
             result_sums.append(np.nansum(result, axis=1))
             correlations.append(correlation(score, result))
+            for sessions, daily in ranked.items():
+                daily.append(rank_correlation(score, returns_ahead(self.opens, some, sessions)))
             deviations.append(np.nanstd(result[known[here].sum(axis=1) > 1], axis=1))
         count = known.sum(axis=1)
         has_stocks = count > 0
@@ -195,7 +207,13 @@ class TrainingDays:
             spread=float(result_level.std()),
             variance=stocks.variance,
         )
-        return Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
+        evidence = Evidence.of(selection.p_value, timing.p_value, stocks, by_day, 2 * self.rules.cost_rate)
+        tests = {h: cross_fitted_mean_test(np.concatenate(daily), h, 1) for h, daily in ranked.items()}
+        by_t = {h: test.mean / test.standard_error for h, test in tests.items() if test.standard_error > 0}
+        clearest = max(by_t, key=by_t.__getitem__, default=0)
+        if not clearest:
+            return evidence
+        return replace(evidence, sessions=clearest, rank_ic=tests[clearest].mean, t=by_t[clearest])
 
 
 def _likeness(scores: Tensor, known: BoolArray) -> float:

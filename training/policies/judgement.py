@@ -19,6 +19,7 @@ from training.evaluation.judge import Evaluation, Split
 from training.evaluation.measures import mix_accounts
 from training.evaluation.play import OwnAccount, PlayedPolicies, account_of_agent, play_baselines, play_judged
 from training.evaluation.stage import Stage, stage_of
+from training.forecasts.skill import HORIZONS
 from training.policies.accounts import account_of
 from training.policies.trades import Trades
 from training.run.arguments import run_defaults
@@ -84,15 +85,18 @@ class Judgement:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row for each policy and baseline, the measures of `METRICS` as columns, and the rank IC."""
+        """One row for each policy and baseline, the measures of `METRICS` as columns, and the rank IC by sessions."""
         rows = dict[str, dict[str, float | None]]()
         for name, evaluation in self.evaluations.items():
             for policy, measures in evaluation.policies.items():
                 label = f"{RANDOM}, {name}" if policy == RANDOM and len(self.evaluations) > 1 else policy
-                rank = evaluation.coefficients.get(policy, (None, None))[1]
+                ranks = evaluation.coefficients.get(policy, {})
                 if policy == name or label not in rows:  # beside others it is shown without its scores
                     values = {key: one.value for key, one in measures.items()}
-                    rows[label] = {**values, "rank_ic": rank.mean if rank else None}
+                    rows[label] = {
+                        **values,
+                        **{f"rank_ic_{h}": ranks[h].mean if h in ranks else None for h in HORIZONS},
+                    }
         return pd.DataFrame.from_dict(rows, orient="index").astype(float).rename_axis("policy")
 
     @cached_property
