@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models import ddpg
 from models.ddpg import Batch
+from models.evolution import SESSIONS
 from models.networks import Networks
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
@@ -92,18 +93,34 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
     optimizer.target_rate = lambda tau: torch.zeros(len(optimizer.parameter))  # type: ignore[method-assign]
 
 
-def noise_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Record random cash, days left and rewards of the accounts' own mean size in place of what happened."""
-    add, days = trainer.replay.add, trainer.eval_env.rules.trading_days
+def _with_rows(trainer: ERLTrainer, alter: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """Let the replay buffer take other columns of the transitions that are added to it."""
+    add = trainer.replay.add
+    trainer.replay.add = lambda rows: add({**rows, **alter(dict(rows))})  # type: ignore[method-assign]
 
-    def add_noise(rows: Any) -> None:
-        count = len(rows["cash"])
-        cash, following, left = torch.rand(3, count, generator=drawn)
-        reward = rows["reward"].std() * torch.randn(count, generator=drawn)
-        noise = {"cash": cash, "next_cash": following, "left": days * left, "next_left": days * left, "reward": reward}
-        add({**rows, **noise})
 
-    trainer.replay.add = add_noise  # type: ignore[method-assign]
+def random_days_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Record other days, in random order, with what happened to accounts."""
+    _with_rows(trainer, lambda rows: {"day": rows["day"][torch.randperm(len(rows["day"]), generator=drawn)]})
+
+
+def random_accounts_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Record random cash and days left in place of those of accounts; rewards, and so the price of capital, stay."""
+    days = trainer.eval_env.rules.trading_days
+
+    def accounts(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        cash, following, left = torch.rand(3, len(rows["cash"]), generator=drawn)
+        return {"cash": cash, "next_cash": following, "left": days * left, "next_left": days * left}
+
+    _with_rows(trainer, accounts)
+
+
+def random_rewards_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Record random rewards of mean 0 and the accounts' own deviation: only their mean is read, as the price of
+    capital."""
+    _with_rows(
+        trainer, lambda rows: {"reward": rows["reward"].std() * torch.randn(len(rows["reward"]), generator=drawn)}
+    )
 
 
 def free_capital(trainer: ERLTrainer, _: torch.Generator) -> None:
@@ -121,6 +138,19 @@ def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
         return replace(played, fitness=fitness), transitions
 
     trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign, assignment]
+
+
+def one_hurdle(trainer: ERLTrainer, drawn: torch.Generator) -> None:
+    """Give all agents the founders' mean number of sessions that set the hurdle, and choose elites at random."""
+    draw_fitness(trainer, drawn)
+    sessions, inherit = float(trainer.population.genes[:, SESSIONS].mean()), trainer.population.inherit
+    trainer.population.genes[:, SESSIONS] = sessions
+
+    def inherit_one(genes: Tensor, *given: Any) -> None:
+        genes[:, SESSIONS] = sessions
+        inherit(genes, *given)
+
+    trainer.population.inherit = inherit_one  # type: ignore[method-assign]
 
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
