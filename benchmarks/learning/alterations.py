@@ -150,7 +150,7 @@ def one_hurdle(trainer: ERLTrainer, drawn: torch.Generator) -> None:
         genes[:, SESSIONS] = sessions
         inherit(genes, *given)
 
-    trainer.population.inherit = inherit_one  # type: ignore[method-assign]
+    trainer.population.inherit = inherit_one  # type: ignore[method-assign, assignment]
 
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:

@@ -1,6 +1,7 @@
 """Policies of anybody against what is known of them: equal rules earn equal money, and leaks are named."""
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
 from utils.config.settings import read_settings
 from utils.config.trader import EvaluationConfig
-from utils.errors import ConfigError
+from utils.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 QUICK = EvaluationConfig(rivals="none", random_pickers=40)
@@ -146,11 +147,32 @@ def weights(bars: WideBars) -> pd.DataFrame:
 
 def test_weights_are_bought_as_they_are_and_sold_at_zero(market: TradedMarket) -> None:
     weights.returns = "weights"  # type: ignore[attr-defined]
-    trades = judge(market, {"weights": weights}, judging=QUICK).trades
+    judgement = judge(market, {"weights": weights}, judging=QUICK)
+    trades = judgement.trades
     assert set(trades["ticker"]) == {"S000"} and len(trades) > 3
     np.testing.assert_allclose(trades["value"], 0.04 * market.config.env.initial_capital, rtol=1e-6)
     sold = trades[trades["reason"] == "sold"]
     assert len(sold) and set(pd.to_datetime(sold["exit_date"]).dt.day_of_week) == {4}, "decided on Thursday"
+    days, others = len(judgement.equity) - 1, trades[trades["reason"] != "sold"]
+    asked = 0.04 * 252 / 5  # bought and sold once a week
+    sentence = judgement.verdict["weights"]
+    assert sentence.startswith("Asked: a turnover of ") and f"{len(others)} of {len(trades)} sales" in sentence
+    told = re.search("turnover of ([0-9.]+) a year", sentence)
+    assert told is not None and float(told[1]) == pytest.approx(asked, abs=0.3)
+    done = trades["value"].sum() / market.config.env.initial_capital * 252 / days
+    assert f"done: {done:.1f}," in sentence
+    policy = {"buys": lambda bars: bars.close}
+    assert not judge(market, policy, judging=QUICK).verdict["buys"].startswith("Asked")
+
+
+@pytest.mark.parametrize(("weight", "got"), [(-0.01, "one of -0.01"), (0.3, "add up to 1.8")])
+def test_weights_that_ask_for_shorts_or_leverage_are_refused(market: TradedMarket, weight: float, got: str) -> None:
+    def asked(bars: WideBars) -> pd.DataFrame:
+        return bars.close * 0.0 + weight
+
+    asked.returns = "weights"  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match=f"weights of 'asked' from 0 on .*got .*{got}"):
+        judge(market, {"asked": asked}, judging=QUICK)
 
 
 POLICIES = """

@@ -96,6 +96,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
     if RULE in evaluation.policies:
         said.append(f"{_cells('ceiling', evaluation.policies[RULE]['return'].value)}   {RULE}")
     labelled = {
+        "asked": evaluation.asked,
         "training days": evaluation.evidence_sentence.removeprefix("Training days show "),
         "these days": conclusion(evaluation),
         "networks": untrained(evaluation),

@@ -133,7 +133,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     ]
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
     said = [f"training evidence: {text}"] if (text := evaluation.evidence_sentence) else []
-    said.append(f"these days: {evaluation.suspicion} {evaluation.verdict.sentence}".replace("  ", " "))
+    said.append(f"these days: {evaluation.suspicion} {evaluation.finding}".replace("  ", " "))
     whole = (head, f"{short_table(evaluation)}\n\n{table(tests, list(tests[0]))}", *biases, *evaluation.caveats, *said)
     logger.info("%s", "\n".join(whole), extra={"terminal": answer(evaluation)})
 

@@ -156,6 +156,8 @@ class Evaluation:
     """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
     """Of the champion's largest trades, by their rows of `trades`: the inputs that moved their forecasts most."""
+    asked: str = ""
+    """What was asked of the judged account and not done."""
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
 
@@ -197,8 +199,9 @@ class Evaluation:
 
     @property
     def finding(self) -> str:
-        """Return the verdict in words, or that there is none of a policy that never traded."""
-        return self.never_traded or self.verdict.sentence
+        """Return the verdict in words, after what was asked and not done; or that there is none of a policy that never
+        traded."""
+        return self.never_traded or f"{self.asked} {self.verdict.sentence}".strip()
 
     @property
     def never_traded(self) -> str:

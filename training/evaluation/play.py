@@ -263,6 +263,8 @@ class OwnAccount:
     """(W * D, n) on each day of the windows but the last, NaN: none; None where it orders without scores."""
     share: float = 1.0
     """Of the capital that follows it; the rest holds the basket."""
+    asked: str = ""
+    """What was asked of the account and not done, in a sentence."""
 
 
 def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None) -> OwnAccount:

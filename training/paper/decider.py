@@ -98,7 +98,7 @@ class OwnPolicy:
         source = Path(place.partition(":")[0]).read_bytes()
         rule = rule_of(name, function, market, Portfolio.on(market, rules), tuning)
         require_wanted(name, rule.scores, market.dates)
-        logger.info("%s", rule_text(name, rule))
+        logger.info("%s", rule_text(name, rule, market))
         return cls(name, function, {number: getattr(rule, number) for number in RULE_NUMBERS}, source)
 
     @classmethod

@@ -13,7 +13,7 @@ from environment.trading_env import Observation, TradingEnvironment, windows_fro
 from training.evaluation.baselines import score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
 from training.evaluation.stage import Stage
-from training.policies.score_rule import limit_warning, require_wanted, rule_of, rule_text
+from training.policies.score_rule import asked_and_done, limit_warning, require_wanted, rule_of, rule_text
 from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.arrays import Float32Array
@@ -42,10 +42,10 @@ def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
     require_wanted(name, judged, setup.market.dates[setup.judged])
     act = score_policy(setup.env, rule, setup.judged)
     account = account_by(setup, lambda step: step_by(setup.env, act, step), judged.astype(np.float64))
-    logger.info("%s; %d trades on these days", rule_text(name, rule), len(account.trades))
+    logger.info("%s; %d trades on these days", rule_text(name, rule, setup.market), len(account.trades))
     if said := limit_warning(name, rule, setup.env.orders_per_day, setup.judged):
         logger.warning("%s", said)
-    return account
+    return replace(account, asked=asked_and_done(rule, account, setup))
 
 
 class _Predictor:

@@ -175,6 +175,7 @@ def judge(
             played=played,
             trials=tried,
             command=command,
+            asked=accounts[name].asked,
             has_code=not isinstance(policies[name], pd.DataFrame | Trades),
         )
         if split == "holdout":
