@@ -175,6 +175,21 @@ def test_missing_added_and_odd_files_are_refused(
         load_checkpoint(path)
 
 
+LITTER = (".DS_Store", "._manifest.json", "._replay.json", "desktop.ini", "Thumbs.db", "thumbs.db")
+
+
+def test_what_file_managers_leave_in_a_checkpoint_is_passed_over_and_goes_with_it(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        path = save(tmp_path, generation)
+        for name in LITTER:
+            (path / name).write_bytes(b"\0")
+            (tmp_path / name).write_bytes(b"\0")
+    loaded = load_latest(tmp_path, run_id="run")
+    assert loaded is not None and bits(loaded.state) == bits(small_state(2))
+    prune_checkpoints(tmp_path, 1)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["generation-000002"]
+
+
 def seal(path: Path, **changes: Any) -> None:
     """Change a manifest and write it with its checksum, as the writer of a checkpoint does."""
     own = json.loads((path / "manifest.json").read_text()) | changes

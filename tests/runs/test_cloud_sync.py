@@ -104,6 +104,27 @@ def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStor
     assert_stored(store, run / "checkpoints" / "generation-000001", tmp_path)
 
 
+def test_what_file_managers_leave_is_not_uploaded_and_not_restored(
+    mounted: LocalStore, run: Path, tmp_path: Path
+) -> None:
+    path, litter = checkpoint(run, 1), (".DS_Store", "._manifest.json", "Thumbs.db", "desktop.ini")
+    for name in litter:
+        (path / name).write_bytes(b"\0")
+    with CloudSync(mounted, run) as sync:
+        sync.submit(run / "config.json", path)
+        sync.drain(LONG)
+    volume, kept = tmp_path / "volume", [name for name in contents(path) if name not in litter]
+    names = {f"{RUN}/config.json", *(f"{RUN}/checkpoints/{path.name}/{name}" for name in kept)}
+    assert {file.relative_to(volume).as_posix() for file in volume.rglob("*") if file.is_file()} == names
+    for folder in (volume, *(folder for folder in volume.rglob("*") if folder.is_dir())):
+        for name in litter:
+            (folder / name).write_bytes(b"\0")
+    assert set(mounted.list("")) == names
+    restore_run(mounted, tmp_path / "restored" / RUN)
+    verify_checkpoint(tmp_path / "restored" / RUN / "checkpoints" / path.name)
+    assert not any(name in litter for _, _, files in os.walk(tmp_path / "restored") for name in files)
+
+
 def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run: Path, tmp_path: Path) -> None:
     is_local = isinstance(store, LocalStore)
     below = LocalStore(tmp_path / "volume", "test/part") if is_local else gcs(below="test/part")

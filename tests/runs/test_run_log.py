@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -108,7 +109,10 @@ def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: 
     assert not log.is_stopped_at_first()
     (path / "part.json").write_text("damaged")
     assert not log.is_stopped_at_first()
-    with pytest.raises(ConfigError, match="expected a complete generation of this version"):
+    with pytest.raises(ConfigError, match="got none; bring its checkpoints back from a copy, or start a new run"):
+        log.newest_generation("one", lambda one: one)
+    shutil.rmtree(path)  # resuming begins anew
+    with pytest.raises(ConfigError, match="got none; train it with --resume a, or start a new run"):
         log.newest_generation("one", lambda one: one)
 
 
@@ -217,6 +221,29 @@ def test_logging_goes_to_the_console_and_the_run(tmp_path: Path, monkeypatch: py
     assert results.getvalue() == "Loaded: 5 days\n"
     told = progress.getvalue()
     assert "Loaded" not in told and told.index("train: 1 of 2 updates\n") < told.index("WARNING a gap\n")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", "T?rkiye ? 5 ??"), ("cp1252", "T\xfcrkiye ? 5 \x80?"), ("utf-8", "T\xfcrkiye \u2192 5 \u20ac?")],
+)
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_a_console_that_lacks_letters_shows_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, shown: str, level: int
+) -> None:
+    """Also those of a file's name that is no text."""
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    setup_logging(tmp_path, results=level == logging.INFO)
+    logging.getLogger("training").log(level, "T\xfcrkiye \u2192 5 \u20ac\udcff")
+    raw = dict[str, bytes]()
+    for name, stream in streams.items():
+        stream.flush()
+        stream.buffer.seek(0)
+        raw[name] = stream.buffer.read()
+    told, other = (raw["stdout"], raw["stderr"]) if level == logging.INFO else (raw["stderr"], raw["stdout"])
+    assert other == b"" and told.decode(encoding if encoding != "cp1252" else "latin-1").endswith(f"{shown}\n")
 
 
 def test_a_reader_who_has_enough_ends_no_command_and_gets_no_traceback() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from utils.errors import ConfigError, ConflictError, DamagedError, MissingError, UnavailableError
-from utils.runs.durable import TEMPORARY, make_directory, new_file
+from utils.runs.durable import TEMPORARY, is_litter, make_directory, new_file
 
 MAX_BYTES = 1 << 30  # of an object that is fetched
 Source = bytes | BinaryIO  # bytes to store, or a file open at any position
@@ -40,8 +40,8 @@ class ObjectStore(ABC):
 
     def list(self, prefix: str) -> dict[str, float]:
         """Return sorted safe names -> time stored (s, UTC) below a prefix that is empty or ends in a slash."""
-        objects = sorted(self._list(self._prefix + prefix))
-        return {full.removeprefix(self._prefix): time for full, time in objects if is_safe(full)}
+        objects = sorted(one for one in self._list(self._prefix + prefix) if is_safe(one[0]) and not is_litter(one[0]))
+        return {full.removeprefix(self._prefix): time for full, time in objects}
 
     @abstractmethod
     def delete(self, name: str) -> None:

@@ -13,6 +13,7 @@ from utils.cloud.store import ObjectStore, is_safe
 from utils.errors import CloudError, ConfigError, StopRequested
 from utils.progress import Progress
 from utils.runs.checkpoint import MANIFEST, generation_name, generation_of, list_checkpoints
+from utils.runs.durable import is_litter
 from utils.runs.find import CONFIG
 from utils.runs.run_log import CHECKPOINTS
 
@@ -159,7 +160,8 @@ class CloudSync:
     def _upload_generation(self, path: Path) -> None:
         with contextlib.ExitStack() as stack:
             # All are opened first: retention may remove them meanwhile.
-            files = {file.name: stack.enter_context(file.open("rb")) for file in path.iterdir()}
+            paths = (file for file in path.iterdir() if not is_litter(file.name))
+            files = {file.name: stack.enter_context(file.open("rb")) for file in paths}
             for name in sorted(files, key=lambda name: name == MANIFEST):
                 self._store.put(f"{self._name(path)}/{name}", files[name])
         try:

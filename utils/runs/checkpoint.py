@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from utils.errors import CheckpointError, as_program_error
-from utils.runs.durable import fsync, new_directory, remove_directory
+from utils.runs.durable import fsync, is_litter, new_directory, remove_directory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -255,7 +255,7 @@ def _sealed(body: Mapping[str, Any]) -> bytes:
 
 def _verified_files(path: Path, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
     try:
-        present = set(os.listdir(path))
+        present = {name for name in os.listdir(path) if not is_litter(name)}
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     expected = {MANIFEST, *manifest.files}

@@ -1,5 +1,6 @@
 """Log messages: lines on the terminal, all of them in the run's log."""
 
+import io
 import logging
 import os
 import sys
@@ -33,7 +34,7 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False, result
         logging.getLogger(package).setLevel(logging.DEBUG)
     handlers: list[logging.Handler] = [ConsoleHandler(verbose, results)]
     if run_path is not None:
-        file = logging.FileHandler(run_path / LOG, encoding="utf-8")
+        file = logging.FileHandler(run_path / LOG, encoding="utf-8", errors="replace")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
         handlers.append(file)
     for handler in handlers:
@@ -47,6 +48,9 @@ class ConsoleHandler(logging.Handler):
     def __init__(self, verbose: bool, results: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.INFO)
         self._has_results, self._is_brief = results, not verbose
+        for stream in (sys.stdout, sys.stderr):  # letters that a console does not have must not cost the line
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a message through tqdm, which redraws its bars below it."""

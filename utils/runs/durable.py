@@ -18,6 +18,12 @@ from typing import BinaryIO
 log = logging.getLogger(__name__)
 TEMPORARY = ".tmp-"
 _LEFTOVER = re.compile(r"\.(tmp|del)-.+-[0-9a-f]{16}")
+_LITTER = re.compile(r"(.*/)?(\.DS_Store|\._[^/]*|desktop\.ini|thumbs\.db)", re.IGNORECASE)
+
+
+def is_litter(name: str) -> bool:
+    """Return whether a file is one that file managers leave in the folders that they show, by its name or path."""
+    return _LITTER.fullmatch(name) is not None
 
 
 def fsync(path: Path) -> None:

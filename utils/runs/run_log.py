@@ -17,7 +17,7 @@ from utils.config.kinds import Mark
 from utils.config.settings import as_toml, flatten, from_dict, repeated, settings_of, to_dict, with_settings
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
-from utils.runs.durable import new_file
+from utils.runs.durable import is_litter, new_file
 from utils.runs.find import CONFIG, METRICS, SUMMARY, newest_run
 from utils.runs.tracker import Tracker
 
@@ -97,9 +97,10 @@ class RunLog:
 
         used = newest_usable(self.path / CHECKPOINTS, self.name, checked)
         if used is None:
+            copy = "bring its checkpoints back from a copy"  # else resuming it would fail as this did
+            advice = f"train it with --resume {self.name}" if self.is_stopped_at_first() else copy
             raise ConfigError(
-                f"expected a complete generation of this version in {self.path}, got none; train it further with "
-                f"--resume {self.name}, or start a new run"
+                f"expected a complete generation of this version in {self.path}, got none; {advice}, or start a new run"
             )
         return used
 
@@ -182,7 +183,7 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
         path = _fresh_folder(runs_dir) if name is None else runs_dir / name
         path.mkdir(parents=True, exist_ok=True)
         # Hidden files are leftovers of a process that was killed before it wrote the first file.
-        if any(not item.name.startswith(".") for item in path.iterdir()):
+        if any(not item.name.startswith(".") and not is_litter(item.name) for item in path.iterdir()):
             raise ConfigError(
                 f"expected a new name for --run, got {name!r}, which is in {runs_dir} already;"
                 f" continue it with --resume {name} or choose another name"
