@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,13 @@ _DAY_MEAN_WEIGHT = 0.1
 """Of the squared mean temporal difference of a day, whose noise is common to all stocks."""
 _TEMPERATURE = 0.3
 """Of the actor's relaxed choices, in deviations of the critic's values less the price of capital in a micro-batch."""
+
+
+class Losses(NamedTuple):
+    """Losses of an agent in an update, means over its members, as `update` says."""
+
+    critic_loss: float
+    actor_loss: float
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch.nn import functional
 from data.features.inputs import FeatureInputs
 from data.market import Market
 from models import ddpg, order_size
-from models.ddpg import LOSSES, Batch
+from models.ddpg import LOSSES, Batch, Losses
 from models.evidence import Evidence
 from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import AdamW, Networks, Perceptrons
@@ -145,9 +145,7 @@ class DDPGAgent:
         """Device of its tensors."""
         return self.hurdles.device
 
-    def update(
-        self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05
-    ) -> dict[str, float]:
+    def update(self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05) -> Losses:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
         places = [TARGET_PERCENTS.index(percent) for percent in self.sale_targets.tolist()]
         index, cost = torch.tensor(places, device=self.device), 100 * self.rules.cost_rate
@@ -156,8 +154,8 @@ class DDPGAgent:
         if not accumulate:
             ddpg.step(self.networks, tau, 1.0 / self.waiting)
             self.waiting = 0
-        losses = {name: float(loss.mean()) for name, loss in zip(LOSSES, taken, strict=True)}
-        for name, loss in losses.items():
+        losses = Losses(*(float(loss.mean()) for loss in taken))
+        for name, loss in zip(LOSSES, losses, strict=True):
             self.losses[name].append(loss)
         return losses
 

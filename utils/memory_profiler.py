@@ -8,13 +8,13 @@ A run takes a snapshot after each phase and writes all of this to its log. By ha
     get_profiler().print_memory_growth(baseline_label="before")
 """
 
+import gc
 import logging
 import math
 import time
 import tracemalloc
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -22,7 +22,7 @@ from itertools import pairwise
 import psutil
 
 from utils.memory.census import Heap, count_kinds, large_object_table
-from utils.memory.clean_up import gpu_memory, thawed_heap
+from utils.memory.clean_up import gpu_memory
 from utils.memory.guard import MIB, peak_rss_mb
 from utils.memory.living import CLASSES, count_living, forget_living
 from utils.tables import cell, table
@@ -77,7 +77,7 @@ class MemoryProfiler:
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
-        self._censuses: dict[str, deque[Mapping[str, int]]] = {}
+        self._censuses: dict[str, deque[tuple[str, Mapping[str, int]]]] = {}
         """By label, what its last censuses counted after the warm-up."""
 
     def log_memory(
@@ -99,20 +99,21 @@ class MemoryProfiler:
         """
         texts = []
         is_census, counts = census or show_objects, counts and self.is_reporting
-        with thawed_heap(collects=is_census) if is_census or counts else nullcontext():
-            snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, self._measure())
-            if is_census:
-                heap = Heap()  # after the measurement, which would include its lists
-                counted = heap.counts()
-                snapshot.measures.update(counted)
-                if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
-                    kept = self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1))
-                    kept.append(_kinds(heap.types(), counted))
-                if show_objects:
-                    texts.append(f"largest objects\n{large_object_table(heap)}")
-                del heap  # it keeps everything alive
-            if counts:
-                snapshot.measures.update(count_kinds())
+        if is_census:
+            gc.collect()
+        snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, self._measure())
+        if is_census:
+            heap = Heap()  # after the measurement, which would include its lists
+            counted = heap.counts()
+            snapshot.measures.update(counted)
+            if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
+                kept = self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1))
+                kept.append((f"visit {snapshot.visit + 1}", _kinds(heap.types(), counted)))
+            if show_objects:
+                texts.append(f"largest objects\n{large_object_table(heap)}")
+            del heap  # it keeps everything alive
+        if counts:
+            snapshot.measures.update(count_kinds())
         self._visits[label] += 1
         if self.baseline is None and tracemalloc.is_tracing():
             self._traced = tracemalloc.take_snapshot()
@@ -149,14 +150,16 @@ class MemoryProfiler:
 
         Where there are none but memory grows, whatever grew at each of the last three censuses of a place.
         """
-        seen = [s.measures for s in (self.baseline, *self.visits(GENERATION)) if s is not None][-OWNER_STEPS - 1 :]
-        if owners := _growing([{name: int(sizes[name]) for name in count_living()} for sizes in seen], OWNER_STEPS):
+        seen = [s for s in (self.baseline, *self.visits(GENERATION)) if s is not None][-OWNER_STEPS - 1 :]
+        moments = ["the baseline" if s is self.baseline else f"visit {s.visit + 1}" for s in seen]
+        owned = [{name: int(s.measures[name]) for name in count_living()} for s in seen]
+        if owners := _growing(GENERATION, list(zip(moments, owned, strict=True)), OWNER_STEPS):
             return owners
         return self.find_leaks() if self.is_growing() else {}
 
     def find_leaks(self) -> dict[str, str]:
         """Return what grew at each of the last three censuses of a place after the warm-up, with its growth."""
-        by_kind = [_growing(list(censuses), CENSUS_STEPS) for censuses in self._censuses.values()]
+        by_kind = [_growing(label, list(censuses), CENSUS_STEPS) for label, censuses in self._censuses.items()]
         return {kind: growth for leaks in by_kind for kind, growth in leaks.items()}
 
     def is_growing(self) -> bool:
@@ -277,8 +280,8 @@ def print_memory_growth(baseline_label: str | None = None) -> None:
 
 def print_memory_summary() -> None:
     """Print the table of phases, growth since the baseline, leaks and the largest objects."""
-    with thawed_heap():
-        print(f"{get_profiler().history()}\nobjects of 50 MiB and more\n{large_object_table(Heap(), 50.0)}")
+    gc.collect()
+    print(f"{get_profiler().history()}\nobjects of 50 MiB and more\n{large_object_table(Heap(), 50.0)}")
 
 
 def _kinds(types: dict[str, int], counted: Mapping[str, int]) -> dict[str, int]:
@@ -288,16 +291,20 @@ def _kinds(types: dict[str, int], counted: Mapping[str, int]) -> dict[str, int]:
     return kinds | {TYPE + name: count for name, count in types.items()}
 
 
-def _growing(counts: Sequence[Mapping[str, int]], steps: int) -> dict[str, str]:
-    """Return what grew at each of the steps; owners explain graphs, these tensors and arrays, and these objects."""
+def _growing(label: str, seen: Sequence[tuple[str, Mapping[str, int]]], steps: int) -> dict[str, str]:
+    """Return what grew at each of the steps of a label, with its growth and since when.
+
+    Owners explain graphs, these tensors and arrays, and these objects.
+    """
     ranked: dict[int, dict[str, str]] = {}
-    if len(counts) <= steps:
+    if len(seen) <= steps:
         return {}
-    for kind in counts[-1]:
-        is_type, seen = kind.startswith(TYPE), [counted.get(kind, 0) for counted in counts]
-        if all(later - earlier >= (MIN_OBJECTS if is_type else 1) for earlier, later in pairwise(seen)):
+    (since, _), *_, (_, last) = seen
+    for kind in last:
+        is_type, sizes = kind.startswith(TYPE), [counted.get(kind, 0) for _, counted in seen]
+        if all(later - earlier >= (MIN_OBJECTS if is_type else 1) for earlier, later in pairwise(sizes)):
             rank = 3 if is_type else {"retained_graphs": 1, "tensors": 2, "arrays": 2}.get(kind, 0)
-            growth = f"+{(seen[-1] - seen[0]) / steps:,.4g} a visit, now {seen[-1]:,}"
+            growth = f"+{(sizes[-1] - sizes[0]) / steps:,.4g} a visit of [{label}] since {since}, now {sizes[-1]:,}"
             ranked.setdefault(rank, {})[kind.replace("_", " ")] = growth
     return dict([*ranked[min(ranked)].items()][:MAX_NAMED]) if ranked else {}
 

@@ -1,7 +1,7 @@
 """Shared storage counts once, large objects tell what holds them, looking changes nothing; the limit of memory."""
 
-import gc
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +14,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from tests.data.files import written
 from tests.memory.thing import Environment, Thing
-from utils.errors import MemoryLimitReached
+from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.census import UNKNOWN_HOLDER, Heap
-from utils.memory.clean_up import frozen_heap, thawed_heap
-from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb
+from utils.memory.guard import MIB, MemoryGuard, memory_limit_mb, require_memory
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
@@ -25,21 +24,6 @@ from utils.memory_profiler import MemoryProfiler
 def census_bytes(profiler: MemoryProfiler) -> tuple[float, float]:
     measures = profiler.log_memory("census", census=True).measures
     return measures["array_bytes"], measures["tensor_bytes"]
-
-
-def test_what_is_frozen_is_collected_and_seen_only_when_thawed() -> None:
-    kept, garbage = Thing(None), Thing(None)
-    garbage.held = garbage
-    gone = weakref.ref(garbage)
-    with frozen_heap():
-        del garbage
-        gc.collect()
-        assert gone() is not None
-        assert not any(item is kept for item in gc.get_objects())
-        with thawed_heap():
-            assert gone() is None and any(item is kept for item in gc.get_objects())
-        assert not any(item is kept for item in gc.get_objects())
-    assert any(item is kept for item in gc.get_objects())
 
 
 @pytest.mark.usefixtures("small_heap")
@@ -133,6 +117,32 @@ def test_limit_is_read_from_cgroup_files(
         written(tmp_path / "fs" / name, f"{value if isinstance(value, str) else int(value * MIB)}\n")
     machine_mb = psutil.virtual_memory().total / MIB
     assert memory_limit_mb(tmp_path / "fs", tmp_path / "self") == pytest.approx(limit_mb or machine_mb)
+
+
+@pytest.mark.parametrize(
+    ("factors", "says"),
+    [
+        (
+            {"--a": 3, "sessions": 9, "--b": 4, "bytes": MIB},
+            "got 3 --a x 9 sessions x 4 --b x 1,048,576 bytes = 108 MiB; reduce --b",
+        ),
+        (
+            {"days": 5, "tickers": 21, "bytes": MIB},
+            "got 5 days x 21 tickers x 1,048,576 bytes = 105 MiB; reduce tickers",
+        ),
+        ({"--a": 100, "bytes": MIB}, ""),
+    ],
+)
+def test_what_takes_more_than_is_free_names_what_to_reduce(
+    monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], says: str
+) -> None:
+    monkeypatch.setattr("utils.memory.guard.free_memory_mb", lambda: 100.0)
+    with (
+        pytest.raises(ConfigError, match=f"^expected it to fit into 100 MiB of free memory, {says}$")
+        if says
+        else nullcontext()
+    ):
+        require_memory("it", factors)
 
 
 def test_guard_compares_resident_memory_with_its_limit() -> None:

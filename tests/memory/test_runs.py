@@ -18,7 +18,14 @@ from training.generation_log import GenerationLog
 from utils.config.trader import EvolutionConfig
 from utils.memory.guard import MIB
 from utils.memory.living import count_living
-from utils.memory_profiler import MemoryProfiler, get_profiler, log_memory, print_memory_growth, print_memory_summary
+from utils.memory_profiler import (
+    OWNER_STEPS,
+    MemoryProfiler,
+    get_profiler,
+    log_memory,
+    print_memory_growth,
+    print_memory_summary,
+)
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 
@@ -61,7 +68,9 @@ def test_leaked_owners_are_named_by_the_second_generation(profiler: MemoryProfil
         for is_named in (False, True):
             kept += [made() for _ in range(10)]
             assert train(profiler, trainer).endswith(f"growing: {owner}") == is_named
-        assert profiler.leaks()[owner].startswith("+10 a visit")
+        first = len(profiler.visits("generation")) - OWNER_STEPS
+        since = f"visit {first}" if first else "the baseline"
+        assert profiler.leaks()[owner].startswith(f"+10 a visit of [generation] since {since}, now ")
         assert "growing" not in train(profiler, trainer)
 
 

@@ -60,8 +60,10 @@ def test_an_agent_is_a_view_of_its_row_and_a_clone_shares_nothing() -> None:
         assert float(agent.hurdle) == pytest.approx(2.0 ** float(population.genes[1, SESSIONS]) * rate)
     assert float(agent.sale_target) == TARGET_PERCENTS[int(population.genes[1, TARGET])]
     before, clone = tensors_of(population), agent.clone()
-    losses = agent.update(random_batch(inputs=population.inputs.size))
-    assert set(losses) == set(LOSSES) and all(math.isfinite(loss) for loss in losses.values())
+    losses = critic_loss, actor_loss = agent.update(random_batch(inputs=population.inputs.size))
+    assert (losses.critic_loss, losses.actor_loss) == (critic_loss, actor_loss)
+    assert [agent.losses[name][-1] for name in LOSSES] == [*losses] and all(map(math.isfinite, losses))
+    assert critic_loss > 0  # a mean square, which an actor's loss is not
     assert [len(population[row].losses["critic"]) for row in range(4)] == [0, 1, 0, 0] and not clone.losses["critic"]
     moved = torch.zeros(4, dtype=torch.bool)
     for name, part in tensors_of(population).items():

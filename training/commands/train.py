@@ -167,8 +167,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         logger.info("%s", whole, extra={"terminal": row})
         if get_profiler().is_reporting:
             logger.info("%s", get_profiler().report())
-        for leak in get_profiler().leaks():
-            logger.warning("%s", leak)
+        for kind, growth in get_profiler().leaks().items():
+            logger.warning("leak: %s %s", kind, growth)
         # The pictures of the last one are drawn at the end.
         if trainer.generation % PLOT_EVERY == 0 and trainer.generation < config.generations:
             _draw_progress(session.run, _note(config))

@@ -18,7 +18,6 @@ from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import RunSettings, flatten, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, MemoryLimitReached
-from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import GENERATION, get_profiler, restart_profiler
 from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints
@@ -110,7 +109,7 @@ class Session(Generic[Settings]):
         root, keep = self.run.path / CHECKPOINTS, self.settings.keep_checkpoints
         names = {"run_id": self.run.name, "config_hash": self._hash}
         writing = checkpoint_writer(root, **names, keep=keep, on_written=self._upload_checkpoint)
-        with frozen_heap(), writing as write:
+        with writing as write:
             for record in records:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.

@@ -2,8 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
@@ -27,29 +26,6 @@ def clean_up(generation: int = 2) -> float:
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return max(0, resident - process.memory_info().rss) / MIB
-
-
-@contextmanager
-def frozen_heap() -> Iterator[None]:
-    """Leave what is alive now, such as the libraries, out of collections: a full one then takes milliseconds."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@contextmanager
-def thawed_heap(*, collects: bool = True) -> Iterator[None]:
-    """Collect and show all objects in the block, those of `frozen_heap` included."""
-    is_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
-    if collects:
-        gc.collect()
-    yield
-    if is_frozen:
-        gc.freeze()
 
 
 def gpu_memory() -> tuple[int, int]:
