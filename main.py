@@ -1,6 +1,7 @@
 """Evolutionary reinforcement learning of stock-trading agents: `python main.py --help`."""
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup_logging()
     if argv is None:
         argv = sys.argv[1:]
+        os.environ["MPLBACKEND"] = "agg"  # a notebook hands its own backend, which may not be installed here, down
     command = None
     try:
         if argv == ["--version"]:

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from utils.arrays import Float64Array, Int64Array
 from utils.config.settings import hint
 from utils.errors import DataError, first_line
-from utils.memory.guard import MIB, free_memory_mb
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,13 +274,3 @@ def _encoded(column: pa.Array) -> tuple[list[str], Int64Array]:
 def _numbers(column: pa.Array) -> Float64Array:
     values: Float64Array = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values
-
-
-def require_memory(days: int, tickers: int, bytes_per_bar: int) -> None:
-    """Raise `DataError` if what is kept of this number of bars exceeds the memory that is free."""
-    needed_mb, free_mb = days * tickers * bytes_per_bar / MIB, free_memory_mb()
-    if needed_mb > free_mb:
-        raise DataError(
-            f"expected data that fit into {free_mb:,.0f} MiB of free memory, got {days:,} days x {tickers:,} tickers x "
-            f"{bytes_per_bar} bytes = {needed_mb:,.0f} MiB; give fewer days or tickers"
-        )

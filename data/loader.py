@@ -24,7 +24,6 @@ from data.bars import (
     Part,
     has_price_outlier,
     latest_day,
-    require_memory,
     spacing,
 )
 from data.features.nine import (
@@ -42,6 +41,7 @@ from utils.arrays import Float32Array, Float64Array, Int64Array
 from utils.config.settings import hint
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError, first_line
+from utils.memory.guard import require_memory
 from utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class StockDataLoader:
             )
         if self._frame is None and (apart := spacing(days)):
             raise DataError(f"expected daily bars in {self.path}, got {apart} ones; their sessions would count as days")
-        require_memory(len(days), len(self.tickers), 4 * NUM_FEATURES)
+        require_memory("data", {"days": len(days), "tickers": len(self.tickers), "bytes": 4 * NUM_FEATURES})
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         close, counts = self._read(bars, days)
         masked, empty, most = counts["masked"], counts["empty"], self.config.max_bad_row_share

@@ -68,8 +68,8 @@ class Portfolio:
         self.device = bars.quotes.device
         self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
         self.lanes = self.steps = 0
-        lifetime = rules.longest_holding + rules.max_days_without_bar - 1
-        self.slots = lifetime * self.orders_per_day
+        self._lifetime = rules.longest_holding + rules.max_days_without_bar - 1
+        self.slots = self._lifetime * self.orders_per_day
         self.ranked = self.slots + self.orders_per_day
         """Candidates to rank so that enough remain after held stocks are excluded."""
         self.has_fixed_shapes = self.device.type != "cpu"
@@ -133,16 +133,23 @@ class Portfolio:
         money = partial(torch.zeros, dtype=torch.float64, device=self.device)
         self.lanes = lanes
         self.day = torch.zeros(lanes, dtype=torch.int64, device=self.device)
-        self._money = money(len(MONEY), self.slots + (steps - 1) * self.orders_per_day, lanes)
+        self._padding = min(self._lifetime, steps) * self.orders_per_day  # nothing was bought before the episode
+        self._money = money(len(MONEY), self._padding + (steps - 1) * self.orders_per_day, lanes)
         self._ledger = Ledger.over(self._money)
         self._open = OpenPositions(
-            self._ledger, self._money, self.slots, self.orders_per_day, is_fixed=self.has_fixed_shapes
+            self._ledger, self._money, self._padding, self.orders_per_day, is_fixed=self.has_fixed_shapes
         )
         self.cash, self.equity, self.peak = money(lanes), money(lanes), money(lanes)
         self.is_locked = torch.zeros(lanes, dtype=torch.bool, device=self.device)
         self._realised_loss = money(steps, lanes)
         self.equity_curve = money(steps + 1, lanes)
         self.had_position = torch.zeros(steps, lanes, dtype=torch.bool, device=self.device)
+
+    @property
+    def lane_size(self) -> dict[str, float]:
+        """Factors of the bytes that an episode takes for each lane, about, see `require_memory`."""
+        sessions, orders = self.rules.episode_steps + min(self._lifetime, self.rules.episode_steps), self.orders_per_day
+        return {"sessions": sessions, "--env.max-new-positions-per-day": orders, "bytes": 130 + 60 / orders}
 
     @property
     def capital(self) -> Tensor | float:
@@ -305,7 +312,7 @@ class Portfolio:
         paid = cut_to_cash(wanted, self.cash, least * factor)
         is_filled, value = paid > 0, paid / factor
         price = torch.where(is_filled, price, self._one)
-        first = self.slots + (self.step_index - 1) * self.orders_per_day
+        first = self._padding + (self.step_index - 1) * self.orders_per_day
         new, target = slice(first, first + self.orders_per_day), orders.target_percent
         bought = {
             "target_percent": target,
@@ -368,7 +375,7 @@ class Portfolio:
     def ledger(self) -> Ledger:
         """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were placed."""
         self._open.write()
-        first = self.slots - self.orders_per_day
+        first = self._padding - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
         ledger = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
         return replace(ledger, reason=self._reason_of_bits[ledger.reason.long()] * (ledger.exit_step > 0))

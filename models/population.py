@@ -24,6 +24,7 @@ from models.evolution import (
 from models.inputs import TradeInputs
 from models.networks import NOT_LEARNED, Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
+from utils.memory.guard import require_memory
 from utils.spaces import TARGET_PERCENTS
 
 _STATE = ("genes", "feature_groups", "elites", "founders", "examined", "updates", "fittest", "fitness", "reward_rate")
@@ -55,7 +56,10 @@ class Population:
             scale: percent in a unit of what networks tell.
             risk: (numbers,) weights of what the risk of orders costs, see `models.order_size`.
         """
-        size = evolution.population_size
+        size, units, inputs_seen = evolution.population_size, learning.hidden, len(inputs.group_of_input)
+        weights = {"--population-size": size, "--learning.hidden": units, "weights": (units + inputs_seen) * folds}
+        # With targets, gradients, moments, and the copies of a generation and a checkpoint.
+        require_memory("networks", {**weights, "bytes": 60})
         self.evolution, self.inputs, self.rules, self.risk = evolution, inputs, rules, risk
         self.noise_scale = learning.exploration_noise
         self.genes = random_genes(size, generators["evolution"])

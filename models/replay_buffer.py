@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from utils.memory.guard import require_memory
 from utils.memory.living import counted
 from utils.tensor_ring import Fields, TensorRing
 
@@ -42,6 +43,8 @@ class ReplayBuffer(TensorRing):
 
     def __init__(self, capacity: int, training_starts: int = 0, device: torch.device | str = "cpu") -> None:
         """Allocate `capacity` transitions; networks learn once it holds `training_starts` of them."""
+        # Each field has 4 bytes, and a checkpoint takes a copy.
+        require_memory("a replay buffer", {"--learning.replay-capacity": capacity, "bytes": 2 * 4 * len(FIELDS)})
         super().__init__(capacity, FIELDS, device)
         self.training_starts = min(training_starts, capacity)
 

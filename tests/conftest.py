@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 # Processes side by side have a core each, and so have the programs that they start.
@@ -117,9 +116,7 @@ def small_heap() -> Iterator[None]:
     """Hide what the libraries and the test runner hold: a census of it would take most of the time."""
     gc.collect()
     gc.freeze()
-    ours = SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None, get_freeze_count=lambda: 0)
-    with mock.patch("utils.memory.clean_up.gc", ours):
-        yield
+    yield
     gc.unfreeze()
 
 

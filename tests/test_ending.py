@@ -28,7 +28,8 @@ MISTAKES = {
     "train --data {folder}/data.parquet --investable {folder}/list.txt": "got 'no ticker'",
     "train --benchmark {folder}/index.csv": "'2001-01-02' on line 3",
     "train --synthetic.kind both": "synthetic.kind",
-    "train --synthetic.days 1000000000": "free memory, got 1,000,000,000 days x 6 tickers x 300 bytes",
+    "train --synthetic.days 1000000000": "got 1,000,000,000 --synthetic.days x 6 --synthetic.stocks x 300 bytes",
+    "train --population-size 1000000000": "1,000,000,000 --population-size",
     "walk-forward --synthetic.days 100": "give more data",
     "sweep --space {folder}/space.toml --data {folder}/notes.md": "expected a readable parquet file",
 }

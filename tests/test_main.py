@@ -1,17 +1,21 @@
 """The program as a user runs it: whole runs on a tiny market, resuming, and mistakes."""
 
 import dataclasses
+import gc
 import html
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from main import main
 from tests.tiny_run import frame, records, run, unjudged
 from training.commands.table import COMMANDS
+from training.run.status import status_block
 from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.runs.run_log import RunLog
@@ -117,9 +121,18 @@ def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
 def test_memory_is_reported_in_a_file_and_on_request(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, report: str
 ) -> None:
+    """A person's own count of the objects sees all of the trainer's, too."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    seen = list[Counter[str]]()
+
+    def block(*given: Any) -> str:
+        seen.append(Counter(type(item).__name__ for item in gc.get_objects()))
+        return status_block(*given)
+
+    monkeypatch.setattr("training.commands.train.status_block", block)
     with unjudged():
         assert run(tiny, "--generations", "1", "--memory-report", report) == 0
+    assert [(one["TradingEnvironment"], one["DDPGAgent"]) for one in seen] == [(2, 5)]
     shown, times = capsys.readouterr().out, int(report == "on" or not is_terminal)
     for text in ("memory [train]", "memory trend\n", "memory growth since 'baseline'\n"):
         assert shown.count(text) == times, text

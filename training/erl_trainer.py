@@ -30,6 +30,7 @@ from training.generation_log import GenerationLog
 from training.rollout import PopulationResults, PopulationRollouts, Windows, play_agent_on
 from training.updates import UpdateInputs, Updates
 from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.memory.guard import require_memory
 from utils.memory_profiler import MemoryProfiler
 from utils.progress import progress
 from utils.runs.console import FILE_ONLY
@@ -72,6 +73,7 @@ class ERLTrainer:
         self.rollouts = PopulationRollouts(
             training_days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
         )
+        self._require_memory(evolution)
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device = env.account.device
         self.population = Population(
@@ -103,6 +105,26 @@ class ERLTrainer:
         self.best_fitness = math.nan
         """Largest of all evaluations, each of which has windows of its own; NaN before the first one."""
         self._best_ever = self.population.fittest_agent.state_dict()
+
+    def _require_memory(self, evolution: EvolutionConfig) -> None:
+        """Raise ConfigError where a generation, or the judgement of the champion, takes more memory than is free."""
+        learning, evaluation, lane = self.learning, self.evaluation, self.eval_env.account.lane_size
+        agents, judged = {"--population-size": evolution.population_size}, self.market.splits.validation.days
+        played = {"--population-size": len(self.rollouts.groups(evolution.population_size)[0])}
+        pickers = {"--evaluation.random-pickers": evaluation.random_pickers, "windows": judged // lane["sessions"] + 1}
+        batch = {"--learning.batch-size": learning.batch_size, "folds": self.training_days.folds}
+        drawn = {"--learning.gradient-steps": learning.gradient_steps, **batch}
+        drawn["--learning.gradient-accumulation"] = learning.gradient_accumulation
+        parts: dict[str, dict[str, float]] = {
+            "fitness": {**played, "--evaluation.fitness-windows": evaluation.fitness_windows, **lane},
+            "exploration": {**played, "--evaluation.exploration-windows": evaluation.exploration_windows, **lane},
+            "random pickers": {**pickers, **lane},
+            "selection": {**agents, "--evolution.tournament-size": evolution.tournament_size, "bytes": 24},
+            "updates": {**agents, **batch, "--learning.hidden": learning.hidden, "bytes": 32},
+            "batches": {**drawn, "bytes": 48},
+        }
+        for what, factors in parts.items():
+            require_memory(what, factors)
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run until this number of generations is complete; yield each record once the state may be saved."""

@@ -287,7 +287,7 @@ class PopulationRollouts:
         steps = torch.arange(self.env.rules.episode_steps)
         asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
         asked[windows.starts[:, None].cpu() + steps] = True
-        rollouts = [self._roll_out(population, windows, agents, asked) for agents in self._groups(len(population))]
+        rollouts = [self._roll_out(population, windows, agents, asked) for agents in self.groups(len(population))]
         fitness, profit, by_window = (
             torch.cat([getattr(part, name) for part in rollouts]).cpu()
             for name in ("fitness", "profit_percent", "by_window")
@@ -303,7 +303,7 @@ class PopulationRollouts:
         joined = {name: torch.cat([part[name] for part in recorded], dim=1) for name in recorded[0]}
         return results, _thinned(joined, elites, most_transitions // len(elites))
 
-    def _groups(self, agents: int) -> list[range]:
+    def groups(self, agents: int) -> list[range]:
         """Divide the agents so that the forecasts of a group fit into memory."""
         size = max(1, min(agents, _TABLE_BYTES // (4 * self.training_days.tradable.numel())))
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]

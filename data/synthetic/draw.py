@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from data.bars import PRICE_COLUMNS, VOLUME, require_memory
+from data.bars import PRICE_COLUMNS, VOLUME
 from data.synthetic.law import OVERNIGHT_SHARE, VOLUME_STD, Bars, Draws, busyness, volume_level
 from data.synthetic.planted import planted_kind
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
+from utils.memory.guard import require_memory
 
 MARKET_SEED = 7
 """Seed of the path that a run trains on."""
@@ -53,7 +54,8 @@ class SyntheticMarket:
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
     law = planted_kind(config.kind)
-    require_memory(config.days, config.stocks, _BYTES_PER_BAR)
+    size = {"--synthetic.days": config.days, "--synthetic.stocks": config.stocks, "bytes": _BYTES_PER_BAR}
+    require_memory("built-in bars", size)
     # A stream per purpose: noise and bars do not change with the drift's draws.
     for_noise, for_drift, for_bars, for_common, for_volatility, for_volume = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(6)

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from matplotlib.rcsetup import validate_backend
 
 from main import main
 from utils.config.cli import ParsedCommand
@@ -62,6 +63,26 @@ def test_a_stopped_run_names_the_command_that_continues_it(
     assert main(line.split()) == 143
     (shown,) = capsys.readouterr().err.strip().splitlines()
     assert shown.endswith(f"stopped by SIGTERM; generation 2 of 9 is saved: continue with {command}")
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://ipympl.backend_nbagg"])
+def test_the_program_draws_whatever_backend_a_notebook_hands_down(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", backend)
+    monkeypatch.setattr("sys.argv", ["main.py", "--version"])
+    assert main() == 0 and validate_backend(os.environ["MPLBACKEND"]) == "agg"
+
+
+def test_help_is_the_same_without_docstrings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stripped = [sys.executable, "-OO", str(ROOT / "main.py"), "--help-all"]
+    found = subprocess.run(stripped, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    with pytest.raises(SystemExit):
+        main(["--help-all"])
+    assert found == capsys.readouterr().out and "None" not in found
 
 
 HEAVY = "torch matplotlib pandas talib scipy scipy.stats lightgbm gymnasium google.cloud jinja2"

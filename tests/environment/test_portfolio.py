@@ -72,6 +72,24 @@ def test_agrees_with_the_oracle(case: MarketCase, has_fixed_shapes: bool) -> Non
     assert_same(portfolio, 1, cash, dataclasses.replace(case, orders=other).expected)
 
 
+@settings(max_examples=20, deadline=None)
+@given(market_cases(), st.booleans())
+def test_a_bound_beyond_the_window_takes_no_more_rows_than_the_window_has(
+    case: MarketCase, has_fixed_shapes: bool
+) -> None:
+    """What is held to the end by rules of any length is the same, also after longer and shorter windows."""
+    steps, trading = case.end - case.start, case.trading_end - case.start
+    endless = dataclasses.replace(case.rules, max_holding_days=10**9, max_days_without_bar=10**9)
+    expected = dataclasses.replace(case, rules=endless).expected
+    portfolio = Portfolio(bars_of(case.data, case.volume), endless)
+    portfolio.has_fixed_shapes = has_fixed_shapes
+    for length in (max(1, steps - 2), steps, max(1, steps - 1), steps):
+        cash = play(portfolio, case.orders[:length, None], [case.start], length, min(length, trading))
+    assert portfolio.ledger().stock.shape == (steps * portfolio.orders_per_day, 1)
+    assert portfolio._money.shape[1] < 2 * steps * portfolio.orders_per_day
+    assert_same(portfolio, 0, cash, expected)
+
+
 def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
     """Bought on day 1 at 100, sold at its target of 110 on day 3, without costs: 10 % of one stake, on step 0."""
     prices = torch.tensor([[100.0], [100.0], [100.0], [111.0], [111.0], [111.0]])

@@ -26,7 +26,7 @@ from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, 
 from training.erl_trainer import PHASES, ERLTrainer
 from training.forecasts.training_days import TrainingDays
 from utils.config.trader import EvolutionConfig
-from utils.errors import StopRequested
+from utils.errors import ConfigError, StopRequested
 from utils.runs.state_tree import flatten, unflatten
 
 
@@ -49,6 +49,30 @@ def shared_days(market: Market) -> Iterator[None]:
 
     with mock.patch.object(TrainingDays, "of", of):
         yield
+
+
+TOO_MUCH: dict[str, Any] = {
+    "--evaluation.fitness-windows": {"evaluation": replace(TINY_EVALUATION, fitness_windows=10**9)},
+    "--evaluation.exploration-windows": {"evaluation": replace(TINY_EVALUATION, exploration_windows=10**9)},
+    "--evaluation.random-pickers": {"evaluation": replace(TINY_EVALUATION, random_pickers=10**9)},
+    "--population-size": {"evolution": EvolutionConfig(population_size=10**9)},
+    "--evolution.tournament-size": {"evolution": EvolutionConfig(tournament_size=10**9)},
+    "--learning.hidden": {"learning": replace(TINY_LEARNING, hidden=10**8)},
+    "--learning.batch-size": {"learning": replace(TINY_LEARNING, batch_size=10**9)},
+    "--learning.gradient-steps": {"learning": replace(TINY_LEARNING, gradient_steps=10**9)},
+    "--learning.gradient-accumulation": {"learning": replace(TINY_LEARNING, gradient_accumulation=10**9)},
+    "--learning.replay-capacity": {"learning": replace(TINY_LEARNING, replay_capacity=10**9)},
+}
+"""By the setting that is to be reduced."""
+
+
+@pytest.mark.parametrize("flag", TOO_MUCH)
+def test_what_does_not_fit_is_refused_before_it_is_allocated(
+    market: Market, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    monkeypatch.setattr("utils.memory.guard.free_memory_mb", lambda: 10_000.0)
+    with pytest.raises(ConfigError, match=rf"MiB of free memory, got .* = [\d,]+ MiB; reduce {flag}$"):
+        tiny_trainer(market, **TOO_MUCH[flag])
 
 
 def state_of(trainer: ERLTrainer) -> tuple[dict[str, Tensor], Any]:

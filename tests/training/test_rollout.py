@@ -151,7 +151,7 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
     assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["left"]) <= 80
     assert set(first["left"].tolist()) == {TINY_RULES.trading_days - day for day in range(TINY_RULES.episode_steps)}
     monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.training_days.tradable.numel())
-    assert [*map(len, trainer.rollouts._groups(7))] == [2, 2, 2, 1]
+    assert [*map(len, trainer.rollouts.groups(7))] == [2, 2, 2, 1]
     other, second = trainer.rollouts.evaluate(population, windows, 80)
     for name in ("fitness", "profit_percent", "by_window"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name

@@ -37,6 +37,7 @@ from training.evaluation.measures import EquityCurves, mix_accounts
 from training.forecasts.skill import HORIZONS, agent_scores, known_share, returns_ahead
 from training.rollout import play_agent_on, purchases, step_by
 from utils.arrays import Float64Array
+from utils.memory.guard import require_memory
 from utils.progress import progress
 
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
@@ -368,6 +369,7 @@ def play_judged(
         curves[RANDOM] = mix_accounts(drawn, basket, share, exposure)
         return curves | {other: held for other, held in level.curves.items() if other != BASKET}
 
+    require_memory("pickers", {"--random-pickers": random_pickers, "windows": len(setup.starts), **setup.env.lane_size})
     curves = {**play(baselines, account.curves, random_pickers), **beside}
     at_cost = {}
     for bps, level in progress(baselines.at_cost.items(), "judge", "cost level"):

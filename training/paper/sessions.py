@@ -1,5 +1,6 @@
 """Sessions: days of trading by an exchange's calendar, or by the data alone, and what in their bars cannot be right."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,7 +44,8 @@ class Sessions:
 
         margin = np.timedelta64(10, "D")
         try:
-            calendar = exchange_calendars.get_calendar(name, start=str(first - margin), end=str(last + margin))
+            with warnings.catch_warnings(action="ignore"):  # by pandas, for the authors of the calendars
+                calendar = exchange_calendars.get_calendar(name, start=str(first - margin), end=str(last + margin))
         except (exchange_calendars.errors.InvalidCalendarName, ValueError) as error:
             raise ConfigError(
                 f"expected the name of an exchange's calendar such as XNYS, or none, for --calendar, got {name!r} "

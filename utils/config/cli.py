@@ -102,6 +102,8 @@ def parse_command(
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from None
     if rest:
+        if late := next((word for word in rest if any(word == one.partition(" ")[0] for one in commands)), None):
+            raise ConfigError(f"expected the command before its flags, got {late!r} after flags; put it first")
         wrong, flags = rest[0].partition("=")[0], [setting.flag for setting in known.values()]
         raise ConfigError(f"expected a known flag, got {wrong!r}{hint(wrong, flags, '; see --help')}")
     values = vars(parsed)

@@ -1,7 +1,9 @@
 """Settings of any config dataclass by dotted name: typed, checked, saved and resumed."""
 
+import ast
 import dataclasses
 import hashlib
+import inspect
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -34,6 +36,8 @@ _WORDS: Mapping[Any, str] = {int: "INT", float: "NUMBER", bool: "true|false", Pa
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def checked_dataclass(kind: type[Built]) -> type[Built]:
     """Make a frozen dataclass that checks types and limits when built: pydantic.ValidationError for a wrong value."""
+    if kind.__doc__ is None:  # python -OO strips what the help shows, but neither source nor docstrings of fields
+        kind.__doc__ = ast.get_docstring(ast.parse(inspect.getsource(kind)).body[0])  # type: ignore[arg-type]
     config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", use_attribute_docstrings=True)
     built: Any = dataclass(frozen=True, config=config)(kind)
     fields = built.__pydantic_fields__

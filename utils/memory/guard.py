@@ -1,14 +1,16 @@
 """The memory that this process may use, and a check that stops it before the kernel does."""
 
 import ctypes
+import math
 import re
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from utils.errors import MemoryLimitReached
+from utils.errors import ConfigError, MemoryLimitReached
 
 MIB = 2**20
 SHARE_OF_ALLOWED = 0.9
@@ -55,6 +57,22 @@ def free_memory_mb() -> float:
     return min(psutil.virtual_memory().available / MIB, left)
 
 
+def require_memory(what: str, factors: Mapping[str, float]) -> None:
+    """Raise ConfigError where what is asked for takes more memory than is free.
+
+    Args:
+        factors: of its bytes, by the flag or the unit of each; the last are the bytes of one.
+    """
+    needed_mb, free_mb = math.prod(factors.values()) / MIB, free_memory_mb()
+    if needed_mb > free_mb:
+        asked = [name for name in factors if name.startswith("--")] or [*factors][:-1]
+        raise ConfigError(
+            f"expected {what} to fit into {free_mb:,.0f} MiB of free memory, got "
+            f"{' x '.join(f'{size:,.0f} {name}' for name, size in factors.items())} = {needed_mb:,.0f} MiB; reduce "
+            f"{max(asked, key=lambda name: factors[name])}"
+        )
+
+
 def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, MiB."""
     # On Linux getrusage begins with the peak of the process that started this one; VmHWM does not.
@@ -85,6 +103,6 @@ def _call_glibc(name: str, *arguments: int) -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
