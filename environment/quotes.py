@@ -1,0 +1,66 @@
+"""Prices of the stocks that may be held, as accounts read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.features.nine import CLOSE, OPEN
+from data.market import Market
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """Bars of n stocks, on the device of the accounts."""
+
+    open: Tensor
+    """(days, n) float64, NaN where the stock has no bar."""
+    close: Tensor
+    volume: Tensor | None = None
+    """(days, n) float64 shares traded, infinite where unknown, so that no order is cut there."""
+    is_member: Tensor | None = None
+    """(days, n) bool: the stock may be bought by a decision of the day; None: all always."""
+    split: Tensor | None = None
+    """(days, n) float64 shares after the night before a day for one before; None: prices are adjusted for splits."""
+    dividend: Tensor | None = None
+    """(days, n) float64 paid on each share held through that night, in shares of after it; None: none."""
+
+    @classmethod
+    def of(cls, open_: Tensor, close: Tensor, **others: Tensor | None) -> Quotes:
+        """Build from (days, n) prices: a bar counts only if open and close are finite and positive."""
+        is_bar = torch.isfinite(open_) & torch.isfinite(close) & (open_ > 0) & (close > 0)
+        quoted = (torch.where(is_bar, price.double(), torch.nan) for price in (open_, close))
+        volume = others.pop("volume", None)
+        if volume is not None:
+            volume = torch.where(volume >= 0, volume.double(), torch.inf)
+        return cls(*quoted, volume=volume, **others)
+
+    @classmethod
+    def on(cls, market: Market, columns: NDArray[np.int64] | None = None, device: torch.device | str = "cpu") -> Quotes:
+        """Take those of a market's investable stocks, or of other columns."""
+        columns = market.investable_columns if columns is None else columns
+
+        def of(values: NDArray[np.float32]) -> Tensor:
+            return torch.from_numpy(values[:, columns]).to(device)
+
+        volume = None if market.volume is None else of(market.volume)
+        return cls.of(of(market.data_array[..., OPEN]), of(market.data_array[..., CLOSE]), volume=volume)
+
+    @property
+    def days(self) -> int:
+        """Number of days."""
+        return self.close.shape[0]
+
+    @property
+    def stocks(self) -> int:
+        """Number of stocks."""
+        return self.close.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the prices."""
+        return self.close.device
