@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from data.raw.files import Table, read_table
-from data.raw.layout import BLANKS, STANDARD, UnclearFileError, UnusableFileError, is_adjusted_bar, role_of
+from data.raw.layout import BLANKS, FACTORS, STANDARD, UnclearFileError, UnusableFileError, is_adjusted_bar, role_of
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
 from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
@@ -25,7 +25,7 @@ _DAILY, _SLOW = 0.5, 0.2
 """Shares of the sessions that have a row: from the first on a file is daily, below the second it is slow."""
 _STALE_DAYS = 10
 """Days for which a row counts where later ones are missing, in a file that does not tell when its rows are known."""
-_TAKEN = {*STANDARD, "date", "since"}
+_TAKEN = {*STANDARD, "date", "since", "adjusted", "split", "dividend", "gain", "pay", "clock", "is_new"}
 _FEW = 0.01
 """Share of a column's cells that may be text in a column of numbers."""
 
@@ -43,7 +43,10 @@ def further_columns(
     layout, columns, taken = table.layout, dict[str, Float64Array](), {*_TAKEN, *CATALOGUE}
     used = {place for role, place in layout.fields.items() if role not in known}
     for place, title in enumerate(layout.titles):
-        if place in used or layout.panel or not layout.headers or (role_of(title) or ("", 0))[0] == "date":
+        role = (role_of(title) or ("", 0))[0]
+        if place in used or layout.panel or not layout.headers or role == "date":
+            continue
+        if choices.keep == ("none",) and role not in FACTORS:
             continue
         titles = (title, f"{prefix}_{title}", f"{prefix}_{title}_{place + 1}")
         names = [re.sub(r"\W+", "_", text.casefold()).strip("_") for text in titles]

@@ -16,7 +16,8 @@ VALUES = [*PRICES, "volume"]
 STANDARD = ["day", "ticker", *VALUES]
 """Columns of prepared rows; others are further ones."""
 EVENTS = ["split", "dividend"]
-NUMBERS = [*VALUES, "adjusted", "divisor", "factor", *EVENTS]
+FACTORS = ["factor", "divisor"]
+NUMBERS = [*VALUES, "adjusted", *FACTORS, *EVENTS, "gain"]
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
 UNIT = re.compile(r"(?<=.)[(\[]([^)\]]*)[)\]]")
 """What is in brackets."""
@@ -40,6 +41,7 @@ _PRICED = re.compile(rf"(?:{_AFFIX})?(.+?)(?:{_AFFIX})?")
 _ADJUSTED = re.compile(
     "(?<!un)adj|bereinig|ajust|aggiust|rettific|скорр|조정|수정|調整|调整|复权|復權|justera|duzeltil|skoryg"
 )
+_FACTOR = re.compile(r"factor|divisor|cfac|ajex|因子|復權|复权|(adj|cum|split)\w*(fac|ratio|coef|mult)")
 _CLOSES = {*NAMES["close"], *NAMES["adjusted"]} - {"last", "price"}
 """Names that are no ticker; `last` and `price` may be one."""
 _TICKER = re.compile(r"[\^$.]?[A-Z0-9][A-Z0-9.&=^/_ -]{0,14}")
@@ -88,6 +90,8 @@ def role_of(title: str) -> tuple[str, int] | None:
         return role
     if _ADJUSTED.search(name) and any(len(one) > 3 and one in name for one in NAMES["close"]):
         return ("close" if re.search("forsplits(?!and)", name) else "adjusted", 99)
+    if _FACTOR.search(name):
+        return "factor", 99
     inner = _PRICED.fullmatch(name)
     role = _RANKS.get(inner[1]) if inner else None
     return (role[0], 100 + role[1]) if role and role[0] in VALUES else None
@@ -96,8 +100,8 @@ def role_of(title: str) -> tuple[str, int] | None:
 def is_adjusted_bar(title: str) -> bool:
     """Tell whether a title names an adjusted price or volume, whose level knows later splits and dividends."""
     name = plain(title)
-    rest = [name.replace(word, "", 1) for word in ("adjusted", "adj") if word in name and f"un{word}" not in name]
-    return any(_RANKS.get(one, ("", 0))[0] in VALUES for one in rest)
+    words = [word for word in ("adjustment", "adjusted", "adj") if word in name and f"un{word}" not in name]
+    return any(_RANKS.get(name.replace(word, "", 1), ("", 0))[0] in VALUES for word in words)
 
 
 def layout_of(
@@ -170,6 +174,7 @@ def _titled_layout(
     cells, said = [text.strip() for text in first_row], choices.places(titles)
     is_day, is_number = are_days(cells), are_numbers(cells)
     known = [(kind, place) for place, title in enumerate(titles) if (kind := role_of(title))]
+    known = [(kind, place) for kind, place in known if kind[0] not in FACTORS]
     fields = {role: place for (role, _), place in sorted(known, reverse=True) if place not in said.values()} | said
     if "close" not in fields and "adjusted" in fields and list(needed) == ["close"]:
         fields["close"] = fields["adjusted"]

@@ -26,9 +26,10 @@ from data.bars import (
     spacing,
 )
 from data.events import events_file, note_events
-from data.raw.adjustment import adjust_for_events, scale_to_adjusted
+from data.raw.adjustment import adjust_for_events, mended_events, scale_to_adjusted
 from data.raw.append import benchmark_file, read_prepared, with_new_events, with_old_bars
 from data.raw.doubts import require_no_doubt
+from data.raw.factors import with_factors
 from data.raw.files import NO_BAR, NO_TABLE, Table, read_table
 from data.raw.folder import NOT_READ, found_files, shown, ticker_of
 from data.raw.join import kept, with_joined
@@ -133,15 +134,24 @@ def prepare(
     spelled = _spellings(read["ticker"].unique(), () if old is None else old["ticker"].unique(), summary)
     frames = [pd.DataFrame() if old is None else old[STANDARD], read.assign(is_new=True)]
     rows = _merged(pd.concat(frames, ignore_index=True), spelled, summary.dropped, choices.max_bad_row_share)
-    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
     _require_few_dropped(summary, len(read), choices.max_bad_row_share)
     names = rows["ticker"].cat.categories
     events = events.assign(ticker=events["ticker"].map(spelled)).drop_duplicates(["ticker", "day"], keep="last")
     first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
-    is_due, is_settled = events["is_due"], np.zeros(len(rows), dtype=np.bool_)
+    last = pd.Series() if old is None else old.groupby("ticker")["day"].max()
+    first, last = (rows["ticker"].map(days).to_numpy(np.float64) for days in (first_days, last))
+    joint = (rows["day"] == first) * (1 + (first > last))
+    mended, mends = mended_events(rows, events[events["is_due"]], joint.to_numpy(np.int64))
+    own, is_scaled = {*choices.keep, *(() if old is None else old)}, _SCALED in summary.notes
+    rows, notes, adjusted = with_factors(rows, own, is_scaled=is_scaled)
+    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
+    summary.notes += [*mends, *notes]
+    events = pd.concat([mended, events[~events["is_due"]]])
+    live = events[~events["ticker"].isin(adjusted)]
+    is_due, is_settled = live["is_due"], np.zeros(len(rows), dtype=np.bool_)
     if old is not None:
-        rows, is_due, is_settled = with_new_events(old, rows, events, first_days)
-    due = events.assign(ticker=names.get_indexer(events["ticker"]))[is_due & events["ticker"].isin(names)]
+        rows, is_due, is_settled = with_new_events(old, rows, live, first_days)
+    due = live.assign(ticker=names.get_indexer(live["ticker"]))[is_due & live["ticker"].isin(names)]
     rows, adjustments = adjust_for_events(rows, due, is_settled) if len(due) else (rows, [])
     summary.notes += adjustments
     if benchmark is not None and (benchmark not in names or len(names) == 1):
@@ -252,18 +262,19 @@ def _bars(table: Table, source: Path, summary: PrepareSummary, choices: Choices)
     has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
     is_event_alone = has_event & rows[PRICES].isna().all(axis=1)
     summary.dropped[NO_PRICE] += int(is_event_alone.sum())
-    rows = rows[~is_event_alone]
+    rows, events = rows[~is_event_alone], events[has_event & events["day"].between(EARLIEST, latest_day())]
     if rows.empty:
         raise UnusableFileError("no row has a price")
     if "adjusted" in rows:
+        raw = rows[rows["close"] > 0].sort_values(["ticker", "day"], kind="stable").astype({"ticker": "category"})
+        events, notes = mended_events(raw, events.reset_index(drop=True), np.zeros(len(raw), dtype=np.int64))
         rows = scale_to_adjusted(rows)
-        if _SCALED not in summary.notes:
-            summary.notes.append(_SCALED)
+        summary.notes += [note for note in (_SCALED, *notes) if note not in summary.notes]
     rows = one_bar_a_day(_usable(rows.drop(columns=[*EVENTS, "pay"], errors="ignore"), table, summary), table, choices)
     if apart := spacing(np.unique(rows["day"])):
         raise UnclearFileError(f"{apart} bars; give daily ones")
     summary.closes_only += table.layout.has_closes_only
-    return rows, events[has_event & events["day"].between(EARLIEST, latest_day())]
+    return rows, events
 
 
 def _require_weekdays(files: dict[Path, Int32Array], known: Int32Array | None, source: Path) -> None:

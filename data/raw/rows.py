@@ -31,7 +31,7 @@ _FEW_ROWS, _MANY_ROWS = 5, 20
 """Rows from which on columns are judged by their values, and by their moves."""
 _RARE, _OFTEN = 0.01, 0.1
 """Shares of rows that may break a rule: where columns were guessed, and where titles name them."""
-_RATIO = re.compile(r"^(\d+(?:\.\d+)?) ?[:/] ?(0*[1-9]\d*(?:\.\d+)?)$", re.MULTILINE)
+_RATIO = re.compile(r"(?im)^(\d+(?:\.\d+)?)(?: ?[:/] ?|[ -](?:for|to)[ -])(0*[1-9]\d*(?:\.\d+)?)$")
 Evidence = defaultdict[tuple[str, ...], set[str]]
 """Orders of dates, decimal signs of prices and those of volume that files show, by which of these and family."""
 
@@ -103,14 +103,14 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
     taken by their places, or as closes of tickers, do not behave as such.
     """
     layout, frames = table.layout, []
-    further = {} if choices.keep == ("none",) else further_columns(table, choices)
+    further = further_columns(table, choices)
     days = resolve_days(table.text("date"), table.orders[0])
     names = np.array(table.text("ticker").split("\n"), dtype=object) if "ticker" in layout.fields else None
     for ticker, group in layout.groups.items():
         values = {role: _values(table, role, place) for role, place in group.items()}
         columns = {"day": days, "ticker": ticker if names is None else names}
         rows = pd.DataFrame(columns | dict.fromkeys(PRICES, values["close"]) | {"volume": np.nan} | values | further)
-        for role in ("volume", *EVENTS):
+        for role in ("volume", *EVENTS, "gain"):
             if role in group:
                 _require_read(role, table.cells[group[role]], rows)
         if "volume" in group and (rows["volume"] > 0).any():  # days of a halt have the last close, or 0, in all places
@@ -118,11 +118,8 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
             if layout.has_closes_only:  # all prices are the close
                 is_halt &= rows["volume"] == 0
             flatten(rows, is_halt, volume=0.0)
-        if "divisor" in rows:
-            rows["adjusted"] = rows["close"] / rows.pop("divisor")
-        if "factor" in rows:
-            latest = rows.sort_values("day", kind="stable").groupby("ticker")["factor"].last()
-            rows["adjusted"] = rows["close"] * rows.pop("factor") / rows["ticker"].map(latest)
+        if "gain" in rows:
+            rows["dividend"] = rows.get("dividend", 0 * rows["gain"]).fillna(0) + rows.pop("gain").fillna(0)
         is_empty = rows[PRICES].isna().to_numpy().all(axis=1)
         for cell in (table.cells[place] for role, place in group.items() if role in PRICES and is_empty.any()):
             if isinstance(cell, str):
@@ -130,7 +127,7 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
         if plain(layout.titles[group["close"]]) == "prc":  # of CRSP, negative: mean of bid and ask, nothing was traded
             is_empty |= (is_quote := (rows["close"] < 0).to_numpy())
             rows.loc[is_quote, PRICES] = np.nan
-        for role in (role for role in EVENTS if role in group):  # an ex-date may have no bar
+        for role in (role for role in EVENTS if role in rows):  # an ex-date may have no bar
             is_empty &= ~((rows[role] > 0) & ((role != "split") | (rows[role] != 1))).to_numpy()
         dropped[NO_PRICE] += 0 if layout.panel else int(is_empty.sum())
         frames.append(rows[~is_empty])
@@ -147,9 +144,10 @@ def rows_of(table: Table, choices: Choices, dropped: Counter[str]) -> pd.DataFra
 def _values(table: Table, role: str, place: int) -> Float64Array:
     if not isinstance(cell := table.cells[place], str):
         return cell
+    sign = table.signs["volume" if role == "volume" else "price"] or "."
     if role == "split":  # 3:2 is three shares for two
-        cell = _RATIO.sub(lambda match: str(float(match[1]) / float(match[2])), cell)
-    return numbers(cell, table.signs["volume" if role == "volume" else "price"] or ".")
+        cell = _RATIO.sub(lambda match: f"{float(match[1]) / float(match[2]):.12f}".replace(".", sign), cell)
+    return numbers(cell, sign)
 
 
 def _require_read(role: str, cell: str | Float64Array, rows: pd.DataFrame) -> None:

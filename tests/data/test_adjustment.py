@@ -1,6 +1,8 @@
 """Splits and dividends: prices are adjusted for them, as in Yahoo's example and by an oracle, and they are kept."""
 
 import math
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from data.events import Event, events_file, ratios_of, read_events
 from data.raw.prepare import prepare
-from tests.data.files import prepared, run
+from tests.data.files import prepared, refused, run
 from utils.config.prepare import Choices
 from utils.errors import DataError
 
@@ -118,11 +120,112 @@ def test_dividends_alone_are_told_from_the_moves_of_many(tmp_path: Path) -> None
 
 
 def test_events_that_change_nothing(tmp_path: Path) -> None:
-    rows = "2014-01-02,10,10,10,10,1,3,4\n2014-01-03,10,10,10,10,1,20,1\n2014-01-06,10,10,10,10,1,-1,nan\n"
+    rows = "2014-01-02,10,10,10,10,1,3,4\n2014-01-03,10,10,10,10,1,0,1\n2014-01-06,10,10,10,10,1,-1,nan\n"
     files: dict[str, str | bytes] = {"A.csv": f"{HEADER}{rows}2014-01-07,0,0,0,0,1,1,2\n"}
     summary, bars = run(tmp_path, files, choices=Choices(max_bad_row_share=0.3))
     assert bars["close"].tolist() == [10.0, 10.0, 10.0]
     assert not any("prices" in note for note in summary.notes)
+
+
+EVENTS: dict[str, tuple[str, float, int, int, str]] = {
+    "inverse": ("0.5", 2.0, 0, 0, "1 ratios were taken the other way round, as prices move, such as of A"),
+    "old for new": ("1:2", 2.0, 0, 0, "1 ratios were taken the other way round"),
+    "words": ("2-for-1", 2.0, 0, 0, "not in the prices"),
+    "words with spaces": ("1 For 2", 2.0, 0, 0, "1 ratios were taken the other way round"),
+    "a fraction": ("3/2", 1.5, 0, 0, "not in the prices"),
+    "a reverse split": ("10:1", 0.1, 0, 0, "1 ratios were taken the other way round"),
+    "late": ("2", 2.0, 1, 0, "1 were taken on the day on which prices move, such as of A"),
+    "early": ("2.0", 2.0, -3, 0, "1 were taken on the day on which prices move, such as of A"),
+    "late and inverse": ("1/2", 2.0, 2, 0, "1 ratios were taken the other way round"),
+    "beside an adjusted close": ("0.5", 2.0, 1, 1, "1 were taken on the day on which prices move, such as of A"),
+}
+
+
+def split_market(text: str, size: float, late: int = 0, *, day: int = 40) -> pd.DataFrame:
+    """60 raw bars with a split, and what a vendor writes of it."""
+    raw = market(5, days=60, dividends=0, splits=0)
+    raw = scaled(raw, pd.Series(np.where(raw.index < day, size, 1.0)))
+    return raw.drop(columns="Dividends").assign(**{"Stock Splits": np.where(raw.index == day + late, text, "")})
+
+
+@pytest.mark.parametrize(("text", "size", "late", "is_adjusted", "words"), EVENTS.values(), ids=EVENTS)
+def test_prices_settle_ratio_and_day_of_a_split(
+    text: str, size: float, late: int, is_adjusted: int, words: str, tmp_path: Path
+) -> None:
+    raw = split_market(text, size, late)
+    expected = raw["Close"] / np.where(raw.index < 40, size, 1.0)
+    summary, bars = run(
+        tmp_path, {"A.csv": (raw.assign(adjclose=expected) if is_adjusted else raw).to_csv(index=False)}
+    )
+    np.testing.assert_allclose(bars["close"], expected, rtol=1e-9)
+    date = raw["Date"][40]
+    assert read_events(tmp_path / "made" / "bars.parquet") == [Event("A", date, "split", size, date)]
+    assert words in "\n".join(summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ({"Stock Splits": {35: 2}}, "split 2:1 of A on 2010-02-22 that prices allow, got a move of -50% on 2010-03-01"),
+        ({"Stock Splits": {40: 8}}, "split 8:1 of A on 2010-03-01 that prices allow, got a move of -50% on 2010-03-01"),
+        ({"Dividends": {30: 2500.0}}, "dividend of 2500 of A on 2010-02-15 that prices allow, got a close of"),
+        ({"Dividends": {59: 2500.0}}, "dividend of 2500 of A"),
+        ({"Dividends": {30: 2500.0}, "adjclose": {}}, "dividend of 2500 of A"),
+        ({"Capital Gains": {30: 2500.0}}, "dividend of 2500 of A"),
+    ],
+)
+def test_events_that_contradict_prices_are_refused(
+    events: dict[str, dict[int, float]], words: str, tmp_path: Path
+) -> None:
+    raw = split_market("", 2.0).drop(columns="Stock Splits")
+    columns = {name: raw["Close"] if not cells else raw.index.map(cells) for name, cells in events.items()}
+    with refused(re.escape(words)):
+        run(tmp_path, {"A.csv": raw.assign(**columns).to_csv(index=False)})
+
+
+def test_one_vendor_has_one_notation(tmp_path: Path) -> None:
+    """Moves by a small split are lost among others; its ratio is as that of the large one."""
+    files: dict[str, str | bytes] = {
+        "A.csv": split_market("0.5", 2.0).to_csv(index=False), "B.csv": split_market("20:21", 1.05).to_csv(index=False)
+    }  # fmt: skip
+    run(tmp_path, files)
+    assert [event.size for event in read_events(tmp_path / "made" / "bars.parquet")] == pytest.approx([2, 1.05])
+
+
+def test_a_split_may_be_in_the_prices_and_a_later_one_not(tmp_path: Path) -> None:
+    raw = split_market("2", 2.0)
+    raw.loc[20, "Stock Splits"] = "10"
+    _, bars = run(tmp_path, {"A.csv": raw.to_csv(index=False)})
+    np.testing.assert_allclose(bars["close"], raw["Close"] / np.where(raw.index < 40, 2.0, 1.0), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("ticker", "is_refused"), [("A", True), ("Z", False)])
+def test_a_dividend_that_is_yet_to_come(ticker: str, is_refused: bool, tmp_path: Path) -> None:
+    """After the last bar it must be below the close; a ticker without bars has none."""
+    raw = market(0, days=30, dividends=0, splits=0).assign(Ticker="A").drop(columns="Stock Splits")
+    later = pd.DataFrame({"Date": ["2010-02-16"], "Dividends": [9999.0], "Ticker": [ticker]})
+    with refused("dividend of 9999 of A on 2010-02-16") if is_refused else nullcontext():
+        run(tmp_path, {"all.csv": pd.concat([raw, later]).to_csv(index=False)})
+
+
+def test_a_dividend_may_be_more_than_its_adjusted_price(tmp_path: Path) -> None:
+    """Of eight ones of a third, the first is more than twice as much as the price that all of them left of 150."""
+    paid = pd.Series(50.0, range(1, 9)).reindex(range(10), fill_value=0.0)
+    closes = [150 * (2 / 3) ** max(0, 8 - day) for day in range(10)]
+    bars = pd.DataFrame({"Date": market(0, days=10)["Date"], **dict.fromkeys(("Open", "High", "Low", "Close"), closes)})
+    run(tmp_path, {"A.csv": bars.assign(Dividends=paid).to_csv(index=False)})
+    assert len(read_events(tmp_path / "made" / "bars.parquet")) == 8 and closes[0] < 50 / 2
+
+
+def test_capital_gains_are_paid_as_dividends_are(tmp_path: Path) -> None:
+    raw = market(0, days=60, dividends=2, splits=0).drop(columns="Stock Splits")
+    is_gain = raw.index == raw["Dividends"].to_numpy().nonzero()[0][0]
+    parts = {"Dividends": raw["Dividends"].where(~is_gain), "Capital Gains": raw["Dividends"].where(is_gain)}
+    _, bars = run(tmp_path, {"A.csv": raw.assign(**parts).to_csv(index=False)})
+    both = read_events(tmp_path / "made" / "bars.parquet")
+    _, whole = run(tmp_path, {"A.csv": raw.to_csv(index=False)})
+    pd.testing.assert_frame_equal(bars, whole)
+    assert both == read_events(tmp_path / "made" / "bars.parquet") and len(both) == 2
 
 
 BARS = {"02": "10,10,10,10,9", "03": "10,10,10,10,9", "06": "5,5,5,5,9", "07": "4.9,4.9,4.9,4.9,9"}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.benchmark import read_benchmark
-from data.events import read_events
+from data.events import Event, read_events
 from data.raw.prepare import prepare
 from main import main
-from tests.data.files import PRICES, written
-from tests.data.test_adjustment import market, oracle, scaled
+from tests.data.files import PRICES, refused, written
+from tests.data.test_adjustment import market, oracle, scaled, split_market
 from tests.data.test_vendors import truth
 
 Frame = pd.DataFrame
@@ -157,3 +158,25 @@ def test_an_event_among_new_days_adjusts_the_old_ones(form: str, overlap: int, t
     summary = prepare(written(tmp_path / "A.csv", file[known - overlap :]), target, append=True)
     assert "but for 1 tickers" in "\n".join(summary.lines())
     np.testing.assert_allclose(pd.read_parquet(target)["close"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "late", "known", "words"),
+    [
+        ("1:2", 0, 40, ""),
+        ("1:2", 0, 38, ""),
+        ("2", 1, 38, ""),
+        ("2", -1, 39, "split 2:1 of A on 2010-02-26 that prices allow, got a move of"),
+        ("2", 1, 41, "to stay as they are, got A"),
+    ],
+)
+def test_appended_splits_are_those_of_prices(text: str, late: int, known: int, words: str, tmp_path: Path) -> None:
+    """One that prices do not show yet, or that is of a day that the file has, is refused."""
+    raw, target = split_market(text, 2.0, late), tmp_path / "bars.parquet"
+    prepare(written(tmp_path / "A.csv", raw[:known]), target)
+    new = written(tmp_path / "A.csv", raw[known : known + (1 if words or known == 40 else 9)])
+    with refused(words) if words else nullcontext():
+        prepare(new, target, append=True)
+        closes = pd.read_parquet(target)["close"]
+        assert closes.pct_change().abs().max() < 0.1 and len(closes) > known
+        assert read_events(target) == [Event("A", raw["Date"][40], "split", 2.0, raw["Date"][40])]

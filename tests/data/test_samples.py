@@ -76,7 +76,7 @@ READ = {
     "letters": ("t,o,h,l,c,v\n2020-01-02,10,11,9,10,5.5\n", [("X", 10, 11, 9, 10, 5.5)]),
     "CRSP": (
         "PERMNO,date,BIDLO,ASKHI,PRC,VOL,OPENPRC,CFACPR\n10107,20200102,9,11,10,5,10,2\n10107,20200103,9,11,-10,0,,2\n",
-        [("10107", 5, 5.5, 4.5, 5, 10)],
+        [("10107", 10, 11, 9, 10, 5)],
     ),
     "tickers without titles": (
         "BBB,2020-01-02,2,3,1,2,7\nAAA,2020-01-02,1,1,1,1,7\n",
@@ -196,7 +196,7 @@ REFUSED = {
     "returns": (pd.DataFrame(RETURNS, DAYS, ["AA", "BB"]).to_csv(), "columns AA, BB that .* returns do.*'close=\\*'"),
     "figures": ("Date,PE,EPS\n2020-01-02,20,5\n2020-01-03,20,5\n", r"no column for open.*'close=\*'"),
     "bid and ask": ("Date,Bid Close,Ask Close\n2020-01-02,20,21\n2020-01-03,20,21\n", "no column for open"),
-    "a split in words": (made(f"{HEAD},split", each("", "2 for 1")), "split '2 for 1'; "),
+    "a split in words": (made(f"{HEAD},split", each("", "two for one")), "split 'two for one'; "),
     "Lean": ("20200102 00:00,1000000,1100000,900000,1000000,5\n", "prices of Lean, which are times 10,000"),
     "a day that stands for none": (made() + "1970-01-01,1,1,1,1\n", "1 date that stands for none, as 'X 1970-01-01 1"),
     "serial days": (made(days=[str(43832 + row) for row in range(24)]), "as 'X 43832 .*; write dates as 2"),

@@ -9,8 +9,8 @@ from utils.config.settings import checked_dataclass, hint
 from utils.errors import ConfigError
 
 ROLES = [
-    "date", "time", "ticker", "open", "high", "low", "close", "adjusted", "volume", "split", "dividend", "pay",
-    "ignore",
+    "date", "time", "ticker", "open", "high", "low", "close", "adjusted", "volume", "split", "dividend", "gain",
+    "pay", "ignore",
 ]  # fmt: skip
 
 
