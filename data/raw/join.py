@@ -14,7 +14,16 @@ import numpy as np
 import pandas as pd
 
 from data.raw.files import Table, read_table
-from data.raw.layout import BLANKS, FACTORS, STANDARD, UnclearFileError, UnusableFileError, is_adjusted_bar, role_of
+from data.raw.layout import (
+    BLANKS,
+    FACTORS,
+    STANDARD,
+    WORDS,
+    UnclearFileError,
+    UnusableFileError,
+    is_adjusted_bar,
+    role_of,
+)
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, numbers, possible_orders, resolve_days
 from utils.arrays import Float64Array, Int32Array
 from utils.config.prepare import Choices
@@ -55,8 +64,19 @@ def further_columns(
             continue  # the index of a table, or a level that knows later splits and dividends
         name = next(one for one in names if (is_wanted or one not in taken) and one not in columns)
         if (values := _numbers_in(table.cells[place], title, table, choices)) is not None:
+            if not is_wanted and _names_the_future(title):
+                raise UnclearFileError(
+                    f"column {title!r} is named as values of the future are: leave it out, --columns "
+                    f"'ignore={title}', or say that it is known at its day's close: --keep {names[0]}"
+                )
             columns[name] = values
     return columns
+
+
+def _names_the_future(title: str) -> bool:
+    words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title))
+    is_word = any(word.casefold() in WORDS["future"] for word in words)
+    return is_word or any(sign in title for sign in WORDS["future_signs"])
 
 
 def _numbers_in(cell: str | Float64Array, title: str, table: Table, choices: Choices) -> Float64Array | None:

@@ -49,6 +49,20 @@ def test_further_numbers_are_kept_and_named(tmp_path: Path, capsys: pytest.Captu
     assert "--keep: expected columns of the files, got 'share'; the nearest is 'shares'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "title", ["Target", "fwd_ret_5", "nextDayReturn", "y", "lead1", "Zielwert", "目标收益", "будущий доход"]
+)
+def test_a_title_that_names_the_future_is_asked_about(title: str, tmp_path: Path) -> None:
+    source = bars().assign(**{title: 0.5, "leader": 1.0, "yield": 2.0})
+    with refused(f"column '{title}' is named as values of the future are.*--keep"):
+        made(tmp_path, source)
+    name = title.casefold().replace(" ", "_")
+    wanted = Choices(keep=(name,)), Choices(columns=(f"ignore={title}",))
+    for place, (choices, left) in enumerate(zip(wanted, ([name], ["leader", "yield"]), strict=True)):
+        prepare(tmp_path / "source.csv", tmp_path / f"{place}.parquet", choices=choices)
+        assert sorted(pd.read_parquet(tmp_path / f"{place}.parquet").columns[7:]) == left
+
+
 def test_names_of_bars_are_not_taken(tmp_path: Path) -> None:
     source = bars().assign(last=3.0, Vol=4.0, **{"CLOSE ": 5.0, "": range(120), "Unnamed: 0": range(120)})
     rows = made(tmp_path, source)
