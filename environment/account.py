@@ -23,8 +23,9 @@ from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
 
-_DUST = 1e-9
-"""Share of the initial capital below which no position is opened: rounding leftovers of cash are none."""
+_DUST, _ROUNDING = 1e-9, 1e-12
+"""Share of the initial capital below which no position is opened, since leftovers of cash are none; and of the equity,
+below which a weight is not missed but rounded."""
 STATE = ("shares", "cash", "last", "missing", "age", "basis", "flow", "peak", "is_locked", "equity")
 """What an account is at a close, (lanes, ...) each: with these it goes on as if it had never stopped."""
 
@@ -189,7 +190,9 @@ class Account:
         the trading days.
         """
         price = torch.where(self.has_bar, self.last, torch.nan)
-        lacking = (target * self.equity[:, None] / price - self.shares).nan_to_num(nan=0.0)
+        equity = self.equity[:, None]
+        lacking = (target * equity / price - self.shares).nan_to_num(nan=0.0)
+        lacking = torch.where((lacking * price).abs() > _ROUNDING * equity, lacking, 0.0)
         may_buy = (~self.is_locked & self.is_trading)[:, None]
         if self.quotes.is_member is not None:
             may_buy = may_buy & self.quotes.is_member[self.day]
