@@ -30,14 +30,13 @@ class Quotes:
     """(days, n) float64 paid on each share held through that night, in shares of after it; None: none."""
 
     @classmethod
-    def of(cls, open_: Tensor, close: Tensor, **others: Tensor | None) -> Quotes:
+    def of(cls, open_: Tensor, close: Tensor, volume: Tensor | None = None, **others: Tensor | None) -> Quotes:
         """Build from (days, n) prices: a bar counts only if open and close are finite and positive."""
         is_bar = torch.isfinite(open_) & torch.isfinite(close) & (open_ > 0) & (close > 0)
-        quoted = (torch.where(is_bar, price.double(), torch.nan) for price in (open_, close))
-        volume = others.pop("volume", None)
         if volume is not None:
             volume = torch.where(volume >= 0, volume.double(), torch.inf)
-        return cls(*quoted, volume=volume, **others)
+        opened, closed = (torch.where(is_bar, price.double(), torch.nan) for price in (open_, close))
+        return cls(opened, closed, volume, **others)
 
     @classmethod
     def on(cls, market: Market, columns: NDArray[np.int64] | None = None, device: torch.device | str = "cpu") -> Quotes:

@@ -20,7 +20,7 @@ os.environ.pop("BOX_VOLUME", None)
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from matplotlib.figure import Figure
 
 from tests.tiny_run import keep_in, tiny_in, unjudged
@@ -30,8 +30,9 @@ from utils.pictures import _figure, _page_figure, new_figure
 
 # A shared machine may be slow at any moment. Examples are the same in every process, so that what fails does so by
 # a change, and again; `--hypothesis-profile search` draws others.
-settings.register_profile("search", deadline=None)
-settings.register_profile("project", deadline=None, derandomize=True)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", UNTIMED)
+settings.register_profile("project", UNTIMED, derandomize=True)
 settings.load_profile("project")
 
 

@@ -1,5 +1,8 @@
 """A whole training run that takes a second: its settings, its data, and what it leaves to compare."""
 
+import html
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,14 @@ def tiny_in(folder: Path) -> Path:
     path = folder / "tiny.toml"
     path.write_text(TINY)
     return path
+
+
+def to_reproduce(page: Path) -> list[str]:
+    """The arguments of the command with which a page is reproduced, as it says."""
+    (command,) = re.findall(r"This command reproduces the page[^<]*</p>\s*<pre><code>([^<]*)</code>", page.read_text())
+    python, program, *words = shlex.split(html.unescape(command))
+    assert (python, program) == ("python", "main.py")
+    return words
 
 
 def keep_in(volume: Path, patch: pytest.MonkeyPatch) -> Path:

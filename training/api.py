@@ -18,7 +18,7 @@ from training.policies.judgement import Judgement, TradedMarket, judge, load_mar
 from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
-from training.signals.signals import Signals, make_signals
+from training.signals.signals import Signals, make_signals, newest_day
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -53,8 +53,11 @@ def train(config: Config) -> Run:
 
 
 def signals(run: Run) -> Signals:
-    """Return a run's orders for the next session, decided at the last close, in an account with cash only."""
-    last, rules = len(run.market.dates) - 1, run.config.env
+    """Return a run's orders for the next session, decided at the last close, in an account with cash only.
+
+    Raises DataError where too few tickers have a bar on that day.
+    """
+    last, rules = newest_day(run.market), run.config.env
     return make_signals(run.champion, run.basket, run.market, last, rules, rules.initial_capital, ())
 
 

@@ -1,7 +1,7 @@
 """The program with one fault in it, as the target of a process.
 
 `{"kind": "pause", "phase": "train", "generation": 2, "marker": PATH}` creates the marker when that phase begins and
-gives a signal time to arrive; `{"kind": "leak", "megabytes": 64}` keeps memory in every generation; `{"kind": "none"}`
+waits until it is gone; `{"kind": "leak", "megabytes": 64}` keeps memory in every generation; `{"kind": "none"}`
 is none. Runs are not judged.
 """
 
@@ -29,7 +29,6 @@ METHODS = {
 }
 PHASES = tuple(METHODS)
 SAVING = "saving"
-PAUSE_SECONDS = 0.3
 
 
 @contextlib.contextmanager
@@ -41,14 +40,15 @@ def unjudged() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pausing(phase: str, generation: int, marker: str) -> Iterator[None]:
-    """Announce that a phase has begun, and wait a moment in it."""
+    """Announce that a phase has begun, and wait in it until whoever reads that has removed the marker."""
     owner, name = (checkpoint, "save_checkpoint") if phase == SAVING else (ERLTrainer, METHODS[phase])
     real = getattr(owner, name)
 
     def met(first: Any, *arguments: Any, **named: Any) -> Any:
         if generation == (arguments[0] if phase == SAVING else first.generation):
             Path(marker).touch()
-            time.sleep(PAUSE_SECONDS)
+            while Path(marker).exists():
+                time.sleep(0.01)
         return real(first, *arguments, **named)
 
     with mock.patch.object(owner, name, met):

@@ -86,7 +86,7 @@ def bucket() -> Iterator[FaultProxy]:
 
 
 @contextlib.contextmanager
-def hasty(retry_seconds: float = 0.3, silence_seconds: float = 0.5) -> Iterator[None]:
+def hasty(retry_seconds: float = 0.3, silence_seconds: float = 60.0) -> Iterator[None]:
     """Let the program give up on the cloud soon: what lasts ten minutes by default lasts a moment."""
     retry = gcs.RETRY.with_delay(0.02, 0.1).with_timeout(retry_seconds)
     with mock.patch.multiple(gcs, RETRY=retry, CHECK_SECONDS=0.3, SILENCE_SECONDS=silence_seconds):
@@ -97,7 +97,7 @@ def recovered(fault: CloudFault, times: int = 1) -> Row:
     """Meet a fault that passes; the stored and the fetched bytes must be right."""
     right = 0
     for _ in range(times):
-        with bucket() as proxy, folder() as root, hasty(30.0, 1.0):
+        with bucket() as proxy, folder() as root, hasty(250.0, 1.0 if fault.kind == "stall" else 60.0):
             met = proxy.inject(fault.kind, fault.matches, fault.times, fault.code)
             right += _comes_back(root / "run", fault.numbers) and met.seen == fault.times
     measured = f"{right} recovered, every byte right"
@@ -113,7 +113,7 @@ def _comes_back(run: Path, numbers: int) -> bool:
     assert store is not None
     with CloudSync(store, run) as sync:
         sync.submit(path)
-        sync.drain(60.0)
+        sync.drain(250.0)
     again = restore_latest(store, run.name, run / "restored")
     return again is not None and {item.name: item.read_bytes() for item in path.iterdir()} == {
         item.name: item.read_bytes() for item in again.iterdir()

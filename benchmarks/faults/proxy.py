@@ -97,7 +97,7 @@ class FaultProxy:
             return self._ask(request.method, request.path, headers, body)
 
     def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=250)
         with contextlib.closing(connection):
             connection.request(method, path, body=body or None, headers=headers)
             answer = connection.getresponse()

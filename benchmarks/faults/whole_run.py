@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from benchmarks.faults.child import PAUSE_SECONDS, PHASES, SAVING
+from benchmarks.faults.child import PHASES, SAVING
 from benchmarks.faults.harness import (
     QUICK_RUN,
     Row,
@@ -67,9 +67,9 @@ def _signalled(runs: Path, words: list[str], phase: str) -> tuple[int, float]:
     process = run_beside(*words, "--run", phase, fault=fault)
     while process.is_alive() and not marker.exists():
         time.sleep(0.01)
-    time.sleep(PAUSE_SECONDS / 3)
     started = time.perf_counter()
     process.terminate()
+    marker.unlink(missing_ok=True)
     process.join()
     return process.exitcode or 0, time.perf_counter() - started
 

@@ -7,7 +7,9 @@ Whatever pandas can do is allowed, as long as the values of a day follow from ba
 """
 
 import hashlib
+import importlib
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import cycle
@@ -22,12 +24,14 @@ from data.features.catalogue import CATALOGUE
 from data.features.wide import WideBars
 from data.market import Market, span_of
 from utils.arrays import DateArray, Float32Array
-from utils.errors import DataError, LookAheadError, first_line
+from utils.errors import PACKAGES, ConfigError, DataError, LookAheadError, first_line
 
 OwnFeature = Callable[[WideBars], pd.DataFrame]
 _AUDITED_DAYS, _LEAST_DAYS = 8, 3
-_MODULE = "__own_features__"
-"""Name of the module that a file is run as; nobody imports it."""
+FIT_BEFORE = "fit a model before, on earlier days, save it, and load it there"
+_PROGRAM = {Path(__file__).parents[2] / package for package in PACKAGES}
+_neighbours = set[str]()
+"""Names of the modules that files have imported from beside them."""
 _FUTURES = ("cut off", "poisoned", "scaled")
 _TOLERANCE = 1e-5
 """Relative: sums over other rows may differ in their last bits."""
@@ -36,7 +40,7 @@ _GAPS = 0.1
 
 
 def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
-    """Return the public functions of a file by name, and the hash of the file.
+    """Return the public functions of a file by name, and the hash of the file with what it imports from beside it.
 
     Raises `DataError` if it cannot be read or run, or defines no function.
     """
@@ -47,28 +51,61 @@ def read_features(path: Path) -> tuple[dict[str, OwnFeature], str]:
         raise DataError(f"expected functions of bars in {path}, got none without an underscore; define one")
     if taken := sorted(CATALOGUE.keys() & functions.keys()):
         raise DataError(f"expected features with names of their own, got {taken[0]!r}, a built-in feature; rename it")
-    return functions, hashlib.sha256(path.read_bytes()).hexdigest()
+    beside = (getattr(sys.modules[name], "__file__", None) for name in _beside())
+    files = [path, *(Path(file) for file in beside if file)]
+    return functions, hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def require_alone(path: Path, wanted: str) -> None:
+    """Raise ConfigError where a file imports modules from beside it, of which an account would keep no copy."""
+    public_names(path, wanted)
+    if beside := _beside():
+        raise ConfigError(
+            f"expected {wanted} of a paper account in one file, of which it keeps a copy, got {path} with "
+            f"{', '.join(beside)} beside it; write all into one file"
+        )
 
 
 def public_names(path: Path, wanted: str) -> dict[str, Any]:
-    """Run a Python file of what is wanted; return its own functions and classes without an underscore, by name.
+    """Run a Python file of what is wanted, with the modules beside it; return its own functions and classes without an
+    underscore, by name.
 
     Raises DataError where it cannot be read or run.
     """
+    folder = path.resolve().parent
+    module = ModuleType(str(path.resolve()).replace(".", "_"))  # nobody imports it
+    module.__file__ = str(path)
+    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]  # as of a script
+    for name in _neighbours & sys.modules.keys():
+        del sys.modules[name]  # another file's, or of another version
+    importlib.invalidate_caches()
+    sys.modules[module.__name__] = module  # where dataclasses look annotations up, and pickles classes
+    known = set(sys.modules)
     try:
-        module = ModuleType(_MODULE)
-        module.__file__ = str(path)
-        sys.modules[_MODULE] = module  # a dataclass looks its annotations up there
         # Not by an import, which could take another version from its cache of compiled files.
         exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
-        raise DataError(f"expected a Python file of {wanted}, got {path} ({_described(error)}); mend it") from error
+        raise DataError(f"expected a Python file of {wanted}, got {path} ({described(error)}); mend it") from error
+    finally:
+        _neighbours.update(name for name in sys.modules.keys() - known if _is_in(folder, name.partition(".")[0]))
     return {
         name: one
         for name, one in vars(module).items()
         if callable(one) and not name.startswith("_")
-        if getattr(one.func if isinstance(one, partial) else one, "__module__", "") == _MODULE
+        if getattr(one.func if isinstance(one, partial) else one, "__module__", "") == module.__name__
     }
+
+
+def _beside() -> list[str]:
+    """Return the names of the modules that the last file has imported from beside it."""
+    return sorted(_neighbours & sys.modules.keys())
+
+
+def _is_in(folder: Path, name: str) -> bool:
+    """Tell whether a module is a file or a package in a folder, and not of the program."""
+    module = sys.modules.get(name)
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    return name not in PACKAGES and any(Path(place).parent == folder for place in places)
 
 
 def own_columns(functions: Mapping[str, OwnFeature], bars: WideBars) -> dict[str, Float32Array]:
@@ -94,7 +131,7 @@ def _values(name: str, function: OwnFeature, bars: WideBars) -> Float32Array:
         values = np.asarray(frame, dtype=np.float64)
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"expected function {name!r} to be computed, got {_described(error)}; mend the function"
+            f"expected function {name!r} to be computed, got {described(error)}; mend the function"
         ) from error
     is_aligned = not isinstance(frame, pd.DataFrame) or (
         frame.index.equals(pd.DatetimeIndex(bars.dates)) and frame.columns.equals(pd.Index(bars.tickers))
@@ -133,6 +170,12 @@ def audit_features(
     for as_is in (market, market.without(rng.random(market.data_array.shape[:2]) < _GAPS)):
         bars = as_is.wide()
         before = {name: _values(name, function, bars) for name, function in functions.items()}
+        for name, function in functions.items() if as_is is market else ():
+            if not np.array_equal(before[name], _values(name, function, bars), equal_nan=True):
+                raise DataError(
+                    f"expected function {name!r} to give the same values of the same bars, got others the second time: "
+                    "it draws at random or reads a clock; seed it, or leave that out"
+                )
         for last, future in zip(_audited_days(market.dates, rng), cycle(_FUTURES), strict=False):
             changed = _with_future(as_is, last, future, rng).wide()
             for name, function in (read or (lambda: functions))().items():
@@ -174,9 +217,16 @@ def _require_same(name: str, before: Float32Array, after: Float32Array, bars: Wi
         raise LookAheadError(
             f"expected function {name!r} to follow from bars up to its day, but of {bars.tickers[ticker]} on "
             f"{bars.dates[day]} it was {before[day, ticker]:g} and became {after[day, ticker]:g} with all data after "
-            f"{bars.dates[len(before) - 1]} {future}: it looks ahead; mend the function"
+            f"{bars.dates[len(before) - 1]} {future}: it looks ahead; mend the function, or {FIT_BEFORE}"
         )
 
 
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
+def described(error: BaseException) -> str:
+    """Return an error of code that is not the program's in a line, with the innermost place in that code's folder."""
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    others = [(path, line) for path, line in frames if not _PROGRAM.intersection(path.parents)]
+    text = f"{type(error).__name__}: {first_line(error)}"
+    if not others or isinstance(error, SyntaxError):  # which names its place itself
+        return text
+    path, line = [one for one in others if one[0].parent == others[0][0].parent][-1]
+    return f"{text}, in {path.name}, line {line}"

@@ -59,7 +59,7 @@ class Box:
     def call(self, script: str, *words: str, **more: str) -> tuple[int, str]:
         """Run a script of the box; return its exit code and output."""
         process = self.start(script, *words, **more)
-        shown = process.communicate(timeout=60)[0]
+        shown = process.communicate(timeout=250)[0]
         return process.returncode, shown
 
     @property

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.box.emulated import ROOT, SCRIPTS, Box
@@ -71,12 +72,11 @@ def test_an_old_driver_leaves_ssh_and_starts_no_run(tmp_path: Path) -> None:
     box = Box.fresh(tmp_path / "container", tmp_path / "volume", driver="535.104.05")
     box.stub("python", f"touch {tmp_path}/trained")
     container = box.start("start.sh", PUBLIC_KEY="ssh-ed25519 AAAA me")
-    called = box.root / "called"
-    while not called.exists() or "service ssh start" not in called.read_text():
+    while "sleep" not in [child.name() for child in psutil.Process(container.pid).children()]:  # its last command
         time.sleep(0.02)
-    time.sleep(0.2)
     container.terminate()
     shown = container.communicate()[0]
+    assert "service ssh start" in (box.root / "called").read_text()
     assert "needs driver >= 580 for CUDA 13.0, found 535.104.05" in shown and not (tmp_path / "trained").exists()
     keys = box.root / "home" / ".ssh" / "authorized_keys"
     assert keys.read_text() == "ssh-ed25519 AAAA me\n" and stat.S_IMODE(keys.stat().st_mode) == 0o600

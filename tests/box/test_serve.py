@@ -72,7 +72,7 @@ def port(runs: Path) -> Iterator[int]:
 
 def ask(port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
     """Send a request exactly as given; http.client changes no path."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=250)) as connection:
         connection.request(method, path, headers=CARRIED if headers is None else headers)
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
@@ -157,7 +157,7 @@ def test_a_connection_that_asks_for_nothing_ends_without_a_word(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve._Handler, "timeout", 0.05)
-    with served(runs) as port, socket.create_connection(("127.0.0.1", port), 30) as silent:
+    with served(runs) as port, socket.create_connection(("127.0.0.1", port), 250) as silent:
         assert silent.recv(1) == b""
     assert capsys.readouterr() == ("", "")
 

@@ -85,9 +85,15 @@ def test_a_signal_reaches_the_program_and_ends_both(tmp_path: Path, monkeypatch:
 
 def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     supervisor, words = supervised(tmp_path, ["1", "0"], monkeypatch)
-    supervisor._first_wait = 300.0
-    threading.Timer(0.3, supervisor.stop, (signal.SIGTERM, None)).start()
+    supervisor._first_wait, wait = 300.0, supervisor._stopped.wait
+
+    def stopped(seconds: float) -> bool:
+        threading.Thread(target=supervisor.stop, args=(signal.SIGTERM, None)).start()
+        return wait(seconds)
+
+    monkeypatch.setattr(supervisor._stopped, "wait", stopped)
     assert supervisor.supervise(words) == 1
+    assert (tmp_path / "codes").read_text() == "0\n"
 
 
 @pytest.mark.parametrize(

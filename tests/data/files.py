@@ -9,7 +9,7 @@ import pytest
 
 from data.raw.prepare import PrepareSummary, prepare
 from utils.config.prepare import Choices
-from utils.errors import ProgramError
+from utils.errors import LookAheadError, ProgramError
 
 PRICES = ["open", "high", "low", "close"]
 LENIENT = Choices(max_bad_row_share=0.99)
@@ -49,7 +49,8 @@ def refused(words: str) -> Iterator[None]:
     """Require an error in one line of these words, which says what was expected."""
     with pytest.raises(ProgramError, match=words) as caught:
         yield
-    assert "\n" not in str(caught.value) and "expected" in str(caught.value) and caught.value.exit_code == 2
+    assert "\n" not in str(caught.value) and "expected" in str(caught.value)
+    assert caught.value.exit_code == (4 if isinstance(caught.value, LookAheadError) else 2)
 
 
 @contextmanager

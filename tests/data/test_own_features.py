@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from data.features.nine import PRICES
-from data.features.own import audit_features, own_columns, read_features
+from data.features.own import audit_features, own_columns, read_features, require_alone
 from data.features.wide import WideBars
 from data.market import Market
 from data.record import pin_market, record_market
@@ -97,6 +97,14 @@ def test_a_hundred_features_that_look_ahead_are_refused() -> None:
             audit_features({name: function}, as_is, np.random.default_rng(0))
 
 
+def test_a_random_feature_is_told_as_such() -> None:
+    def drawn(bars: WideBars) -> pd.DataFrame:
+        return bars.close * np.random.default_rng().random()
+
+    with refused("'drawn' to give the same values of the same bars.*at random or reads a clock"):
+        audit_features({"drawn": drawn}, market(), np.random.default_rng(0))
+
+
 def test_a_hundred_features_that_do_not_are_taken() -> None:
     own = dict(functions(CAUSAL))
     assert len(own) >= 100
@@ -165,6 +173,67 @@ def test_what_cannot_be_used_is_refused_with_one_line(text: str, told: str, tmp_
     path = written(tmp_path / "mine.py", text)
     with refused(told):
         own_columns(read_features(path)[0], market().wide())
+
+
+WITH_NEIGHBOURS = """
+from __future__ import annotations
+import pickle
+from dataclasses import dataclass
+import helper
+from parts.deeper import WEIGHT
+
+@dataclass
+class Settings:
+    days: int = helper.DAYS
+    note: "str | None" = None
+
+def momentum(bars):
+    import late
+    settings, other = pickle.loads(pickle.dumps((Settings(), helper.Other())))
+    return WEIGHT * late.SIGN * bars.close.pct_change(settings.days + other.days)
+"""
+
+
+def test_a_file_imports_what_lies_beside_it_and_never_another_files(tmp_path: Path) -> None:
+    """Whatever the installed modules are called; a neighbour that changes makes it another file."""
+    seen = list[str]()
+    for folder, days in (("one", 2), ("two", 3), ("one", 4)):
+        written(tmp_path / folder / "parts" / "__init__.py", "")
+        written(tmp_path / folder / "parts" / "deeper.py", "WEIGHT = 2.0")
+        written(tmp_path / folder / "late.py", "SIGN = -1.0")
+        text = f"DAYS = {days}\nclass Other:\n    days = 1 + {days} - DAYS" + "\n" * days
+        written(tmp_path / folder / "helper.py", text)
+        own, digest = read_features(written(tmp_path / folder / "mine.py", WITH_NEIGHBOURS))
+        as_is = market().wide()
+        expected = -2.0 * as_is.close.pct_change(days + 1)
+        np.testing.assert_allclose(own_columns(own, as_is)["momentum"], expected, rtol=1e-4)
+        seen.append(digest)
+    assert len({*seen}) == 3
+    with refused(r"features of a paper account in one file, .*mine.py with helper, parts, parts.deeper beside it"):
+        require_alone(tmp_path / "one" / "mine.py", "features")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "def fails(bars):\n    x = 1\n    return helper.deep(bars)\nimport helper",
+            "TypeError: no, in helper.py, line 2;",
+        ),
+        ("def fails(bars):\n\n    return bars.close.rolling(-1).mean()", "mine.py, line 3;"),
+        ("import helper\nhelper.deep(1)", r"TypeError: no, in helper.py, line 2\)"),
+        ("x = 1\nimport absent_module", r"'absent_module', in mine.py, line 2\)"),
+        (
+            "def fits(bars):\n    return bars.close - bars.close.mean()",
+            "fit a model before, on earlier days, save it, and",
+        ),
+    ],
+)
+def test_an_error_names_its_place_in_the_users_files_and_what_to_do(text: str, told: str, tmp_path: Path) -> None:
+    written(tmp_path / "helper.py", "def deep(bars):\n    raise TypeError('no')")
+    path = written(tmp_path / "mine.py", text)
+    with refused(told):
+        with_own_features(market(), path, audits=True)
 
 
 STATEFUL = """

@@ -41,8 +41,30 @@ def test_positions_in_any_notation(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("t00,{},{},20,5", 0),
+        ("T00,{},{},20,5\n,,,,\n\n", 0),
+        ("T00,{},{},20,5\nTotal,,,,1234.5", 1),
+        ('Cash,,"$1,234.50",,\nT00,{},"$ {}",20%,5\nTotal,,"$1,234.50",,', 2),
+        ('T00,{},£{},20 %,"5"\nSum of all positions', 1),
+    ],
+)
+def test_rows_that_are_no_position_are_left_out_and_signs_are_read(
+    form: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (held,) = read_holdings(written(tmp_path, form.format(DATE, f"{PRICE:.2f}")), MARKET, DAY)
+    assert (held.ticker, held.shares, held.target_percent) == ("T00", 5, 20)
+    assert held.entry_price == pytest.approx(PRICE, abs=0.01)
+    assert len(caplog.messages) == told and all("left out: line" in one for one in caplog.messages)
+
+
+@pytest.mark.parametrize(
     ("rows", "words"),
     [
+        (f"T00,{DATE},{PRICE:.2f},20,5\nt00,{DATE},{PRICE:.2f},20,5", "line 3 of .*T00 a second time"),
+        (f"Total,{DATE},{PRICE:.2f},20,5", "line 2 of .*'Total', which the agents cannot buy"),
+        (f"T00,,{PRICE:.2f},20,5", "expected a session from"),
         (f"T00,{DATE},{2 * PRICE:.4f},20,5", "an entry of T00 at .* whose prices are .* that day; after a split give"),
         (f"T00,{DATE},{PRICE:.4f},0.2,5", "a target of 0.2 in place of 10 to 50 percent"),
         (f"T00,{DATE},{int(PRICE)},5,20,100", "more fields than titles on line 2; mend it"),

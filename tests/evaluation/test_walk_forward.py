@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.faults.harness import records
 from data.splits import FoldPlan, consecutive_windows, make_folds
 from main import main
-from tests.tiny_run import TINY, frame, unjudged
+from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training.commands.table import COMMANDS, WalkForwardArguments
 from training.commands.train import run_training
 from training.run.market import load_market
@@ -102,6 +102,8 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     assert (profit.reindex(range(4), fill_value=0.0) / 10_000).tolist() == pytest.approx(growth, abs=1e-6)
     page = (path / "report.html").read_text()
     assert "walk-forward" in page and results["verdict"]["sentence"].split("; ")[0] in page
+    left = (path / "equity.csv").read_bytes()
+    assert main(to_reproduce(path / "report.html")) == 0 and (path / "equity.csv").read_bytes() == left
 
 
 def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path) -> None:

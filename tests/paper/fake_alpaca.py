@@ -1,12 +1,16 @@
-"""A server on this machine that answers like Alpaca's paper account, with acknowledgements lost, late and doubled."""
+"""A server on this machine that answers like Alpaca's paper account, with acknowledgements lost, late and doubled.
+
+Nothing waits for a clock: what comes late is an answer that the client's session throws away as if its time were over.
+"""
 
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
+
+import requests
 
 from data.features.nine import OPEN
 from models.ddpg_agent import DDPGAgent
@@ -14,7 +18,8 @@ from tests.paper.cases import Walk
 from training.paper.alpaca import AlpacaVenue
 from training.signals.broker_orders import alpaca_symbol
 
-SECONDS_LATE = 0.3
+LATE = "X-Late"
+"""Header of an answer that comes late."""
 
 
 class FakeAlpaca:
@@ -26,12 +31,12 @@ class FakeAlpaca:
         self.cash, self.orders, self.held = cash, list[dict[str, Any]](), dict[str, float]()
         self.faults: list[str] = []
         """Of the next orders, one each: `lost before`, `lost`, `late`, `doubled`, `503`, a status with which it is
-        rejected, or `fine`; `silent` answers nothing at all while it is there."""
+        rejected, or `fine`; `silent` answers nothing at all while it is there, and `hangs` only once `hung` is set."""
         self.most = dict[str, float]()
         """Shares of a symbol up to which an order is executed, where it is not in full."""
         self.refused = dict[str, int]()
         """Status with which questions are answered, by the end of their path."""
-        self.asked = 0
+        self.asked, self.hung = 0, threading.Event()
         self.servers.append(ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)))
         self.address = f"http://127.0.0.1:{self.servers[-1].server_port}"
         threading.Thread(target=self.servers[-1].serve_forever, args=(0.01,), daemon=True).start()
@@ -39,7 +44,14 @@ class FakeAlpaca:
     @property
     def venue(self) -> AlpacaVenue:
         venue = AlpacaVenue("key", "secret", self.address)
-        venue._client._retry_wait = 0
+        venue._client._retry_wait, ask = 0, venue._client._session.request
+
+        def in_time(*words: Any, **named: Any) -> requests.Response:
+            if LATE in (answer := ask(*words, **named)).headers:
+                raise requests.ReadTimeout
+            return answer
+
+        venue._client._session.request = in_time  # type: ignore[method-assign]
         return venue
 
     def fill(self, date: str, prices: dict[str, float]) -> None:
@@ -134,19 +146,21 @@ def _handler(account: FakeAlpaca) -> type[BaseHTTPRequestHandler]:
                 account.post(body)
             if fault == "lost":
                 return self.close()
-            if fault == "late":
-                time.sleep(SECONDS_LATE)
-            return self.answer(code, found)
+            if fault == "hangs":
+                account.hung.wait()
+            return self.answer(code, found, is_late=fault == "late")
 
         def close(self) -> None:
             self.close_connection = True
             self.connection.close()
 
-        def answer(self, code: int, found: Any) -> None:
+        def answer(self, code: int, found: Any, *, is_late: bool = False) -> None:
             content = json.dumps(found).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
+            if is_late:
+                self.send_header(LATE, "yes")
             self.end_headers()
             self.wfile.write(content)
 

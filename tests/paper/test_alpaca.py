@@ -5,7 +5,6 @@ import dataclasses
 import re
 from datetime import datetime
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -40,8 +39,7 @@ def prices(day: int, feature: int) -> dict[str, float]:
 def walked(folder: Path, faults: list[list[str]], agent: DDPGAgent = AGENT) -> tuple[FakeAlpaca, Walk, int]:
     """An account after some sessions, with the faults of each; every step is repeated until it succeeds."""
     account, silences = FakeAlpaca(), 0
-    with mock.patch.object(alpaca, "_SECONDS", 0.15):
-        walk = Walk(folder, agent, broker=account.venue)
+    walk = Walk(folder, agent, broker=account.venue)
     for day, now in zip(range(START, START + DAYS), [*faults, *[[]] * DAYS], strict=False):
         account.fill(DATES[day], prices(day, OPEN))
         account.faults = list(now)
@@ -152,6 +150,22 @@ def test_a_rejected_order_is_told_with_its_reason_and_the_others_are_sent(
     assert silences == 0 and 3 <= len(refused) <= 4 and len(answers) > len(refused) + 3
     assert all(one["reason"].startswith(f"{status}: ") and f"no, by {status}" in one["reason"] for one in refused)
     assert len(account.orders) == len(answers) - len(refused) and "no, by" in caplog.text
+
+
+def test_a_venue_that_hangs_has_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is there nevertheless, and not doubled."""
+    account = FakeAlpaca()
+    with monkeypatch.context() as patch:
+        patch.setattr(alpaca, "_SECONDS", 0.1)
+        walk = Walk(tmp_path, AGENT, broker=account.venue)
+    account.faults = ["hangs"]
+    with pytest.raises(NoAnswer):
+        walk.step(START)
+    account.hung.set()
+    walk.broker = account.venue
+    walk.step(START)
+    answers = walk.of("answer")
+    assert {one["status"] for one in answers} == {"accepted"} and len(account.orders) == len(answers)
 
 
 def test_silence_is_not_flat_and_what_the_venue_holds_is_doubted_once_and_wins(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import exchange_calendars  # type: ignore[import-untyped]
 import numpy as np
+import pandas as pd
 import pytest
 
 from data.features.nine import CLOSE, PRICES
@@ -18,7 +20,7 @@ from training.paper.account import Account, Suspended
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer
-from utils.errors import DataError
+from utils.errors import ConfigError, DataError
 
 DATES = MARKET.dates.astype("datetime64[D]")
 NEW_YORK = Sessions.of("XNYS", DATES[0], DATES[-1])
@@ -36,6 +38,76 @@ def cut_off(walk: Walk, day: int, **options: Any) -> None:
     """Step to where orders are intended, and the venue never answers."""
     with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
         walk.step(day, **options)
+
+
+def day(text: str) -> np.datetime64:
+    return np.datetime64(text, "D")
+
+
+class Bounded:
+    """A calendar of `exchange_calendars` that is known until the end of a year, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def bound_min(self) -> None:
+        return None
+
+    def bound_max(self) -> pd.Timestamp:
+        return pd.Timestamp("2010-12-31")
+
+    def __call__(self, **asked: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        assert pd.Timestamp(asked["end"]) <= self.bound_max()
+        return exchange_calendars.calendar_utils._default_calendar_factories["XNYS"](**asked)
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    factories: dict[str, Any] = exchange_calendars.calendar_utils.global_calendar_dispatcher._calendar_factories
+    monkeypatch.setitem(factories, "SHRT", Bounded())
+    monkeypatch.setitem(factories, "FAIL", Bounded(NotImplementedError("implemented by subclasses")))
+    return factories
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "is_told", "opened"),
+    [
+        ("2010-12-01", "2010-12-23", False, "2010-12-23"),
+        ("2010-12-01", "2010-12-31", False, "2010-12-31"),
+        ("2010-12-01", "2011-06-01", True, None),
+        ("2011-05-01", "2011-06-01", True, None),
+    ],
+)
+def test_a_calendar_that_ends_is_asked_until_then_and_no_further(
+    bounded: dict[str, Any], caplog: pytest.LogCaptureFixture, first: str, last: str, is_told: bool, opened: str | None
+) -> None:
+    sessions = Sessions.of("SHRT", day(first), day(last))
+    said = "knows the sessions of SHRT until 2010-12-31: each later day of the data is taken as one; install a newer"
+    assert [said in one for one in caplog.messages] == [True] * is_told
+    known = sessions.last_until(datetime.fromisoformat(f"{last}T23:00"))
+    assert known == (None if opened is None else (day(opened), day(opened)))
+    assert sessions.is_session(day("2011-05-28")) and sessions.is_session(day("2010-11-01"))
+    assert sessions.is_session(day("2010-12-24")) == (first > "2011")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "XNYX",
+            "expected the name of an exchange's calendar such as XNYS, or none, .* got 'XNYX'; the nearest is 'XNYS'",
+        ),
+        (
+            "FAIL",
+            "of FAIL from 2010-11-20 to 2010-12-02 of exchange_calendars .*, got NotImplementedError: .*; install",
+        ),
+    ],
+)
+def test_a_calendar_that_there_is_not_is_told(bounded: dict[str, Any], name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Sessions.of(name, day("2010-11-30"), day("2010-12-01"))
 
 
 def test_a_holiday_in_the_data_and_a_missing_day_are_held(tmp_path: Path) -> None:

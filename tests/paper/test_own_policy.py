@@ -61,6 +61,7 @@ class Actor:
 def own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     """An account that is yet to be opened, beside a file of policies."""
     (tmp_path / "mine.py").write_text(SOURCE)
+    (tmp_path / "two.py").write_text("import mine\ndef both(bars):\n    return mine.reversal(bars)")
     (tmp_path / "tiny.toml").write_text(TINY)
     return Commands(tmp_path, capsys)
 
@@ -136,7 +137,7 @@ def test_a_replay_takes_what_a_live_account_asks_about(own: Commands) -> None:
     assert own("replay", "--from", DATES[210], "--to", DATES[235]) == 0
     _, doubts, parity, *_ = own.shown.splitlines()
     assert doubts == (
-        f"data taken as they are where a live account asks (2): expected some 5 bars on {few} as on the session "
+        f"data taken as they are where a live account asks (2): expected some 5 bars on {few} as "
         f"before, got 2; new bars on {again}, got those of the day before for 5"
     )
     assert "equal bit for bit on 26 sessions" in parity
@@ -209,6 +210,7 @@ def test_it_goes_on_by_the_source_of_its_opening(own: Commands, capsys: pytest.C
         ("--policy mine.py:cash --data DATA", "above 0, which ask for a stock"),
         ("--policy mine.py:Actor --data DATA", "expected a function of bars as --policy of a paper account"),
         ("--policy mine.py:reversed --data DATA", "nearest is 'reversal'"),
+        ("--policy two.py --data DATA", "got two.py with mine beside it; write all into one file"),
         ("--policy mine.py --data DATA", "name it as --policy"),
         ("--policy none.py --data DATA", "--policy: expected an existing FILE.py"),
         ("--policy mine.py", "expected --policy with --data FILE"),

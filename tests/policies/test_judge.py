@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 from data.features.wide import WideBars
 from main import main
-from tests.tiny_run import TINY, frame, unjudged
+from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training import api
 from training.api import TradedMarket, judge, load_market
 from training.evaluation.measures import METRICS
@@ -233,8 +233,10 @@ def test_equal_results_of_a_command_are_made_once_and_others_are_kept(
     assert all("fair" in one["policies"] and "champion" not in one["policies"] for one in found)
     assert "fair" in (folder / "report.html").read_text() and (folder / "trades.csv").is_file()
     (folder / "notes.txt").write_text("mine")
-    assert evaluate(tmp_path, *words, "3") == 0
+    assert main(to_reproduce(folder / "report.html")) == 0
     assert (judged(tmp_path, "fair-3") / "notes.txt").read_text() == "mine"
+    assert results(judged(tmp_path, "fair-3")) == results(folder)
+    assert "trains such a run" not in (folder / "report.html").read_text()
 
 
 def test_the_holdout_is_spent_and_counted_for_any_policy(tmp_path: Path, tiny: Path, policies: Path) -> None:
@@ -256,11 +258,15 @@ def test_a_run_is_trained_opened_and_its_champion_shown_beside_policies(
         trained = api.train(config)
     opened = api.open_run(runs, "one")
     assert (trained.name, trained.generation) == (opened.name, opened.generation) == ("one", 2)
-    assert evaluate(tmp_path, "--run", "one") == 0
-    assert evaluate(tmp_path, "--run", "one", "--policy", f"{policies}:fair") == 0
+    assert evaluate(tmp_path) == 0
+    assert evaluate(tmp_path, "--run", "one", "--policy", f"{policies}:fair", f"{policies}:Waits") == 0
     found = judge(TradedMarket.of_run(opened), {"code": short_drift}, judging=QUICK)
     assert found.save_page(tmp_path / "pages") == [tmp_path / "pages" / "code" / "report.html"]
     folders = [runs / "one" / "evaluation-validation", runs / "one" / "evaluation-validation" / "fair"]
+    shown = to_reproduce(folders[0] / "report.html"), to_reproduce(folders[1] / "report.html")
+    assert all(one[one.index("--run") + 1] == "one" for one in shown), "the newest run will be another one"
+    assert shown[1][shown[1].index("--policy") + 1 :][:2] == [f"{policies}:fair", f"{policies}:Waits"]
+    assert "judged from Python" in (tmp_path / "pages" / "code" / "report.html").read_text()
     alone, *beside = (pd.read_csv(folder / "equity.csv") for folder in (*folders, tmp_path / "pages" / "code"))
     for one in beside:
         np.testing.assert_array_equal(alone[["champion", "equal weight"]], one[["champion", "equal weight"]])

@@ -27,12 +27,13 @@ from utils.runs.checkpoint import encode_state, prune_checkpoints, save_checkpoi
 from utils.runs.find import name_to_resume
 
 RUN = "some-run"
-LONG = 30.0
+LONG = 250.0
+"""Seconds that only a hang takes."""
 
 
 @pytest.fixture
 def proxy(bucket: FaultProxy) -> Iterator[FaultProxy]:
-    with hasty(20.0):
+    with hasty(LONG):
         yield bucket
 
 

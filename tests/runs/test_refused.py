@@ -115,7 +115,7 @@ def test_a_pipe_stays_one_and_gets_the_text(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
     reader.start()
     write_atomically(pipe, "orders")
-    reader.join(10)
+    reader.join()
     assert got == ["orders"] and pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_code(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=250)
 
 
 def test_ctrl_c_while_modules_load_shows_no_traceback() -> None:
@@ -101,7 +101,7 @@ with SafePoint(MemoryGuard()) as check:
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=end, stderr=end, start_new_session=True)
     os.close(end)
     os.close(terminal)
-    process.communicate(timeout=60)
+    process.communicate(timeout=250)
     assert process.returncode == code
 
 

@@ -26,8 +26,8 @@ evolution.mutation_strength = {low = 0.0, high = 1.0}
 env.stake_percent = {low = 0.5, high = 2.5}
 learning.gradient_accumulation = {choices = [1, 2, 4]}
 """
-PAUSE, DAMAGED = "FAST_SWEEP_PAUSE", "FAST_SWEEP_DAMAGED"
-"""Variables: seconds that a run takes, and the run that cannot write its checkpoint."""
+HELD, DAMAGED = "FAST_SWEEP_HELD", "FAST_SWEEP_DAMAGED"
+"""Variables: number of the start from which runs wait to be killed, and the run that cannot write its checkpoint."""
 
 
 def profit_of(config: Config) -> float:
@@ -49,9 +49,15 @@ def learn(config: Config, explicit: frozenset[str], **_: Any) -> None:
     if not (folder / CONFIG).is_file():
         RunLog.create(config.runs_dir, name, to_dict(config))
     with RunLock(folder):
-        time.sleep(float(os.environ.get(PAUSE, "0")))
+        while HELD in os.environ and starts(config.runs_dir) >= int(os.environ[HELD]):
+            time.sleep(1.0)
         (folder / METRICS).touch()
         write_results(folder, profit_of(config), config.seed)
+
+
+def starts(folder: Path) -> int:
+    """The number of times that a run of a sweep was begun or gone on with."""
+    return len((folder / STARTS).read_text().split()) if (folder / STARTS).is_file() else 0
 
 
 def write_results(folder: Path, percent: float, seed: int) -> None:

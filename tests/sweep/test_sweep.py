@@ -19,7 +19,7 @@ import pytest
 import training.commands.sweep as command
 from main import main
 from tests.sweep import fast_sweep
-from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
+from tests.sweep.fast_sweep import DAMAGED, HELD, SPACE, STARTS
 from tests.tiny_run import keep_in, tiny_in
 from training.commands.train import train_of_study
 from utils.config.settings import from_dict, read_toml, settings_hash
@@ -114,11 +114,10 @@ def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
 
 
 def test_a_sweep_that_is_killed_ends_as_one_that_was_not(folder: Path) -> None:
-    environment = os.environ | {PAUSE: "0.05", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {HELD: "44", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.sweep.fast_sweep", *words(folder, "killed", "--jobs", "2")]
-    log = folder / "runs" / "killed" / STARTS
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
-        while process.poll() is None and (not log.is_file() or len(log.read_text().split()) < 44):
+        while process.poll() is None and fast_sweep.starts(folder / "runs" / "killed") < 44:
             time.sleep(0.02)
         assert process.poll() is None
         left = psutil.Process(process.pid).children(recursive=True)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.small_market import TINY_RULES
 from training.commands.signals import signal_lines
-from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
+from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket, netted
 from training.signals.holdings import Holding
 from training.signals.signals import Order, Signals
 from utils.errors import DataError
@@ -92,6 +93,31 @@ def test_a_sale_that_is_decided_is_at_the_open() -> None:
     sales = [request("AAA", "sell", 40, "market", "opg"), request("BRK.B", "sell", 7, "market", "opg")]
     assert alpaca_requests(orders)[:2] == sales
     assert orders[2:] == made(BOUGHT, holdings, stop_percent=5.0)[2:]
+
+
+@pytest.mark.parametrize(
+    ("orders", "sent"),
+    [
+        ("sell 10 open, buy 101 open", "buy 91 open"),
+        ("sell 101 open, buy 10 open", "sell 91 open"),
+        ("sell 10 open, buy 10 open", ""),
+        ("buy 10 open, buy 101 open", "buy 111 open"),
+        ("sell 10 close, buy 101 open", "buy 91 open"),
+        ("sell 10 target, buy 101 open", "buy 101 open"),
+        ("sell 10 target, sell 5 open", "sell 10 target, sell 5 open"),
+        ("sell 10 target", "sell 10 target"),
+    ],
+)
+def test_of_each_stock_one_order_at_the_open_and_none_against_it(orders: str, sent: str) -> None:
+    def read(text: str, ticker: str = "A") -> list[BrokerOrder]:
+        words = [one.split() for one in text.split(", ") if one]
+        return [BrokerOrder(ticker, side, int(shares), when, f"{side}{shares}") for side, shares, when in words]  # type: ignore[arg-type]
+
+    found = netted([*read("buy 1 open", "B"), *read(orders)])
+    assert [one.side for one in found] == sorted((one.side for one in found), reverse=True)
+    shown = [f"{one.side} {one.shares} {one.when}" for one in found if one.ticker == "A"]
+    assert shown == [*filter(None, sent.split(", "))]
+    assert {one.order_id for one in found} <= {one.order_id for one in read(f"buy 1 open, {orders}")}
 
 
 def test_class_shares_have_a_brokers_spelling() -> None:

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import itertools
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,7 @@ from tests.small_market import TINY_RULES, environment_of, random_action, small_
 from tests.tiny import tiny_agent
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
+from training.api import open_run, signals
 from training.signals.holdings import Holding, read_holdings
 from training.signals.signals import Signals, cash_left, make_signals
 from utils.config.trader import EnvironmentConfig
@@ -213,6 +216,27 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert len(errors) == 1 and "expected a session from" in errors[0]
 
 
+@pytest.mark.parametrize(("bars", "is_told"), [(1, True), (2, True), (3, False)])
+def test_a_newest_day_with_few_bars_is_told_and_not_acted_on(
+    folder: Path, capsys: pytest.CaptureFixture[str], bars: int, is_told: bool
+) -> None:
+    last, data = str(DATES[-1]), folder / "few.parquet"
+    FRAME.head(300 * 5 + bars).to_parquet(data)
+    run = open_run(folder / "runs")
+    short = dataclasses.replace(run, market=dataclasses.replace(run.market, data_array=run.market.data_array.copy()))
+    short.market.data_array[-1, bars:] = np.nan
+    capsys.readouterr()
+    if is_told:
+        assert command(folder, "--data", str(data))[0] == 2
+        words = f"expected some 5 bars on {last} as before, got {bars} of 5 tickers; .* --date {DATES[-2]} for the last"
+        assert re.search(words, capsys.readouterr().err)
+        with pytest.raises(DataError, match=f"got {bars} of 5 tickers"):
+            signals(short)
+        assert command(folder, "--data", str(data), "--date", last)[1]["date"] == last
+    else:
+        assert command(folder, "--data", str(data))[1]["date"] == last and signals(short).date == str(DATES[-2])
+
+
 def test_the_command_writes_orders_of_both_parts_to_both_files_and_leaves_the_others_as_they_are(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,14 +258,12 @@ def test_the_command_writes_orders_of_both_parts_to_both_files_and_leaves_the_ot
     requests, sales = json.loads(alpaca.read_text()), made["sales"]
     assert [row["Quantity"] for row in basket] == [one["qty"] for one in requests]
     assert [row["BasketTag"] for row in basket] == [one["client_order_id"] for one in requests]
-    assert [(one["side"], one["qty"]) for one in requests[:2]] == [("sell", "100"), ("sell", "10")]
-    assert [(one["time_in_force"] == "opg") for one in requests[:2]] == ["T0" in sales, "T1" in sales]
-    of_agents = {order["ticker"]: int(order["value"] / order["close"]) for order in made["orders"]}
-    of_basket = {order["ticker"]: int(order["shares"]) for order in made["basket"]["orders"]}
-    assert all((one["side"], one["time_in_force"]) == ("buy", "opg") for one in requests[2:])
-    for is_of_basket, bought in ((False, of_agents), (True, of_basket)):
-        written = [one for one in requests[2:] if ("-basket-" in one["client_order_id"]) == is_of_basket]
-        assert {one["symbol"]: int(one["qty"]) for one in written} == bought
+    assert {"T0", "T1"} <= {*sales} and {one["time_in_force"] for one in requests} == {"opg"}
+    net = Counter({"T0": -100, "T1": -10})  # one order for each stock: the sales of agents and what is bought
+    net.update({order["ticker"]: int(order["value"] / order["close"]) for order in made["orders"]})
+    net.update({order["ticker"]: int(order["shares"]) for order in made["basket"]["orders"]})
+    signs = {"buy": 1, "sell": -1}
+    assert [(one["symbol"], signs[one["side"]] * int(one["qty"])) for one in requests] == [*sorted(net.items())]
     shown, warned = capsys.readouterr()
     assert 0.49 < made["basket"]["value"] / made["capital"] < 0.5
     assert f"basket: 5 stocks, {made['basket']['value']:,.0f}" in shown and "open positions" in shown

@@ -142,7 +142,7 @@ def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Eva
         market=run.market,
         played=played,
         trials=trials_beside(run.path) if split == "validation" else 1,
-        command=_command(arguments),
+        command=_command(dataclasses.replace(arguments, run=run.name)),
         champion_generation=run.generation,
         champion_digest=run.champion.digest,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],

@@ -9,9 +9,9 @@ from typing import Any
 from training.commands.table import SignalsArguments
 from training.run.saved import open_saved_run
 from training.signals.basket import basket_at_broker
-from training.signals.broker_orders import alpaca_requests, broker_orders, ib_basket
+from training.signals.broker_orders import alpaca_requests, broker_orders, ib_basket, netted
 from training.signals.holdings import Holding, read_holdings, session
-from training.signals.signals import Signals, cash_left, make_signals
+from training.signals.signals import Signals, cash_left, make_signals, newest_day
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
 from utils.tables import table
@@ -43,7 +43,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     market, rules, champion = run.market, run.config.env, run.champion
     if arguments.capital is not None:
         rules = dataclasses.replace(rules, initial_capital=arguments.capital)
-    day = len(market.dates) - 1 if arguments.date is None else session(arguments.date, market, "--date")
+    day = newest_day(market) if arguments.date is None else session(arguments.date, market, "--date")
     basket = run.basket
     holdings = list[Holding]()
     if arguments.positions is not None:
@@ -77,7 +77,10 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         of_basket = basket_at_broker(run.name, signals.date, trades)
         too_small = {*purchases, *(one.ticker for one in positions)} - {order.ticker for order in of_agents}
         too_small |= {one.ticker for one in trades} - {order.ticker for order in of_basket}
-        orders = of_agents + of_basket
+        orders = netted(of_agents + of_basket)
+        open_ = {order.ticker for order in of_agents if order.when == "target"}
+        if untold := open_ - {order.ticker for order in orders if order.when == "target"}:
+            logger.warning("bought, and without a sale target until that is filled: %s", ", ".join(sorted(untold)))
         if too_small:
             logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(sorted(too_small)))
         if arguments.ib is not None:

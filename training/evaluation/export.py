@@ -219,7 +219,7 @@ def render(evaluation: Evaluation) -> str:
         traded=charts.traded_stocks(evaluation),
         fitness=[charts.fitness_chart(evaluation.records)] if evaluation.records else [],
         settings=shown_settings(evaluation.config),
-        training=None if evaluation.folds else again,
+        training=None if evaluation.champion_generation is None else again,
     )
 
 

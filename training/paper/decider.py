@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from data.features.own import OwnFeature, public_names
+from data.features.own import OwnFeature, public_names, require_alone
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
@@ -95,11 +95,12 @@ class OwnPolicy:
                 f"expected a function of bars as --policy of a paper account, got {place}, which acts on observations: "
                 "what it remembers would be lost from session to session; write it as a function"
             )
-        source = Path(place.partition(":")[0]).read_bytes()
+        path = Path(place.partition(":")[0])
+        require_alone(path, "policies")
         rule = rule_of(name, function, market, Portfolio.on(market, rules), tuning)
         require_wanted(name, rule.scores, market.dates)
         logger.info("%s", rule_text(name, rule, market))
-        return cls(name, function, {number: getattr(rule, number) for number in RULE_NUMBERS}, source)
+        return cls(name, function, {number: getattr(rule, number) for number in RULE_NUMBERS}, path.read_bytes())
 
     @classmethod
     def load(cls, path: Path, said: Mapping[str, Any]) -> "OwnPolicy":

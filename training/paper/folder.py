@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from data.events import read_events
+from data.features.own import require_alone
 from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
 from training.paper.account import Account
@@ -62,6 +63,8 @@ def open_account(
         raise ConfigError(f"expected a new name for the account, got {path.name!r}, which is in {path.parent} already")
     if config.env.fill != "next_open":
         raise ConfigError(f"expected orders that are filled at the next open, got --env.fill {config.env.fill}")
+    if config.features is not None:
+        require_alone(config.features, "features")
     if venue == "alpaca":
         for column in market.investable_columns.tolist():
             require_symbol(market.tickers[column])
@@ -140,5 +143,5 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
     market, changes = known_market(market, record, journal, named)
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
-    calendar = Sessions.of(opening["calendar"], np.datetime64(opening["start"]), last)
+    calendar = Sessions.of(opening["calendar"], np.datetime64(sessions[-1]), last)
     return Account(path, journal, config, decider, market, calendar, broker, changes)

@@ -1,5 +1,6 @@
 """Sessions: days of trading by an exchange's calendar, or by the data alone, and what in their bars cannot be right."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 
 from data.features.nine import CLOSE, OPEN, PRICES
 from training.paper.book import Book
-from utils.errors import ConfigError
+from training.signals.signals import few_bars
+from utils.config.settings import hint
+from utils.errors import ConfigError, first_line
 
+logger = logging.getLogger(__name__)
 NO_CALENDAR = "none"
-_FEWEST_BARS = 0.5
-"""A session with fewer bars than this share of the session before counts as incomplete."""
 _SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
 """Round ratios besides whole numbers."""
 _SURELY_SPLIT = 1.45
@@ -23,40 +25,66 @@ _SURELY_SPLIT = 1.45
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions of an exchange around some days; every day of the data is one where no exchange is named."""
+    """The sessions of an exchange around some days.
+
+    Every day of the data is one outside of these days, and where no exchange is named.
+    """
 
     name: str
     _days: NDArray[np.datetime64] | None = None
     _hours: NDArray[np.datetime64] | None = None
     """(2, sessions) times at which they open and close, UTC."""
+    _known: tuple[np.datetime64, np.datetime64] = (np.datetime64("9999"), np.datetime64("0000"))
+    """First and last day of which is known whether it is one."""
 
     @classmethod
     def of(cls, name: str, first: np.datetime64, last: np.datetime64) -> "Sessions":
-        """Return the sessions of an exchange, as XNYS, from some days before `first` to some after `last`.
+        """Return the sessions of an exchange, as XNYS, from some days before `first` to the day after `last`, as far as
+        `exchange_calendars` knows them; say where it does not.
 
         Raises:
-            ConfigError: `exchange_calendars` knows no such exchange, or not on these days.
+            ConfigError: it knows no such exchange, or fails.
         """
         if name == NO_CALENDAR:
             return cls(name)
         # Imported late: it takes a second, and only accounts with a calendar need it.
         import exchange_calendars  # type: ignore[import-untyped]
 
-        margin = np.timedelta64(10, "D")
+        library = f"exchange_calendars {exchange_calendars.__version__}"
+        try:
+            kind = exchange_calendars.calendar_utils.global_calendar_dispatcher._calendar_factories[
+                exchange_calendars.resolve_alias(name)
+            ]
+        except exchange_calendars.errors.InvalidCalendarName:
+            near = hint(name, exchange_calendars.get_calendar_names())
+            raise ConfigError(
+                f"expected the name of an exchange's calendar such as XNYS, or none, for --calendar, got {name!r}{near}"
+            ) from None
+        # A session may open on the evening before its day.
+        first, until = first - np.timedelta64(10, "D"), last + np.timedelta64(1, "D")
+        low, high = (None if day is None else np.datetime64(day, "D") for day in (kind.bound_min(), kind.bound_max()))
+        first, until = max(first, low or first), min(until, high or until)
+        if until < last:
+            logger.warning(
+                "%s knows the sessions of %s until %s: each later day of the data is taken as one; install a newer "
+                "version: pip install --upgrade exchange_calendars", library, name, until
+            )  # fmt: skip
+        if until <= first:
+            return cls(name)
         try:
             with warnings.catch_warnings(action="ignore"):  # by pandas, for the authors of the calendars
-                calendar = exchange_calendars.get_calendar(name, start=str(first - margin), end=str(last + margin))
-        except (exchange_calendars.errors.InvalidCalendarName, ValueError) as error:
+                calendar = exchange_calendars.get_calendar(name, start=str(first), end=str(until))
+        except Exception as error:  # of the library, or of its use of another
             raise ConfigError(
-                f"expected the name of an exchange's calendar such as XNYS, or none, for --calendar, got {name!r} "
-                f"({error})"
+                f"expected the sessions of {name} from {first} to {until} of {library}, got {type(error).__name__}: "
+                f"{first_line(error)[:80]}; install another version of it, or open the account with --calendar none"
             ) from None
         hours = np.stack([times.dt.tz_convert(None).to_numpy() for times in (calendar.opens, calendar.closes)])
-        return cls(name, calendar.closes.index.to_numpy().astype("datetime64[D]"), hours)
+        return cls(name, calendar.closes.index.to_numpy().astype("datetime64[D]"), hours, (first, until))
 
     def is_session(self, day: np.datetime64) -> bool:
-        """Tell whether a day is a session."""
-        return self._days is None or day in self._days
+        """Tell whether a day is a session, or may be one."""
+        return self._days is None or not self._known[0] <= day <= self._known[1] or day in self._days
 
     def between(self, first: np.datetime64, last: np.datetime64) -> list[str]:
         """Return the sessions after `first` and before `last`; none without a calendar."""
@@ -65,10 +93,10 @@ class Sessions:
         return [str(day) for day in self._days[(self._days > first) & (self._days < last)]]
 
     def last_until(self, now: datetime) -> tuple[np.datetime64, np.datetime64] | None:
-        """Return the last sessions that have opened and closed by now, a time in UTC; None without a calendar."""
-        if self._days is None or self._hours is None:
-            return None
+        """Return the last sessions that have opened and closed by now, a time in UTC; None where that is not known."""
         time = np.datetime64(now.replace(tzinfo=None))
+        if self._days is None or self._hours is None or time.astype("datetime64[D]") > self._known[1]:
+            return None
         opened, closed = (np.searchsorted(times, time, side="right") for times in self._hours)
         return self._days[opened - 1], self._days[closed - 1]
 
@@ -85,13 +113,13 @@ def doubts(book: Book, sessions: Sessions, day: int, basket: Sequence[str]) -> I
     date = dates[day]
     if not sessions.is_session(date):
         yield f"{date} session", f"a session of {sessions.name}, got bars of {date}"
+    if text := few_bars(book.market, day):
+        yield f"{date} bars", text
     if day == book.start:
         return
     if missing := sessions.between(dates[day - 1], date):
         yield f"{date} missing", f"bars of {', '.join(missing)}, got none before those of {date}"
-    before, bars = np.isfinite(data_array[day - 1 : day + 1, :, CLOSE]).sum(axis=1).tolist()
-    if bars < _FEWEST_BARS * before:
-        yield f"{date} bars", f"some {before} bars on {date} as on the session before, got {bars}"
+    bars = int(np.isfinite(data_array[day, :, CLOSE]).sum())
     yesterday, today = data_array[day - 1 : day + 1][..., list(PRICES)]
     if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
         yield f"{date} repeated", f"new bars on {date}, got those of the day before for {again}"

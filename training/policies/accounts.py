@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from data.features.own import FIT_BEFORE, described
 from environment.trading_env import Observation, TradingEnvironment, windows_from
 from training.evaluation.baselines import score_policy
 from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
@@ -17,7 +18,7 @@ from training.policies.score_rule import asked_and_done, limit_warning, require_
 from training.policies.trades import Trades, account_of_trades
 from training.rollout import step_by
 from utils.arrays import Float32Array
-from utils.errors import DataError, first_line
+from utils.errors import DataError
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,8 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAcco
         raise
     except Exception as error:
         raise DataError(
-            f"expected an action {env.action_space.shape} of policy {name!r}, got {type(error).__name__}: "
-            f"{first_line(error)}; mend it"
+            f"expected an action {env.action_space.shape} of policy {name!r}, got {described(error)}; mend it"
+            f"{f', or {FIT_BEFORE}' if hasattr(policy, 'fit') else ''}"
         ) from error
 
 

@@ -15,7 +15,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, ROUND_UP, Decimal
 from typing import Any, Literal
 
@@ -115,6 +115,24 @@ def broker_orders(
     for ticker, size in purchases.items():
         orders.append(BrokerOrder(ticker, "buy", math.floor(size), "open", order_id(name, date, ticker, "buy")))
     return for_brokers(orders)
+
+
+def netted(orders: Sequence[BrokerOrder]) -> list[BrokerOrder]:
+    """Return orders, sales first, of which no two of one ticker are opposite, as brokers reject, or both at the open.
+
+    What is bought and sold is one order at the open, for the difference. A sale target beside a purchase is left out.
+    """
+    found = list[BrokerOrder]()
+    for ticker in dict.fromkeys(order.ticker for order in orders):
+        own = [order for order in orders if order.ticker == ticker]
+        if len({order.side for order in own}) > 1:
+            own = [replace(order, when="open") for order in own if order.when != "target"]
+        at_open = [order for order in own if order.when == "open"]
+        size = sum(order.shares if order.side == "buy" else -order.shares for order in at_open)
+        same = [order for order in at_open if (order.side == "buy") == (size > 0)]
+        found += [order for order in own if order.when != "open"]
+        found += [replace(max(same, key=lambda one: one.shares), shares=abs(size))] if size else []
+    return sorted(found, key=lambda order: order.side, reverse=True)
 
 
 def for_brokers(orders: Sequence[BrokerOrder]) -> list[BrokerOrder]:

@@ -1,6 +1,7 @@
 """Open positions, read from a file and described as the environment observes them."""
 
 import csv
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
+logger = logging.getLogger(__name__)
 _NEAR = 1.1
 """Ratio of an entry's price to the prices of its day beyond which it is another stock's, or that before a split."""
 _SAME = 1e-3
@@ -131,7 +133,8 @@ def read_holdings(path: Path, market: Market, day: int, basket: Sequence[int] = 
 
 
 def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
-    """Return the rows by line, with ISO dates and decimal points. Raises ValueError where either stays open."""
+    """Return the rows by line, with the market's tickers, ISO dates and decimal points; those of a summary are left out
+    with a word. Raises ValueError where something stays open."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         head = file.readline()
         file.seek(0)
@@ -143,10 +146,19 @@ def _rows(path: Path, market: Market) -> dict[int, dict[str, str]]:
     if cut := [line for line, row in read.items() if None in row]:
         raise ValueError(f"more fields than titles on line {cut[0]}")
     rows = {line: {name: (row[name] or "").strip() for name in COLUMNS} for line, row in read.items()}
+    known = {ticker.casefold(): ticker for ticker in market.tickers}
+    for line, row in list(rows.items()):
+        if row["ticker"] not in market.tickers:
+            row["ticker"] = known.get(row["ticker"].casefold(), row["ticker"])
+        if not any(row.values()):
+            del rows[line]
+        elif row["ticker"] not in market.tickers and not row["entry_date"]:
+            logger.warning("no position, and left out: line %d of %s, %r without a date", line, path, row["ticker"])
+            del rows[line]
     dates, bare = lines_of(row["entry_date"] for row in rows.values()), dict[str, list[str]]()
     orders = possible_orders(dates, market.dates.astype("datetime64[D]").astype(np.int32))
     for name in COLUMNS[2:]:
-        text = bare_numbers(lines_of(row[name] for row in rows.values()))
+        text = bare_numbers(lines_of(row[name].removesuffix("%") for row in rows.values()))
         sign = decimal_sign(text) or "."
         sign = "." if separator == "," and sign == "?." else sign
         if sign not in OTHER or len(orders) != 1:

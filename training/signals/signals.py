@@ -68,6 +68,33 @@ class Signals:
     """Equity has fallen as far as the rules allow: there are no orders until a person says so."""
 
 
+_FEWEST_BARS = 0.5
+"""A session with fewer bars than this share of those of the sessions before counts as incomplete."""
+_BEFORE = 20
+
+
+def few_bars(market: Market, day: int) -> str:
+    """Say how many tickers had bars on the sessions before one that has far fewer; empty where it does not."""
+    bars = np.isfinite(market.data_array[max(0, day - _BEFORE) : day + 1, :, CLOSE]).sum(axis=1)
+    usual = float(np.median(bars[:-1])) if len(bars) > 1 else 0.0
+    date = market.dates[day].astype("datetime64[D]")
+    return "" if bars[-1] >= _FEWEST_BARS * usual else f"some {usual:.0f} bars on {date} as before, got {bars[-1]}"
+
+
+def newest_day(market: Market) -> int:
+    """Return the last day; DataError where too few tickers have a bar on it to decide anything."""
+    day = last = len(market.dates) - 1
+    if text := few_bars(market, last):
+        while few_bars(market, day):
+            day -= 1
+        date, full = market.dates[[last, day]].astype("datetime64[D]")
+        raise DataError(
+            f"expected {text} of {len(market.tickers)} tickers; give data with all of them, --date {full} for the last "
+            f"full session, or --date {date} to take it as it is"
+        )
+    return last
+
+
 def decide(
     agent: DDPGAgent,
     market: Market,

@@ -90,7 +90,8 @@ class Setting:
         """Return the words of a command line that give it a value; none for None."""
         if self.kind is bool:
             return [self.flag] if value != self.field.default else []
-        return [] if value is None else [*filter(None, [self.flag]), str(value)]
+        values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        return [*filter(None, [self.flag]), *map(str, values)] if values else []
 
 
 @checked_dataclass
