@@ -141,16 +141,16 @@ def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
 
 
 def one_hurdle(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Give all agents the founders' mean number of sessions that set the hurdle, and choose elites at random."""
+    """Give all agents the hurdle of a single session, which evolution finds too, and choose elites at random."""
     draw_fitness(trainer, drawn)
-    sessions, inherit = float(trainer.population.genes[:, SESSIONS].mean()), trainer.population.inherit
-    trainer.population.genes[:, SESSIONS] = sessions
+    population, inherit = trainer.population, trainer.population.inherit
+    population.genes[:, SESSIONS] = 0.0
 
     def inherit_one(genes: Tensor, *given: Any) -> None:
-        genes[:, SESSIONS] = sessions
+        genes[:, SESSIONS] = 0.0
         inherit(genes, *given)
 
-    trainer.population.inherit = inherit_one  # type: ignore[method-assign, assignment]
+    population.inherit = inherit_one  # type: ignore[method-assign, assignment]
 
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:

@@ -213,7 +213,7 @@ class TrainingDays:
         clearest = max(by_t, key=by_t.__getitem__, default=0)
         if not clearest:
             return evidence
-        return replace(evidence, sessions=clearest, rank_ic=tests[clearest].mean, t=by_t[clearest])
+        return replace(evidence, sessions=float(clearest), rank_ic=tests[clearest].mean, t=by_t[clearest])
 
 
 def _likeness(scores: Tensor, known: BoolArray) -> float:
