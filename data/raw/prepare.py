@@ -138,22 +138,7 @@ def prepare(
     names = rows["ticker"].cat.categories
     events = events.assign(ticker=events["ticker"].map(spelled)).drop_duplicates(["ticker", "day"], keep="last")
     first_days = read.assign(ticker=read["ticker"].map(spelled)).groupby("ticker")["day"].min()
-    last = pd.Series() if old is None else old.groupby("ticker")["day"].max()
-    first, last = (rows["ticker"].map(days).to_numpy(np.float64) for days in (first_days, last))
-    joint = (rows["day"] == first) * (1 + (first > last))
-    mended, mends = mended_events(rows, events[events["is_due"]], joint.to_numpy(np.int64))
-    own, is_scaled = {*choices.keep, *(() if old is None else old)}, _SCALED in summary.notes
-    rows, notes, adjusted = with_factors(rows, own, is_scaled=is_scaled)
-    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
-    summary.notes += [*mends, *notes]
-    events = pd.concat([mended, events[~events["is_due"]]])
-    live = events[~events["ticker"].isin(adjusted)]
-    is_due, is_settled = live["is_due"], np.zeros(len(rows), dtype=np.bool_)
-    if old is not None:
-        rows, is_due, is_settled = with_new_events(old, rows, live, first_days)
-    due = live.assign(ticker=names.get_indexer(live["ticker"]))[is_due & live["ticker"].isin(names)]
-    rows, adjustments = adjust_for_events(rows, due, is_settled) if len(due) else (rows, [])
-    summary.notes += adjustments
+    rows, events = _adjusted(rows, events, first_days, old, choices, summary)
     if benchmark is not None and (benchmark not in names or len(names) == 1):
         raise DataError(
             f"expected --benchmark to be one of several tickers of the data, got {benchmark!r}"
@@ -185,6 +170,39 @@ def prepare(
         summary.benchmark = benchmark_file(target)
         _write(rows[is_index], ["close"], summary.benchmark)
     return summary
+
+
+def _adjusted(
+    rows: pd.DataFrame,
+    events: pd.DataFrame,
+    first_days: pd.Series,
+    old: pd.DataFrame | None,
+    choices: Choices,
+    summary: PrepareSummary,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return rows adjusted by the factors and events that prices bear out, with joined columns, and these events.
+
+    Args:
+        first_days: first day of each ticker in the files.
+    """
+    names = rows["ticker"].cat.categories
+    last = pd.Series() if old is None else old.groupby("ticker")["day"].max()
+    first, last = (rows["ticker"].map(days).to_numpy(np.float64) for days in (first_days, last))
+    joint = (rows["day"] == first) * (1 + (first > last))
+    mended, mends = mended_events(rows, events[events["is_due"]], joint.to_numpy(np.int64))
+    own, is_scaled = {*choices.keep, *(() if old is None else old)}, _SCALED in summary.notes
+    rows, notes, adjusted = with_factors(rows, own, is_scaled=is_scaled)
+    rows = with_joined(rows[[*STANDARD, *kept({*rows} - {*STANDARD}, choices)]], choices)
+    summary.notes += [*mends, *notes]
+    events = pd.concat([mended, events[~events["is_due"]]])
+    live = events[~events["ticker"].isin(adjusted)]
+    is_due, is_settled = live["is_due"], np.zeros(len(rows), dtype=np.bool_)
+    if old is not None:
+        rows, is_due, is_settled = with_new_events(old, rows, live, first_days)
+    due = live.assign(ticker=names.get_indexer(live["ticker"]))[is_due & live["ticker"].isin(names)]
+    rows, adjustments = adjust_for_events(rows, due, is_settled) if len(due) else (rows, [])
+    summary.notes += adjustments
+    return rows, events
 
 
 def _read_files(
