@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
 
-_DUST, _ROUNDING = 1e-9, 1e-12
+_DUST, _ROUNDING = 1e-9, 1e-8
 """Share of the initial capital below which no position is opened, since leftovers of cash are none; and of the equity,
 below which a weight is not missed but rounded."""
 STATE = ("shares", "cash", "last", "missing", "age", "basis", "flow", "peak", "is_locked", "equity")
@@ -206,9 +207,12 @@ class Account:
         Returns:
             (L,) float64 reward: change of equity in percent of the initial capital.
         """
+        return self.trade(self.orders(target))
+
+    def trade(self, order: Tensor) -> Tensor:
+        """Live through tomorrow with (L, n) shares that are ordered at today's close, as `step` does."""
         if self.is_done:
             raise RuntimeError("the window has ended; call reset first")
-        order = self.orders(target)
         before, asked = self.equity, order
         filled = None
         if self.rules.fill == "same_close":
@@ -255,24 +259,32 @@ class Account:
 
     def _book(self, order: Tensor, value: Tensor) -> None:
         """Change shares by (L, n) orders of a value; count positions, what was traded and paid."""
-        rate, before, after = self.rules.cost_rate, self.shares, self.shares + order
-        paid = value.abs()
-        self.traded += paid.sum(1)
-        self.costs += rate * paid.sum(1)
-        # A position ends where nothing is left, and where a long one turns short another begins.
-        is_new = (after != 0) & (torch.sign(after) != torch.sign(before))
-        has_ended = (before != 0) & ((after == 0) | is_new)
-        price = torch.where(order != 0, value / order, 0.0)
-        flow = self.flow + torch.where(has_ended & is_new, -before * price, value) + rate * paid
-        self.wins += (has_ended & (flow < 0)).sum(1)
-        self.losses += (has_ended & (flow >= 0)).sum(1)
-        self.opened += is_new.sum(1)
-        is_larger = after.abs() > before.abs()
-        kept = torch.where(is_larger, self.basis + value, self.basis * (after / torch.where(before == 0, 1.0, before)))
-        self.basis = torch.where(is_new, after * price, torch.where(after == 0, 0.0, kept))
-        self.flow = torch.where(is_new & has_ended, after * price, torch.where(has_ended, 0.0, flow))
-        self.age = torch.where(is_new | has_ended, 0, self.age)
-        self.shares = after
+        before, after, paid = self.shares, self.shares + order, value.abs()
+        total = paid.sum(1)
+        self.traded += total
+        self.costs += self.rules.cost_rate * total
+        spent = value + self.rules.cost_rate * paid
+        has_ended, is_larger = (after == 0) & (before != 0), after.abs() > before.abs()
+        if self.is_signed:
+            # A long position that turns short ends, and another begins, at the price of the order.
+            turns = before * after < 0
+            price = torch.where(turns, value / order, 0.0)
+            flow = self.flow + torch.where(turns, -before * price + self.rules.cost_rate * paid, spent)
+            has_ended = has_ended | turns
+        else:
+            turns, flow = None, self.flow + spent
+        has_gained = flow < 0
+        self.wins += (has_ended & has_gained).sum(1)
+        self.losses += (has_ended & ~has_gained).sum(1)
+        self.opened += ((before == 0) & (after != 0)).sum(1)
+        # What is left of a reduced position was bought at the mean price of the whole.
+        left = after / torch.where(before == 0, 1.0, before)
+        self.basis = torch.where(is_larger, self.basis + value, self.basis * left)
+        self.flow, self.age, self.shares = flow * ~has_ended, self.age * ~has_ended, after
+        if turns is not None:
+            self.opened += turns.sum(1)
+            self.basis = torch.where(turns, after * price, self.basis)
+            self.flow = torch.where(turns, after * price, self.flow)
 
     def _borrow(self) -> None:
         """Pay the fee of a session on what is short and owed at the close."""
@@ -307,15 +319,35 @@ class Account:
         elif self.is_signed:
             worth = self.cash + (self.shares * price).sum(1)
             leaves = is_lost | (worth <= 0)[:, None]
-        closed = torch.where(leaves, -self.shares, 0.0)
-        value = closed * price
-        self.cash = self.cash - value.sum(1) - self.rules.cost_rate * value.abs().sum(1)
-        self._book(closed, value)
-        self.equity = self.cash + (self.shares * price).sum(1)
-        self.peak = torch.maximum(self.peak, self.equity)
-        if self.rules.drawdown_lock > 0:
-            self.is_locked = self.is_locked | (self.equity <= self.peak * (1 - self.rules.drawdown_lock / 100))
+        closed = -self.shares * leaves
+        if self.device.type != "cpu" or bool(leaves.any()):  # a card would wait for its host
+            value = closed * price
+            self.cash = self.cash - value.sum(1) - self.rules.cost_rate * value.abs().sum(1)
+            self._book(closed, value)
+        self.mark(self.cash + (self.shares * price).sum(1))
         return closed, price
+
+    def mark(self, equity: Tensor) -> None:
+        """Take in the (L,) equity at today's close, and lock what has fallen too far."""
+        self.equity, self.peak = equity, torch.maximum(self.peak, equity)
+        if self.rules.drawdown_lock > 0:
+            self.is_locked = self.is_locked | (equity <= self.peak * (1 - self.rules.drawdown_lock / 100))
+
+    def hold(self, shares: Tensor, cash: Tensor) -> None:
+        """Hold (L, n) shares and (L,) cash, come by elsewhere, at today's close, by their last prices until then."""
+        for lane, day in enumerate(self.day.tolist()):
+            known = self.quotes.close[: day + 1].isfinite().cpu().numpy()
+            age = np.where(known.any(0), known[::-1].argmax(0), day)
+            self.missing[lane] = torch.from_numpy(age).to(self.missing)
+            self.last[lane] = self.quotes.close[day - age, range(self.quotes.stocks)]
+        self.shares, self.cash = shares.to(self.shares), cash.to(self.cash)
+        self.basis = self.shares * self.last.nan_to_num()
+        self.mark(self.cash + self.basis.sum(1))
+
+    def release(self) -> None:
+        """End drawdown locks: what falls is measured from today's equity on."""
+        self.peak = torch.where(self.is_locked, self.equity, self.peak)
+        self.is_locked = torch.zeros_like(self.is_locked)
 
     def trades(self) -> Trades:
         """Return what the sessions so far asked and traded; ValueError where `reset` was not told to keep it."""

@@ -49,6 +49,13 @@ class Quotes:
         volume = None if market.volume is None else of(market.volume)
         return cls.of(of(market.data_array[..., OPEN]), of(market.data_array[..., CLOSE]), volume=volume)
 
+    def first(self, count: int) -> Quotes:
+        """Return those of the first stocks."""
+        if count == self.stocks:
+            return self
+        cut = {name: part[:, :count] for name, part in vars(self).items() if part is not None}
+        return Quotes(**cut)
+
     @property
     def days(self) -> int:
         """Number of days."""

@@ -1,6 +1,6 @@
 """The trading environment: a batched account with the interface of a Gymnasium environment.
 
-Fills and rewards are those of the account, `environment/portfolio.py`, exits in `environment/exits.py`.
+Fills, costs and rewards are those of the account, `environment/account.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.inputs import FeatureInput, FeatureValues, observed_columns
-from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, NormalizationStats, observed_features
+from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, OPEN, NormalizationStats, observed_features
 from data.market import Market
-from environment.ledger import EXIT_REASONS, Bars
+from environment.account import Account
 from environment.portfolio import Portfolio
-from environment.trading_rules import Orders
+from environment.positions import as_rows, positions
+from environment.quotes import Quotes
 from utils.config.trader import EnvironmentConfig
 from utils.memory.living import counted
-from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""
-_PORTFOLIO_COLUMNS = 4
-"""The first position features: held, days held / maximum, unrealised return, size / maximum."""
+STOCK_FEATURES, ACCOUNT_FEATURES = 6, 4
+"""Of an observation's `portfolio` and `account`, see `TradingEnvironment`."""
 
 
 class Observation(dict[str, NDArray[np.float32]]):
@@ -50,19 +50,17 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     Observation of day d, everything up to and including its close:
         `market` (columns, features): today's normalised features, named in `feature_names`: the nine, and the further
         columns of the data as ranks of the day, or against their own past where all stocks share them; `portfolio`
-        (investable, 4): held, days held / maximum, unrealised return, size / maximum size; `exits` (investable, 2):
-        distance to the sale target, sessions without a bar / maximum; `account` (3,): cash and exposure as fractions of
-        the initial capital, days left on which orders are accepted as a fraction of the rules' trading days; with a
-        drawdown lock also the part of the allowed drawdown that is used.
-    Action (investable, 2): coefficient in [0, 10] (below 1: no order; with daily exits a held stock is sold), sale
-    target in [10, 50] percent.
-    Reward: change of equity in percent of the initial capital, less the configured penalties.
-    An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.
+        (investable, 6): weight, weights in the benchmark now and after its own orders, unrealised return, sessions held
+        / steps of the episode, sessions without a bar / most; `account` (4,): cash and exposure as shares of the
+        equity, part of the allowed drawdown that is used (0 without a lock), share of the days left on which something
+        may be bought.
+    Action (investable,): target weights in [0, 1], see `environment.account`; the rest is cash. Weights that add up to
+        more than 1 are divided by their sum; NaN keeps what is held, and so does a stock without a bar.
+    Reward: change of equity in percent of the initial capital.
+    An episode begins with cash and terminates on day `end_idx`, when everything has been sold; from `trading_end_idx`
+    on no weight grows. It is never truncated.
 
-    The agents of this program decide by the account, the open positions and forecasts of every order. Forecasts depend
-    on the day only: they are computed once for all days from the inputs that `models/inputs.py` makes of the same data,
-    and looked up by the info's `day_index` (see `models.ddpg_agent.DDPGAgent.act`). Populations are played without
-    leaving the device: `reset` with `observe=False`, then steps by `Orders`; what they read is in `account`.
+    Beside the account the benchmark's is kept, equal weights of the investable stocks, see `environment.benchmark`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
@@ -77,18 +75,20 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         trading_end_idx: Days,
         *,
         investable_columns: Sequence[int] | NDArray[np.int64] | None = None,
+        tickers: Sequence[str] | None = None,
         rules: EnvironmentConfig | None = None,
         input_clip: float = 8.0,
         volume: NDArray[np.float32] | None = None,
         further: Mapping[FeatureInput, NDArray[np.float32]] | None = None,
-        device: torch.device | str = "cpu",
-        account: Portfolio | None = None,
+        portfolio: Portfolio | None = None,
     ) -> None:
         """Trade `investable_columns` (default: all) of the data.
 
         Args:
+            tickers: of all columns, by which `open_positions` names them; default: their numbers.
             volume: (days, columns), for a volume cap only.
             further: (days, columns) values that are observed besides the nine features, by their forms.
+            portfolio: to trade in, of the investable columns first; default: one on the CPU, beside equal parts.
         """
         super().__init__()
         if data_array.ndim != 3 or data_array.shape[2] != NUM_FEATURES or len(dates) != len(data_array):
@@ -102,27 +102,31 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             raise ValueError(f"expected investable_columns to be distinct columns 0..{total - 1}, got {columns}")
         self.rules = rules or EnvironmentConfig()
         self.episode_rewards: list[float] = []
-        """Of the episode so far, where it has one window and is stepped by actions; until its history is cleared."""
+        """Of the episode so far, where it has one window; until its history is cleared."""
         self.episode_actions: list[NDArray[np.float32]] = []
-        """(investable, 2) each, as the rewards."""
+        """(investable,) each, as the rewards."""
         self._final_summary: dict[str, Any] | None = None  # the summary of an episode whose history is cleared
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
         self._further = further or {}
         self.feature_names = (*FEATURES, *(feature.name for feature in self._further))
         """Names of the features of `market` in an observation."""
-        self.account = account or Portfolio(Bars.of(data_array, columns, device, volume, self.rules), self.rules)
-        """The batched account, which knows the trading rules."""
+        self.tickers = [str(column) if tickers is None else tickers[column] for column in columns.tolist()]
+        """Of the investable columns."""
+
+        if portfolio is None:
+            bars = (data_array[..., OPEN], data_array[..., CLOSE], *([] if volume is None else [volume]))
+            portfolio = Portfolio(Quotes.of(*(torch.from_numpy(values[:, columns]) for values in bars)), self.rules)
+        self.portfolio = portfolio
+        """The batched account, which knows the trading rules, beside that of the benchmark."""
         self._date_words = dates.astype(str)
         self._set_window(start_idx, end_idx, trading_end_idx)
-        stocks, features = len(columns), ACCOUNT_FEATURES + (self.rules.drawdown_lock > 0)
-        shapes = {"portfolio": (stocks, _PORTFOLIO_COLUMNS), "exits": (stocks, 2), "account": (features,)}
+        stocks = len(columns)
+        shapes = {"portfolio": (stocks, STOCK_FEATURES), "account": (ACCOUNT_FEATURES,)}
         spaces = {name: gym.spaces.Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()}
         market = gym.spaces.Box(-input_clip, input_clip, (total, len(self.feature_names)), np.float32)
         self.observation_space = gym.spaces.Dict({"market": market, **spaces})  # type: ignore[assignment]
-        low = np.tile(np.array((0.0, MIN_TARGET_PERCENT), np.float32), (stocks, 1))
-        high = np.tile(np.array((MAX_COEFFICIENT, MAX_TARGET_PERCENT), np.float32), (stocks, 1))
-        self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
+        self.action_space = gym.spaces.Box(0.0, 1.0, (stocks,), np.float32)
 
     @classmethod
     def on(
@@ -130,28 +134,32 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         market: Market,
         rules: EnvironmentConfig,
         device: torch.device | str = "cpu",
-        account: Portfolio | None = None,
+        portfolio: Portfolio | None = None,
     ) -> Self:
-        """Trade the investable stocks of a market, with an account if there is one, at first from its training days."""
+        """Trade the investable stocks of a market, at first from its training days, in a portfolio on the market."""
         return cls(
             market.data_array,
             market.dates,
             market.stats,
             **windows_from(market.splits.train.first, rules),
             investable_columns=market.investable_columns,
+            tickers=market.tickers,
             rules=rules,
             input_clip=market.input_clip,
-            volume=market.volume,
             further=observed_columns(market),
-            device=device,
-            account=account,
+            portfolio=Portfolio.on(market, rules, device) if portfolio is None else portfolio,
         )
 
     def twin(self) -> Self:
-        """Return another environment on the same data, with an account of its own."""
+        """Return another environment on the same data, with accounts of its own."""
         other = copy(self)
-        other.account = Portfolio(self.account.bars, self.rules)
+        other.portfolio = self.portfolio.under()
         return other
+
+    @property
+    def account(self) -> Account:
+        """The account of its lanes."""
+        return self.portfolio.account
 
     @cached_property
     def _features(self) -> NDArray[np.float32]:
@@ -175,8 +183,10 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.start_idx, self.end_idx, self.trading_end_idx = start_idx, end_idx, trading_end_idx
         self._is_batched = window.ndim == 2
         self._start, trading_end, end = torch.from_numpy(window.astype(np.int64)).view(3, -1)
-        self._steps = int(end[0] - self._start[0])
-        self._trading_steps = int(trading_end[0] - self._start[0])
+        self._lengths: dict[str, Any] = {
+            "steps": int(end[0] - self._start[0]),
+            "trading_steps": int(trading_end[0] - self._start[0]),
+        }
 
     def reset(
         self,
@@ -186,16 +196,14 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         start_idx: Optional[Days] = None,  # noqa: UP045 - older notes look for this spelling
         end_idx: Days | None = None,
         trading_end_idx: Days | None = None,
-        observe: bool = True,
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with cash only, on the given window or on the last one.
 
         Args:
             options: may hold `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
             start_idx: first day to observe; one number, or an array of equally long windows, traded as lanes.
-            end_idx: last day of the episode, on which every position is closed.
-            trading_end_idx: orders are accepted before this day.
-            observe: without it observation and info are empty, for policies that read `account`.
+            end_idx: last day of the episode, on which everything is sold.
+            trading_end_idx: something may be bought by decisions before this day.
         """
         super().reset(seed=seed)
         window = {"start_idx": self.start_idx, "end_idx": self.end_idx, "trading_end_idx": self.trading_end_idx}
@@ -203,45 +211,37 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         for source in (options or {}, given):
             window |= {name: day for name, day in source.items() if name in window and day is not None}
         self._set_window(**window)
-        self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
+        self.portfolio.begin(self._start, **self._lengths, is_flat_at_end=True, keeps_trades=True)
         self._clear()
-        return self._observe() if observe else (Observation(), {})
+        return self._observe()
 
-    def step(self, action: NDArray[np.float32] | Orders | None) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
+    @torch.inference_mode()
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
         """Decide at today's close, live through tomorrow, observe its close.
 
-        Args:
-            action: as the action space says; or the orders that such actions come to, or None, which orders nothing:
-                then nothing leaves the device, and observation and info are empty.
-
         Returns:
-            Observation, reward (float), terminated, truncated (bool), info; of lanes stepped by actions (lanes,) arrays
-            each; where nothing leaves the device the reward is a tensor of the lanes.
+            Observation, reward (float), terminated, truncated (bool), info; of lanes (lanes,) arrays each.
 
         Raises:
-            ValueError: the action has the wrong shape or is not finite.
+            ValueError: the action has the wrong shape, or an infinite weight.
         """
         self._require_reset()
-        if action is None or isinstance(action, Orders):
-            self.account.step_orders(action)
-            return Observation(), self.account.reward, self.account.is_done, False, {}
         action = np.array(action, dtype=np.float32)
         assert self.action_space.shape is not None
         shape = (self.account.lanes, *self.action_space.shape) if self._is_batched else self.action_space.shape
-        if action.shape != shape or not np.isfinite(action).all():
-            is_finite = bool(np.isfinite(action).all())
-            raise ValueError(f"expected a finite action of shape {shape}, got {action.shape}, finite: {is_finite}")
-        # No tensor of a step is ever part of a graph of gradients.
-        with torch.inference_mode():
-            orders = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device)
-            reward = self._of_lanes(self.account.step(orders))
-            observation, info = self._observe()
-        terminated, truncated = self.account.is_done, False
+        if action.shape != shape or np.isinf(action).any():
+            raise ValueError(f"expected weights of shape {shape}, none infinite, got {action.shape}")
+        asked = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device).double()
+        asked = asked.clamp(min=0.0)
+        target = asked / asked.nan_to_num().sum(1, keepdim=True).clamp(min=1.0)
+        reward = self._of_lanes(self.portfolio.trade(target))
+        observation, info = self._observe()
+        terminated = self.account.is_done
         if self._is_batched:
-            return observation, reward, np.full(len(reward), terminated), np.full(len(reward), truncated), info
+            return observation, reward, np.full(len(reward), terminated), np.zeros(len(reward), dtype=bool), info
         self.episode_actions.append(action)
         self.episode_rewards.append(reward.item())
-        return observation, reward.item(), terminated, truncated, info
+        return observation, reward.item(), terminated, False, info
 
     def _of_lanes(self, values: Tensor) -> NDArray[Any]:
         """Return (lanes, ...) values, or those of the only lane."""
@@ -249,35 +249,49 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return array if self._is_batched else array[0]
 
     def _observe(self) -> tuple[Observation, dict[str, Any]]:
-        account = self.account
-        day = self._of_lanes(account.day)
+        account, rules = self.account, self.rules
+        day, investable = self._of_lanes(account.day), len(self.tickers)
+        stocks = (
+            account.weights,
+            self.portfolio.held,
+            self.portfolio.wanted,
+            account.unrealised,
+            account.age / account.steps,
+            (account.missing / rules.max_days_without_bar).clamp(max=1.0),
+        )
+        cash = account.cash / account.equity
+        used = torch.zeros_like(cash)
+        if rules.drawdown_lock > 0:
+            used = torch.where(account.is_locked, 1.0, 100 * (1 - account.equity / account.peak) / rules.drawdown_lock)
+        left = torch.full_like(cash, max(0, account.trading_steps - account.step_index) / max(1, account.trading_steps))
         # Copies: a caller may write into an observation.
-        positions = self._of_lanes(account.position_features())
         observation = Observation(
             market=self._features[day] if self._is_batched else self._features[day].copy(),
-            portfolio=positions[..., :_PORTFOLIO_COLUMNS],
-            exits=positions[..., _PORTFOLIO_COLUMNS:],
-            account=self._of_lanes(account.account_features()),
+            portfolio=self._of_lanes(torch.stack([one[:, :investable].double() for one in stocks], dim=-1).float()),
+            account=self._of_lanes(torch.stack((cash, 1 - cash, used, left), dim=-1).float()),
         )
-        cash, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
-        facts = {"day_index": day, "date": self._date_words[day], "cash": cash, "equity": equity}
+        money, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
+        facts = {"day_index": day, "date": self._date_words[day], "cash": money, "equity": equity}
+        facts = {name: value.copy() if self._is_batched else value.item() for name, value in facts.items()}
         return observation, {
-            **{name: value.copy() if self._is_batched else value.item() for name, value in facts.items()},
-            "can_order": account.is_trading,
-            "candidates": self._of_lanes(account.candidates()),
+            **facts,
+            "can_buy": account.is_trading,
+            "has_bar": self._of_lanes(account.has_bar[:, :investable]),
         }
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared, but not the sums."""
+        """Sum up the episode so far, see `environment.account.Summary`; once it is over its history is cleared, but not
+        the sums. Profit over the benchmark is in `excess_percent`."""
         self._require_reset()
         if self._final_summary is not None:
             return dict(self._final_summary)
         summary = self.account.summary()
+        excess = summary.profit_percent - self.portfolio.benchmark.summary().profit_percent
         totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
+        totals |= {"excess_percent": self._of_lanes(excess)}
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
         totals = totals if self._is_batched else {name: value.item() for name, value in totals.items()}
         if self.account.is_done:
-            self.account.clear_history()
             self._clear(totals)
         return dict(totals)
 
@@ -293,14 +307,21 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return day.copy() if self._is_batched else int(day)
 
     @property
-    def open_positions(self) -> list[dict[str, Any]]:
-        """The open positions, as `get_trades` has them, of all lanes one after the other."""
+    def open_positions(self) -> dict[str, dict[str, Any]]:
+        """What the (first) lane holds, by ticker: shares, weight, unrealised return and sessions held."""
         self._require_reset()
-        trades = (trade for lane in range(self.account.lanes) for trade in trade_ledger(self.account, lane))
-        return [trade for trade in trades if trade["exit_day"] is None]
+        account = self.account
+        told = {
+            "shares": account.shares[0],
+            "weight": account.weights[0],
+            "unrealised_return": account.unrealised[0],
+            "sessions": account.age[0],
+        }
+        rows = zip(self.tickers, *(values.tolist() for values in told.values()), strict=False)  # of the benchmark none
+        return {ticker: dict(zip(told, values, strict=True)) for ticker, *values in rows if values[0] != 0}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
-        """List the trades of the episode so far, in the order of the decisions; open positions have no exit.
+        """List the positions of the episode so far, from first purchase to last sale, see `environment.positions`.
 
         Raises:
             RuntimeError: `get_episode_summary` has cleared those of the finished episode.
@@ -308,7 +329,18 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._require_reset()
         if self._final_summary is not None:
             raise RuntimeError("get_episode_summary has cleared the trades of the episode; call get_trades before it")
-        return trade_ledger(self.account, lane)
+        if self.account.step_index == 0:
+            return []
+        return as_rows(
+            positions(
+                self.account.trades(),
+                lane,
+                int(self._start[lane]),
+                self.rules.cost_rate,
+                fills_at_close=self.rules.fill == "same_close",
+                is_flat_at_end=self.account.is_done,
+            )
+        )
 
     def _require_reset(self) -> None:
         if not self.account.lanes:
@@ -327,34 +359,3 @@ def _are_windows(window: NDArray[Any], days: int) -> bool:
 def windows_from(first: Days, rules: EnvironmentConfig) -> dict[str, Any]:
     """Return what `reset` takes for windows of the rules' length from a first day, or from these (lanes,) days."""
     return {"start_idx": first, "end_idx": first + rules.episode_steps, "trading_end_idx": first + rules.trading_days}
-
-
-def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:
-    """List every trade of one lane: days as indices, prices and money in currency units, `profit` before `costs`."""
-    ledger, rate = portfolio.ledger(), portfolio.rules.cost_rate
-    start = int(portfolio.day[lane]) - portfolio.step_index
-    entry_lag = 1 if portfolio.rules.fill == "next_open" else 0
-    columns = {f.name: getattr(ledger, f.name)[:, lane].tolist() for f in fields(ledger)}
-    trades = []
-    for row in np.flatnonzero(np.array(columns["value"]) > 0).tolist():
-        at = {name: column[row] for name, column in columns.items()}
-        closed = at["exit_step"] > 0
-        order_day = start + row // portfolio.orders_per_day
-        worth = at["shares"] * at["last_price"]
-        trades.append(
-            {
-                "stock": at["stock"],
-                "order_day": order_day,
-                "entry_day": order_day + entry_lag,
-                "entry_price": at["entry_price"],
-                "shares": at["shares"],
-                "value": at["value"],
-                "target_price": at["target_price"],
-                "exit_day": start + at["exit_step"] if closed else None,
-                "exit_price": at["last_price"] if closed else None,
-                "reason": EXIT_REASONS[at["reason"]] if closed else None,
-                "profit": worth - at["value"],
-                "costs": rate * (at["value"] + worth * closed),
-            }
-        )
-    return trades

@@ -47,7 +47,7 @@ class VectorTradingEnvironment(VectorEnv[Observation, NDArray[np.float32], NDArr
         return observation, self._info(info)
 
     def step(self, actions: NDArray[np.float32]) -> Step:
-        """Live through a day in all lanes; `actions` are (lanes, stocks, 2)."""
+        """Live through a day in all lanes; `actions` are (lanes, stocks) target weights."""
         observation, rewards, terminated, truncated, info = self.env.step(actions)
         info = self._info(info)
         if terminated[0]:
@@ -59,7 +59,7 @@ class VectorTradingEnvironment(VectorEnv[Observation, NDArray[np.float32], NDArr
         return observation, rewards, terminated, truncated, info
 
     def _info(self, info: Info) -> Info:
-        return self._marked({**info, "can_order": np.full(self.num_envs, info["can_order"])})
+        return self._marked({**info, "can_buy": np.full(self.num_envs, info["can_buy"])})
 
     def _marked(self, info: Info) -> Info:
         """Add to each entry, as Gymnasium does, which lanes have it: all."""

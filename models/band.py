@@ -13,11 +13,12 @@ brings m back to the nearer edge. All are fractions of value for one unit of wei
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-_STEPS, _FITS = 16, 1e-12
+_STEPS, _FITS = 16, 2e-6
 """Of the search for the shadow price, and share of the equity by which a budget may be missed."""
 
 
@@ -28,7 +29,7 @@ class Band:
     k: Tensor
     """(L, n) price of risk: what a unit of weight more lowers the worth of the next one."""
     largest: Tensor
-    """(L,) most weight of a stock, unless the benchmark holds more."""
+    """(L,) most weight of a stock, unless that is less than twice the benchmark's."""
     cost: float
     """Of a unit bought or sold."""
 
@@ -54,43 +55,97 @@ def target_weights(
         can_trade: (L, n) bool; others keep their weights.
         cash: (L,) share of the equity that is to be held in cash beyond the benchmark's.
     """
-    most = torch.maximum(band.largest[:, None], held)
-    centre, half = held + q / band.k, band.cost / band.k
-    own = wanted - held
-    budget = (wanted + band.cost * own.abs()).sum(1) - cash
+    own = torch.where(can_trade, wanted - held, 0.0)
+    most = torch.where(can_trade, torch.maximum(band.largest[:, None], 2 * held), torch.inf)
+    centre, half = held + q / band.k, torch.where(can_trade, band.cost / band.k, torch.inf)
+    budget = (wanted + band.cost * (wanted - held).abs()).sum(1) - cash
+    price = _shadow_price(weights, centre - half, centre + half, most, own, 1.0 / band.k, budget, band.cost)
+    moved = price[:, None] / band.k
+    kept = torch.minimum(torch.maximum(weights, centre - half - moved), centre + half - moved)
+    active = torch.minimum(kept.clamp(min=0.0), most)
+    # Not active + own: who holds what the benchmark holds is to give its orders exactly.
+    return torch.where(can_trade & (active == held), wanted, (active + own).clamp(min=0.0)), price
 
-    def at(price: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights at (L,) shadow prices, and how they fall with the price."""
-        middle = centre - price[:, None] / band.k
-        low, high = middle - half, middle + half
-        kept = torch.minimum(torch.maximum(weights, low), high)
-        active = torch.minimum(kept.clamp(min=0.0), most)
-        # Not weights + own: equal weights are to give the benchmark's orders exactly.
-        moved = torch.where(active == held, wanted, active + own).clamp(min=0.0)
-        moves = can_trade & (active == kept) & ((weights < low) | (weights > high)) & (kept > 0.0)
-        return torch.where(can_trade, moved, weights), moves / band.k
 
-    def excess(price: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what weights and costs take beyond the budget, and how it falls with the price."""
-        target, fall = at(price)
-        traded = target - weights
-        falls = (fall * (1.0 + band.cost * torch.sign(traded))).sum(1)
-        return (target + band.cost * traded.abs()).sum(1) - budget, falls
+def _shadow_price(
+    weights: Tensor, low: Tensor, high: Tensor, most: Tensor, own: Tensor, fall: Tensor, budget: Tensor, cost: float
+) -> Tensor:
+    """Return the (L,) prices nearest to 0 at which weights and costs fit the budget: Newton's steps in a bracket, in
+    single precision, for what weights and costs take is piecewise linear in the price and never rises.
 
-    # Of the prices that fit the budget the one nearest to 0, by Newton's steps in a bracket, whose other end is one at
-    # which every stock is at an edge: the excess is piecewise linear and never rises.
-    first, falls = excess(torch.zeros_like(budget))
-    sign = torch.sign(first)
-    near, far = torch.zeros_like(budget), sign * (q.abs() + band.cost + band.k * (1.0 + most)).amax(1)
-    price, value = near, first
+    Args:
+        low, high: (L, n) edges of the bands at a price of 0.
+        most: (L, n) largest weights.
+        own: (L, n) trades that are added.
+        fall: (L, n) by which the edges fall with the price.
+    """
+    on_host = budget.device.type == "cpu"
+    weights, low, high, most, own, fall = (x.float() for x in (weights, low, high, most, own, fall))
+    lanes = _Lanes(weights, low, high, most, fall, weights - own, own.sum(1) - budget.float())
+    value, falls = lanes.excess(torch.zeros_like(lanes.added), cost)
+    found = torch.zeros_like(value)
+    sign = torch.sign(value)
+    # At this price every stock is at an edge, whichever the sign.
+    edge = torch.where(high.isfinite(), torch.maximum(high.abs(), most - low) / fall, 0.0).amax(1)
+    search = _Search(found, sign, found, sign * edge * (1 + 1e-6), value, falls)
+    place = torch.arange(len(found), device=found.device)
     for _ in range(_STEPS):
-        step = price + value / falls
-        is_inside = (step > torch.minimum(near, far)) & (step < torch.maximum(near, far))
-        price = torch.where(value.abs() <= _FITS, price, torch.where(is_inside, step, (near + far) / 2))
-        value, falls = excess(price)
-        is_near = value * sign > 0
-        near, far = torch.where(is_near, price, near), torch.where(is_near, far, price)
-        if price.device.type == "cpu" and bool((value.abs() <= _FITS).all()):
-            break  # a card would wait for its host
-    price = torch.where(first.abs() <= _FITS, torch.zeros_like(price), price)
-    return at(price)[0], price
+        is_open = search.value.abs() > _FITS
+        if on_host and 2 * int(is_open.sum()) < len(is_open):  # a card would wait for its host
+            lanes, search, place = lanes.at(is_open), search.at(is_open), place[is_open]
+            is_open = is_open[is_open]
+            if not len(place):
+                break
+        search = search.step(lanes, cost, is_open)
+        found[place] = search.price
+    return found.double()
+
+
+class _Lanes(NamedTuple):
+    """What is searched: see `_shadow_price`; (L, n) each, (L,) `added`."""
+
+    weights: Tensor
+    low: Tensor
+    high: Tensor
+    most: Tensor
+    fall: Tensor
+    before: Tensor
+    added: Tensor
+
+    def at(self, rows: Tensor) -> Self:
+        """Return some lanes."""
+        return type(self)(*(part[rows] for part in self))
+
+    def excess(self, price: Tensor, cost: float) -> tuple[Tensor, Tensor]:
+        """Return what is taken beyond the budget, and about how it falls with the price."""
+        moved = price[:, None] * self.fall
+        kept = torch.minimum(torch.maximum(self.weights, self.low - moved), self.high - moved)
+        active = torch.minimum(kept.clamp(min=0.0), self.most)
+        total = active.sum(1) + cost * (active - self.before).abs().sum(1) + self.added
+        return total, (self.fall * ((active == kept) & (kept != self.weights))).sum(1)
+
+
+class _Search(NamedTuple):
+    """Where the search of each lane stands, (L,) each."""
+
+    price: Tensor
+    sign: Tensor
+    near: Tensor
+    far: Tensor
+    """Prices on either side of the one that is sought."""
+    value: Tensor
+    falls: Tensor
+
+    def at(self, rows: Tensor) -> Self:
+        """Return some lanes."""
+        return type(self)(*(part[rows] for part in self))
+
+    def step(self, lanes: _Lanes, cost: float, is_open: Tensor) -> Self:
+        """Take a Newton step inside the bracket, else halve it."""
+        step = self.price + self.value / self.falls
+        is_inside = (step > torch.minimum(self.near, self.far)) & (step < torch.maximum(self.near, self.far))
+        price = torch.where(is_open, torch.where(is_inside, step, (self.near + self.far) / 2), self.price)
+        value, falls = lanes.excess(price, cost)
+        is_near = value * self.sign > 0
+        near, far = torch.where(is_near, price, self.near), torch.where(is_near, self.far, price)
+        return type(self)(price, self.sign, near, far, value, falls)

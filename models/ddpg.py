@@ -4,19 +4,18 @@ The critic learns by temporal differences what a position gains until it is sold
 
     q(x) = r + gamma * (q(x') if the actor keeps the position, else -cost of the sale)
 
-`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs q less the price of capital, an
-agent's hurdle times the share of the capital that is invested (see `models.policy`). It chooses one of the drawn stocks
-of a day to buy, or none, and keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy bonus
-(Haarnoja et al. 2018, "Soft actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings"); at
-the optimum its score of a stock is the critic's value.
+`x` are a stock's inputs at a close, `x'` those at the next decision. The actor climbs q less the shadow price of
+capital in the replayed account (see `models.band`). It chooses one of the drawn stocks of a day to buy, or none, and
+keeps or sells each position, relaxed to a softmax and a sigmoid with an entropy bonus (Haarnoja et al. 2018, "Soft
+actor-critic"; Christodoulou 2019, "Soft actor-critic for discrete action settings"); at the optimum its score of a
+stock is the critic's value.
 
 Two things differ from the paper. The critic has no action among its inputs: it values a position, and the actor climbs
 the expected value of its choices. And the target networks are not only bootstrapped from: they are what acts in
 rollouts and deployment, an average over many updates.
 
 Prices do not react, so that the rewards of all stocks of a replayed day are looked up, see
-`training.forecasts.transitions`. With daily exits a position is valued as one that only decisions end: sale targets,
-stops and the bound of the holding period are the account's.
+`training.forecasts.transitions`. How much is held follows from the scores, see `models.policy`.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ class Batch:
     next_x: Tensor
     """(folds, D, S, inputs) at the close on which a position in them is decided on next."""
     reward: Tensor
-    """(folds, D, S, sale targets) percent that a position earns between the two decisions; one with daily exits."""
+    """(folds, D, S) percent that a position earns between the two decisions."""
     terminated: Tensor
     """(folds, D, S) bool: the position has been closed by then, or what follows is not known."""
-    invested: Tensor
-    """(folds, D) share of the capital that the replayed account has invested; 0 once nothing may be bought any more."""
-    next_invested: Tensor
+    price: Tensor
+    """(folds, D) shadow price of capital in the replayed account, percent."""
+    next_price: Tensor
     """(folds, D) a session later, also where the stock's next decision is later."""
 
     def split(self, count: int) -> Iterator[tuple[Batch, float]]:
@@ -77,46 +76,34 @@ class Batch:
 
 def update(
     networks: Networks,
-    hurdle: Tensor,
-    sale_target_index: Tensor,
+    gamma: Tensor,
     batch: Batch,
     micro_batches: int,
     *,
     cost: float,
-    gamma: float,
     tau: float,
 ) -> Tensor:
     """Take one step of A critics, of their actors and of the targets, in a number of micro-batches.
 
     Args:
-        hurdle: (A,) price of capital where all is invested, percent of a position.
-        sale_target_index: (A,) of the agents' sale targets among those of the rewards.
+        gamma: (A,) discount from one decision to the next.
         cost: of a purchase or a sale, percent of its value.
 
     Returns:
         (2, A) losses, by `LOSSES`: mean squared temporal difference, percent squared; negative mean value of the
         actor's choices with their entropy, in temperatures.
     """
-    losses = torch.zeros(len(LOSSES), len(hurdle), device=batch.x.device)
+    losses = torch.zeros(len(LOSSES), len(gamma), device=batch.x.device)
     for micro_batch, share in batch.split(micro_batches):
-        losses += add_gradients(networks, hurdle, sale_target_index, micro_batch, share, cost=cost, gamma=gamma)
+        losses += add_gradients(networks, gamma, micro_batch, share, cost=cost)
     step(networks, tau)
     return losses
 
 
-def add_gradients(
-    networks: Networks,
-    hurdle: Tensor,
-    sale_target_index: Tensor,
-    batch: Batch,
-    share: float,
-    *,
-    cost: float,
-    gamma: float,
-) -> Tensor:
+def add_gradients(networks: Networks, gamma: Tensor, batch: Batch, share: float, *, cost: float) -> Tensor:
     """Add a share of the gradients of a batch to those that wait for a step; return that share of its losses."""
     # Targets of the temporal differences, (A, folds, D, S).
-    td_target = td_targets(networks, hurdle, sale_target_index, batch, cost, gamma)
+    td_target = td_targets(networks, gamma, batch, cost)
 
     # What critics and actors make of the stocks; an actor reads its critic's hidden units, detached.
     x, days_and_stocks = batch.x.flatten(1, 2), batch.x.shape[1:3]
@@ -128,8 +115,8 @@ def add_gradients(
     critic = (error - day_mean).square().mean((2, 3)) + _DAY_MEAN_WEIGHT * day_mean.square().mean((2, 3))
 
     # Actor: its choices climb the critic's value, less the price of capital.
-    capital_price = _capital_price(hurdle, batch.invested)
-    actor = actor_loss(score - capital_price, value.detach() - capital_price, cost)
+    price = batch.price[..., None]
+    actor = actor_loss(score - price, value.detach() - price, cost)
 
     # Agents and folds have parameters of their own, so that their losses are summed. Critic and actor step together:
     # the actor climbs the critic of before its step, where the paper steps the critic first.
@@ -139,19 +126,15 @@ def add_gradients(
 
 
 @torch.no_grad()
-def td_targets(
-    networks: Networks, hurdle: Tensor, sale_target_index: Tensor, batch: Batch, cost: float, gamma: float
-) -> Tensor:
+def td_targets(networks: Networks, gamma: Tensor, batch: Batch, cost: float) -> Tensor:
     """Return the (A, folds, D, S) targets of temporal differences: the reward, and what the target networks make of
     what follows, by their own choices at the price of capital in the replayed accounts."""
     x, days_and_stocks = batch.next_x.flatten(1, 2), batch.next_x.shape[1:3]
     value, score = (part.unflatten(2, days_and_stocks) for part in networks.target.outputs(x))
     # One gamma a decision, however many sessions later the next one is; what was closed, or is not known, adds nothing.
     follows = ~batch.terminated
-    is_kept = (score - _capital_price(hurdle, batch.next_invested) >= -cost) & follows
-    # With daily exits there is one reward for all sale targets.
-    reward = batch.reward.movedim(-1, 0)[sale_target_index.clamp(max=batch.reward.shape[-1] - 1)]
-    return reward + gamma * torch.where(is_kept, value, -cost * follows)
+    is_kept = (score - batch.next_price[..., None] >= -cost) & follows
+    return batch.reward + gamma.view(-1, 1, 1, 1) * torch.where(is_kept, value, -cost * follows)
 
 
 def actor_loss(score: Tensor, value: Tensor, cost: float) -> Tensor:
@@ -191,8 +174,3 @@ def step(networks: Networks, tau: float, gradient_scale: float = 1.0) -> None:
             optimizer.parameter.grad.mul_(gradient_scale)
         optimizer.step()  # which sets the gradients to zero
         soft_update(target_part, online_part, optimizer.target_rate(tau))
-
-
-def _capital_price(hurdle: Tensor, invested: Tensor) -> Tensor:
-    """Return the (A, folds, D, 1) prices of capital in replayed accounts."""
-    return hurdle.view(-1, 1, 1, 1) * invested[..., None]

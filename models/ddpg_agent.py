@@ -20,25 +20,26 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from data.bank import relative_risk
 from data.features.inputs import FeatureInputs
 from data.market import Market
-from models import ddpg, order_size
+from models import ddpg
 from models.ddpg import LOSSES, Batch, Losses
 from models.evidence import Evidence
+from models.evolution import HORIZON
 from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import AdamW, Networks, Perceptrons
-from models.policy import Decision, Forecasts, decide, invested_share
+from models.policy import Decision, Forecasts, decide
 from models.responses import Responses
 from utils.config.settings import from_dict
-from utils.config.trader import EnvironmentConfig, LearningConfig
+from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.memory.living import counted
-from utils.spaces import TARGET_PERCENTS, TRADING_LEFT
 
 HISTORY = 1000
 """Losses of an agent, and generations of a run, that are kept."""
-_ARRAYS, _WORDS = ("mean", "std", "deviations"), ("rules", "features")
-"""Of the saved state: arrays of the inputs, and parts that are JSON."""
+_ARRAYS, _WORDS, _NUMBERS = ("mean", "std", "deviations"), ("rules", "features"), ("shrink", "timing", "usual")
+"""Of the saved state: arrays of the inputs, parts that are JSON, and numbers beside the evidence."""
 
 
 def loss_histories() -> dict[str, deque[float]]:
@@ -59,18 +60,18 @@ class DDPGAgent:
     inputs: TradeInputs
     networks: Networks
     """Of its E members, one by default."""
-    hurdles: Tensor
-    """(E,) float32 price of capital where all is invested, percent of a position."""
-    sale_targets: Tensor
-    """(E,) float32 percent."""
+    genes: Tensor
+    """(E, genes) float64, see `models.evolution.GENES`; a committee acts by their geometric means."""
     rules: EnvironmentConfig
     """Trading rules of its training."""
     evidence: Evidence
     """Of its forecasts, on training days out of fold."""
-    share: float = 1.0
-    """Of the capital that follows it; the rest holds a basket, see `environment.basket`. It decides as if all did."""
-    risk: Tensor | None = None
-    """(numbers,) weights of what the risk of orders costs it, see `models.order_size`; None: nothing."""
+    shrink: float = 1.0
+    """Share of the differences between its scores that is believed."""
+    timing: float = 0.0
+    """Share of the levels of its scores that is believed; with both 0 it holds the benchmark."""
+    usual: float = 0.0
+    """Mean of its scores on days that it learned from, percent: their usual level."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, in deviations of a session's results."""
     losses: dict[str, deque[float]] = field(default_factory=loss_histories)
@@ -120,36 +121,31 @@ class DDPGAgent:
 
     @property
     def digest(self) -> str:
-        """Hash of what it decides by: fitted inputs, target networks, genes and share of the capital."""
+        """Hash of what it decides by: fitted inputs, target networks, genes and shrink."""
         target, inputs = self.networks.target, self.state_dict()["inputs"].values()
-        tensors = (*inputs, target.critic.flat, target.actor, self.hurdles, self.sale_targets)
+        tensors = (*inputs, target.critic.flat, target.actor, self.genes)
         contents = [one.detach().cpu().numpy().tobytes() for one in tensors]
-        return hashlib.sha256(b"".join([*contents, repr(self.share).encode()])).hexdigest()[:16]
+        believed = repr((self.shrink, self.timing, self.usual)).encode()
+        return hashlib.sha256(b"".join([*contents, believed])).hexdigest()[:16]
 
-    def with_share(self, share: float) -> DDPGAgent:
-        """Return the agent with a share of the capital that follows it."""
-        return replace(self, share=share)
-
-    @property
-    def hurdle(self) -> Tensor:
-        """(1,) mean hurdle of its members."""
-        return self.hurdles.mean(0, keepdim=True)
+    def shrunk(self, shrink: float) -> DDPGAgent:
+        """Return the agent with a share of the differences between its scores that is believed."""
+        return replace(self, shrink=shrink)
 
     @property
-    def sale_target(self) -> Tensor:
-        """(1,) mean sale target of its members, in percent."""
-        return self.sale_targets.mean(0, keepdim=True)
+    def acting_genes(self) -> Tensor:
+        """(1, genes) float64 by which it acts."""
+        return self.genes.log2().mean(0, keepdim=True).exp2()
 
     @property
     def device(self) -> torch.device:
         """Device of its tensors."""
-        return self.hurdles.device
+        return self.genes.device
 
-    def update(self, batch: Batch, accumulate: bool = False, *, gamma: float = 1.0, tau: float = 0.05) -> Losses:
+    def update(self, batch: Batch, accumulate: bool = False, *, tau: float = 0.05) -> Losses:
         """Return the losses of a batch, whose gradients wait if they `accumulate`, else step along their mean."""
-        places = [TARGET_PERCENTS.index(percent) for percent in self.sale_targets.tolist()]
-        index, cost = torch.tensor(places, device=self.device), 100 * self.rules.cost_rate
-        taken = ddpg.add_gradients(self.networks, self.hurdles, index, batch, 1.0, cost=cost, gamma=gamma)
+        gamma = (1.0 - 1.0 / self.genes[:, HORIZON]).float()
+        taken = ddpg.add_gradients(self.networks, gamma, batch, 1.0, cost=100 * self.rules.cost_rate)
         self.waiting += 1
         if not accumulate:
             ddpg.step(self.networks, tau, 1.0 / self.waiting)
@@ -181,32 +177,28 @@ class DDPGAgent:
         days = slice(*days.indices(len(market.dates))[:2])
         rows = self.inputs.rows_of(market, days).to(self.device)
         blocks = [slice(day, day + 1) for day in range(days.start, days.stop)] if by_day else rows.blocks()
-        return self._forecasts(rows, blocks, len(market.dates), is_padded=True)
+        return self._forecasts(rows, blocks, torch.from_numpy(relative_risk(market.close)), is_padded=True)
 
-    def forecasts_of_rows(self, rows: InputRows, days: int) -> Forecasts:
-        """Return its forecasts on the days of `rows`, in arrays of all `days` of the market; other days have none."""
-        return self._forecasts(rows, rows.blocks(), days, is_padded=False)
+    def forecasts_of_rows(self, rows: InputRows, risk: Tensor) -> Forecasts:
+        """Return its forecasts on the days of `rows`, in arrays of all days of the market, as its (days, n) risk has;
+        other days have none."""
+        return self._forecasts(rows, rows.blocks(), risk, is_padded=False)
 
-    def _forecasts(self, rows: InputRows, blocks: Sequence[slice], days: int, *, is_padded: bool) -> Forecasts:
+    def _forecasts(self, rows: InputRows, blocks: Sequence[slice], risk: Tensor, *, is_padded: bool) -> Forecasts:
         """Return forecasts block by block; `is_padded` to a row for each stock, with a bar or not: the last bits of a
         product depend on the number of rows."""
-        stocks = rows.has_bar.shape[1]
-        score = torch.full((1, days, stocks), -torch.inf, device=self.device)
-        penalty = None if self.risk is None else torch.zeros_like(score)
+        score = torch.full((1, *risk.shape), -torch.inf, device=self.device)
         for some in blocks:
             x = rows.x(some)
-            spare = (some.stop - some.start) * stocks - len(x) if is_padded else 0
+            spare = (some.stop - some.start) * risk.shape[1] - len(x) if is_padded else 0
             seen = self.inputs.for_networks(functional.pad(x, (0, 0, 0, spare)))
             score[:, some] = rows.spread(self.mean_scores(seen)[None, : len(x)], some, -torch.inf)
-            if penalty is not None and self.risk is not None:
-                numbers = order_size.numbers_of_days(rows, some, self.inputs.volatility_scale)
-                penalty[0, some] = rows.spread(order_size.penalties(numbers, self.risk.float()), some)
-        return Forecasts(score, penalty)
+        return Forecasts.of(score, torch.full((1, 1), self.usual, device=self.device), risk.to(self.device))
 
     def mean_scores(self, seen: Tensor) -> Tensor:
         """Return the (rows,) scores of the played actors of all members and folds in the mean, by what networks see,
         (rows, inputs)."""
-        members, folds = len(self.hurdles), self.networks.folds
+        members, folds = len(self.genes), self.networks.folds
         total = torch.zeros(len(seen), device=seen.device)
         for member in range(members):
             for fold in range(folds):
@@ -231,47 +223,40 @@ class DDPGAgent:
             reasons.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
         return reasons
 
+    def decide(
+        self, forecasts: Forecasts, day: Tensor, weights: Tensor, held: Tensor, wanted: Tensor, can_trade: Tensor
+    ) -> Decision:
+        """Decide in L accounts at the closes of (L,) days, by its forecasts of them; see `models.policy.decide`."""
+        genes = self.acting_genes.expand(len(day), -1)
+        accounts, cost = (weights, held, wanted, can_trade), self.rules.cost_rate
+        return decide(*forecasts.at(0, day), genes, *accounts, cost, shrink=self.shrink, timing=self.timing)
+
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
     ) -> NDArray[np.float32]:
-        """Decide on an observation of `TradingEnvironment`.
-
-        Of it positions and account are read; what the agent makes of the market is in the forecasts.
+        """Decide on an observation of `TradingEnvironment`: (investable,) target weights.
 
         Args:
             forecasts: of the environment's market, by `forecasts`, once for all its days.
             day: index of the observed day (`info["day_index"]`).
-
-        Returns:
-            (investable, 2): coefficient in [0, 10], sale target in [10, 50] percent.
         """
-        positions = torch.from_numpy(np.concatenate((observation["portfolio"], observation["exits"]), axis=-1))
-        decision = self.decide_one(positions, torch.from_numpy(observation["account"]), forecasts, day)
-        is_held = positions[None, :, 0].to(self.device) > 0
-        return decision.action(is_held)[0].cpu().numpy()
-
-    def decide_one(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Decision:
-        """Return the decision in one account by (n, 6) positions by stock, 0 where none is held, and a (3,) account, as
-        in rollouts; the environment refuses purchases of a locked account."""
-        account, is_held = account.to(self.device)[None], positions[None, :, 0].to(self.device) > 0
-        today, cash = forecasts.at(slice(None), day), account[:, 0]
-        has_bar = today.score > -torch.inf
-        price = self.hurdle * invested_share(cash, account[:, TRADING_LEFT])
-        return decide(today, price, cash, has_bar & ~is_held, self.sale_target, self.rules)
+        stocks = torch.from_numpy(observation["portfolio"]).double().to(self.device)[None]
+        weights, held, wanted = stocks[..., 0], stocks[..., 1], stocks[..., 2]
+        decision = self.decide(forecasts, torch.tensor([day]), weights, held, wanted, stocks[..., -1] == 0)
+        return decision.target[0].float().cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
         fitted = {name: getattr(self.inputs, name) for name in _ARRAYS}
-        numbers = {**vars(self.evidence), "share": self.share, "learning_rate": self.networks.learning_rate}
-        numbers["evidence_share"] = self.evidence.share
+        numbers = {f"evidence_{name}": value for name, value in vars(self.evidence).items()}
+        numbers |= {name: getattr(self, name) for name in _NUMBERS} | {"learning_rate": self.networks.learning_rate}
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in {**fitted, **arrays}.items()},
-            "members": {"hurdles": self.hurdles, "targets": self.sale_targets},
+            "members": {"genes": self.genes},
             "numbers": {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
             "rules": asdict(self.rules),
             "features": self.inputs.features.state(),
-            **({} if self.risk is None else {"risk": {"weights": self.risk}}),
             "networks": self.networks.tensors,
         }
 
@@ -289,17 +274,16 @@ class DDPGAgent:
         if shapes != ((INPUTS - 1,), (INPUTS - 1,)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         numbers = {name: float(value) for name, value in state["numbers"].items()}
-        share, learning_rate = numbers.pop("share"), numbers.pop("learning_rate", LearningConfig.learning_rate)
-        numbers["share"] = numbers.pop("evidence_share", share)  # earlier versions kept one of the two
+        believed: dict[str, Any] = {name: numbers.pop(name) for name in _NUMBERS}
+        learning_rate = numbers.pop("learning_rate")
+        evidence = {name.removeprefix("evidence_"): value for name, value in numbers.items()}
         return cls(
             TradeInputs(**fitted, responses=responses, features=FeatureInputs.from_state(state["features"])),
             Networks(tensors("networks"), learning_rate),
-            tensors("members")["hurdles"],
-            tensors("members")["targets"],
+            tensors("members")["genes"],
             rules=from_dict(state["rules"], EnvironmentConfig),
-            evidence=Evidence(**numbers),
-            share=share,
-            risk=tensors("risk")["weights"] if "risk" in state else None,
+            evidence=Evidence(**evidence),
+            **believed,
         )
 
     def save(self, path: Path | str) -> None:

@@ -1,144 +1,119 @@
-"""What the evidence for an agent's forecasts is worth: p-values, posteriors, and the share of the capital to bet."""
+"""What an agent's orders are worth, by what they earned out of fold, and how far its forecasts are followed."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
-from utils.statistics import Posterior, cauchy_posterior
+from utils.arrays import Float64Array
+from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.statistics import cauchy_posterior, mean_test
 from utils.tables import p_words
 
 SIGNIFICANCE_LEVEL, WEAK_LEVEL = 0.001, 0.1
-"""Forecasts with a p-value below the first are significant; up to the second they are weak evidence."""
-_CLEAR_T = 4.0
-"""Of a rank correlation, the largest of several, above which it is no accident."""
-_PRIOR, _RISK_AVERSION, _MOST_NAMES = 0.02, 5.0, 10
-"""Chosen, not tuned: scale of the prior of a correlation, relative risk aversion, stocks held at a time."""
-
-
-@dataclass(frozen=True)
-class Bet:
-    """What is known of a correlation of forecasts with results, and what betting on it takes."""
-
-    estimate: float
-    """Of the correlation, out of fold."""
-    error: float
-    """Standard error; 0: nothing is known."""
-    spread: float
-    """Standard deviation of the results, share of a position's value."""
-    score: float
-    """Mean forecast of what is bet on, in standard deviations."""
-    variance: float
-    """Of the result in a holding period, less what the basket has of it, too: that of the stocks held apart from their
-    level. Who is out of the market at times bears less of the level's variance than the basket, not more."""
-
-    @classmethod
-    def on_stocks(cls, estimate: float, error: float, spread: float, stocks: float) -> "Bet":
-        """Bet on the ten best of a number of stocks, or on the better half of fewer than twenty."""
-        names = max(1, min(_MOST_NAMES, round(stocks / 2)))
-        # Blom's approximation of normal scores.
-        score = float(ndtri(1 - (np.arange(1, names + 1) - 0.375) / (max(stocks, names) + 0.25)).mean())
-        return cls(estimate, error, spread, score, spread**2 / names)
-
-    @classmethod
-    def on_days(cls, estimate: float, error: float, spread: float, variance: float) -> "Bet":
-        """Bet on the better half of the days."""
-        return cls(estimate, error, spread, math.sqrt(2 / math.pi), variance)
-
-    @property
-    def posterior(self) -> Posterior:
-        """Return mean and deviation of the correlation; where nothing is known, a correlation's error is 1."""
-        known = self.error > 0
-        return cauchy_posterior(self.estimate if known else 0.0, self.error if known else 1.0, _PRIOR)
-
-    def share(self, costs: float) -> float:
-        """Return the share of the capital to bet, 0 to 1: expected excess over risk aversion times variance (Merton
-        1969), `costs` being those of a round trip, as a share of the value."""
-        excess, risk = self.posterior.mean * self.spread * self.score - costs, _RISK_AVERSION * self.variance
-        return 0.0 if excess <= 0 else min(1.0, excess / risk) if risk > 0 else 1.0
+"""Orders with a p-value below the first are significant; up to the second they are weak evidence."""
+_ROUNDING = 1e-3
+"""Standard error, percent a year, below which orders were the benchmark's but for rounding."""
+_PRIOR_RATIO = 0.03
+"""Scale of the prior of the information ratio a year: chosen, not tuned."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What training days tell, out of fold, of an agent's forecasts.
+    """What training days tell, out of fold, of the orders of an agent, net of costs, beside the benchmark.
 
-    P-values are adjusted (Bonferroni) for both tests and for all agents among which elites were selected.
+    Orders by differences between its scores and cash by their level are weighed apart, each played without the other.
     """
 
-    selection: float
-    """P-value of ranking the stocks of a day."""
-    timing: float
-    """P-value of forecasting the days' means."""
-    coefficient: float = 0.0
-    """Posterior mean of the information coefficient, the correlation over the stocks of a day."""
-    deviation: float = 0.0
-    """Posterior standard deviation of it."""
-    timing_coefficient: float = 0.0
-    """Posterior mean of the correlation in time of the days' means."""
-    timing_deviation: float = 0.0
-    share: float = 0.0
-    """Of the capital that these are worth, in whole percent: the larger of what selection and timing are."""
-    sessions: float = 0.0
-    """After which the returns are that scores foretell most clearly, out of fold; 0: not known."""
-    rank_ic: float = 0.0
-    """Mean rank correlation with these returns over the stocks of a day."""
-    t: float = 0.0
-    """Of it, by blocks of as many sessions."""
+    excess: float = 0.0
+    """Percent a year over the benchmark, of differences."""
+    error: float = 0.0
+    """Standard error of it; 0: nothing is known."""
+    p_value: float = 1.0
+    """That it is above zero, adjusted (Bonferroni) for all agents among which the agent was selected."""
+    shrink: float = 0.0
+    """Share of the differences that is believed: posterior mean over estimate."""
+    cash_excess: float = 0.0
+    """The same of cash by the level."""
+    cash_error: float = 0.0
+    cash_p_value: float = 1.0
+    timing: float = 0.0
+    """Share of the level that is believed."""
 
     @classmethod
-    def of(cls, selection: float, timing: float, stocks: Bet, days: Bet, costs: float) -> "Evidence":
-        """Weigh p-values of selection and timing, and the bets on them, at the costs of a round trip."""
-        share = round(max(stocks.share(costs), days.share(costs)), 2)
-        return cls(selection, timing, *stocks.posterior, *days.posterior, share)
+    def of(cls, daily: Float64Array, trials: int, lead: float, timed: Float64Array | None = None) -> "Evidence":
+        """Weigh (days,) daily returns over the benchmark's, percent, of orders by forecasts of these days' folds.
+
+        Each pair of folds enters twice: the first is learned from where the second is forecast, and the other way
+        round. So without skill the variance of the mean is twice that of independent folds, which no estimate from the
+        folds alone can show (Bengio and Grandvalet 2004, "No unbiased estimator of the variance of k-fold
+        cross-validation").
+
+        Args:
+            trials: agents among which it was selected so far.
+            lead: standard errors by which the best of several leads by chance, which are taken off.
+            timed: (days,) the same of cash.
+        """
+        return cls(*_weighed(daily, trials, lead), *(() if timed is None else _weighed(timed, trials, lead)))
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether either is significant."""
-        return self.smallest < SIGNIFICANCE_LEVEL
+        """Tell whether the differences are worth something."""
+        return self.p_value < SIGNIFICANCE_LEVEL
 
     @property
-    def smallest(self) -> float:
-        """Return the smaller p-value."""
-        return min(self.selection, self.timing)
+    def is_timing_significant(self) -> bool:
+        """Tell whether the level is."""
+        return self.cash_p_value < SIGNIFICANCE_LEVEL
 
     @property
     def strength(self) -> str:
         """Return "significant", "weak" or "no significant", which goes before "evidence"."""
-        return "significant" if self.is_significant else "weak" if self.smallest <= WEAK_LEVEL else "no significant"
-
-    def headline(self, share: float) -> str:
-        """Return in a few words whether there is an edge, and the share of the capital that follows it."""
-        if share == 0:
-            edge = "NO EDGE AFTER COSTS" if self.is_significant else "NO EDGE FOUND"
-            return f"{edge}: holds the basket{'; BUT ' if self.doubt else ''}{self.doubt}"
-        edges = {"significant": "EDGE", "weak": "WEAK EVIDENCE OF AN EDGE"}
-        edge, worth = edges.get(self.strength, "NO EDGE FOUND"), f"IC {self.coefficient:.2f}"
-        if self.timing < self.selection:
-            worth = f"correlation in time {self.timing_coefficient:.2f}"
-        return f"{edge}, {worth}: {share:.0%} of the capital follows it"
-
-    def bet(self, share: float) -> str:
-        """Return what an agent's forecasts are worth that a share of the capital follows, without a full stop."""
-        follows = f"{share:.0%} of the capital follows them, the rest holds the basket"
-        whole = {0.0: "all of the capital holds the basket", 1.0: "all of the capital follows them"}
-        return (
-            f"the agents' forecasts are worth an IC of {self.coefficient:.3f} +- {self.deviation:.3f}, and in time "
-            f"{self.timing_coefficient:.2f} +- {self.timing_deviation:.2f}: {whole.get(share, follows)}"
-        )
-
-    def sentence(self, share: float) -> str:
-        """Return the p-values, and what the forecasts are worth that a share of the capital follows."""
-        named = ("selection", self.selection), ("timing", self.timing)
-        worth = ", ".join(f"{name} {p_words(p_value)}" for name, p_value in named)
-        doubt = f" But {self.doubt}." if self.doubt and share == 0 else ""
-        return f"Training days show {self.strength} evidence ({worth}). T{self.bet(share)[1:]}.{doubt}"
+        is_strong = self.is_significant or self.is_timing_significant
+        is_weak = min(self.p_value, self.cash_p_value) <= WEAK_LEVEL
+        return "significant" if is_strong else "weak" if is_weak else "no significant"
 
     @property
-    def doubt(self) -> str:
-        """Say what scores foretell clearly at some number of sessions, though trades of the rules' length do not show
-        it; else nothing."""
-        if self.is_significant or self.t < _CLEAR_T:
-            return ""
-        sessions = f"{self.sessions:.0f} session{'s' if self.sessions > 1 else ''}"
-        return f"out of fold scores foretell returns of {sessions}: rank IC {self.rank_ic:.3f}, t {self.t:.1f}"
+    def followed(self) -> str:
+        """Return how far the scores are followed, in words."""
+        percent, cash = round(100 * self.shrink), round(100 * self.timing)
+        if not percent and not cash:
+            return "the benchmark is held"
+        differences = f"{percent}% of the differences between scores are believed"
+        said = ["scores are followed in full" if percent == 100 else differences] if percent else []
+        said += [f"{cash}% of their level is believed, by which cash is held"] if cash else []
+        return ", and ".join(said)
+
+    @property
+    def headline(self) -> str:
+        """Return in a few words whether there is an edge, and what follows from it."""
+        edges = {"significant": "EDGE", "weak": "WEAK EVIDENCE OF AN EDGE"}
+        return f"{edges.get(self.strength, 'NO EDGE FOUND')}: {self.followed}"
+
+    @property
+    def sentence(self) -> str:
+        """Return what the orders are worth and what follows from it."""
+        orders = "The agents' orders are"
+        worth = f"{_rounded(self.excess)}% a year (+- {self.error:.1f})"
+        cash = f"cash by the level of their scores {_rounded(self.cash_excess)}% (+- {self.cash_error:.1f}, "
+        timed = f"; {cash}{p_words(self.cash_p_value)})" if self.timing > 0 or self.cash_p_value <= WEAK_LEVEL else ""
+        said = f"worth {worth} over the benchmark, out of fold and net of costs ({p_words(self.p_value)}){timed}"
+        return f"{orders} {said}: {self.followed}."
+
+
+def _rounded(value: float) -> str:
+    return f"{round(value, 1) + 0.0:.1f}"  # not -0.0
+
+
+def _weighed(daily: Float64Array, trials: int, lead: float) -> tuple[float, float, float, float]:
+    """Return estimate, standard error, p-value and the share that is believed."""
+    test, year = mean_test(daily, trials), TRADING_DAYS_PER_YEAR
+    error = math.sqrt(2) * year * test.standard_error
+    if not error > _ROUNDING:
+        return 0.0, 0.0, 1.0, 0.0
+    # The p-value of the test with the larger error.
+    doubled = type(test)(test.mean, math.sqrt(2) * test.standard_error, test.degrees_of_freedom, trials)
+    estimate = year * test.mean - lead * error
+    scale = _PRIOR_RATIO * float(np.std(daily)) * math.sqrt(year)
+    believed = cauchy_posterior(estimate, error, scale).mean / estimate if estimate > 0 else 0.0
+    return estimate, error, doubled.p_value, min(1.0, max(0.0, believed))

@@ -1,22 +1,22 @@
 """Evolution as pure functions: first draw, selection, crossover and mutation.
 
-An agent has two genes: the sessions that set its hurdle (2**sessions x the mean reward of the replayed accounts), and
-its sale target, one of a few. A population's are one tensor, (agents, genes), each within bounds. Beside them the
-weights of actors evolve, and the groups of features that networks see. `Population.inherit` puts it all together.
+An agent has four genes, the numbers that gradients do not reach: the price of risk, the largest weight, the price of
+the risk of cash, and the horizon of its discount. A population's are one tensor, (agents, genes) of logarithms to base
+2, each within bounds. Beside them the weights of actors evolve, and the groups of features that networks see.
+`Population.inherit` puts it all together.
 """
 
 import torch
 from torch import Tensor
 
 from utils.config.trader import EvolutionConfig
-from utils.spaces import TARGET_PERCENTS
 
-GENES = ("sessions", "target")
-"""Logarithm to base 2 of the sessions whose mean reward is the price of capital, and the number of the sale target."""
-SESSIONS, TARGET = range(len(GENES))
-LOW = torch.tensor((0.0, 0.0), dtype=torch.float64)
-HIGH = torch.tensor((5.0, len(TARGET_PERCENTS) - 1.0), dtype=torch.float64)
-"""Bounds of the genes."""
+GENES = ("risk", "largest", "exposure", "horizon")
+"""Price of risk, see `models.band`; largest weight of a stock; price of the risk of being invested less than the
+benchmark; sessions, 1 / (1 - gamma), of the discount."""
+RISK, LARGEST, EXPOSURE, HORIZON = range(len(GENES))
+BOUNDS = ((0.004, 0.128), (0.05, 0.2), (0.002, 0.064), (2.5, 20.0))
+LOW, HIGH = torch.tensor(BOUNDS, dtype=torch.float64).log2().unbind(1)
 _SEEN = 0.85
 """Share of the feature groups that a founder's networks see."""
 _TOGGLED = 0.05
@@ -101,8 +101,6 @@ def mutate_feature_groups(feature_groups: Tensor, is_child: Tensor, generator: t
 
 
 def within_bounds(genes: Tensor) -> Tensor:
-    """Reflect genes at their bounds, so that they do not accumulate there; round the target."""
-    genes = LOW + (genes - LOW).abs()
-    genes = torch.maximum(HIGH - (HIGH - genes).abs(), LOW)
-    genes[:, TARGET] = genes[:, TARGET].round()
-    return genes
+    """Reflect genes at their bounds, so that they do not accumulate there."""
+    genes = torch.where(genes < LOW, 2 * LOW - genes, genes)
+    return torch.maximum(torch.where(genes > HIGH, 2 * HIGH - genes, genes), LOW)

@@ -1,30 +1,20 @@
-"""The policy: from what is known of stocks and accounts to what is bought, kept and sold.
+"""The policy: from what a unit of each stock is worth to target weights, see `models.band`.
 
-Every day a position may be kept or sold: optimal stopping (Tsitsiklis and Van Roy 2001, "Regression methods for pricing
-complex American-style options"). A stock's score is what a position in it gains until it is sold, in percent of its
-value. The capital that a position takes has a price, what it would earn elsewhere:
-
-    worth = score - price of capital        price of capital = hurdle x share of the capital that is invested
-
-Each agent has a hurdle of its own. The price rises from 0, where all is cash, to the hurdle, where all is invested; it
-is 0 once nothing may be bought any more. The stocks that are worth most are bought, if that is more than a purchase
-costs, and a position is sold once its worth is below minus what a sale costs. In between nothing is traded (Davis and
-Norman 1990, "Portfolio selection with transaction costs").
+A stock's score is what a unit of it gains until it is sold, in percent of its value. Differences between stocks decide
+what is held; the shadow price of capital takes up their level. The level of a day, less its usual one, decides how much
+is held in cash. How far both are followed is the evidence's word: without any the benchmark is held.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from models.order_size import best_size, utility
-from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, rank_stocks
-
-_STEP_DOWN = 1e-6
-"""Share by which each order of a day is smaller than the one before, so that the best is bought first."""
+from models.band import Band, target_weights
 
 
 @dataclass(frozen=True)
@@ -32,98 +22,89 @@ class Forecasts:
     """Scores of A actors for the n stocks of each day: the part of the policy that depends on the day alone."""
 
     score: Tensor
-    """(A, days, n) float32 percent that a position gains until it is sold; minus infinity without a bar."""
-    penalty: Tensor | None = None
-    """(A, days, n) float32 what the risk of the largest orders costs, see `models.order_size`; None: nothing."""
+    """(A, days, n) float32 percent that a unit gains until it is sold; minus infinity without a bar."""
+    level: Tensor
+    """(A, days) float32 percent, the mean of a day's scores less the usual one."""
+    risk: Tensor
+    """(days, n) float32 variance of each stock apart from the market's, over that of the mean stock."""
 
     @classmethod
-    def of(cls, score: Tensor, tradable: Tensor, penalty: Tensor | None = None) -> Forecasts:
-        """Build from (A, days, n) scores; stocks without a bar, (days, n), get none."""
-        return cls(torch.where(tradable & score.isfinite(), score, -torch.inf), penalty)
+    def of(cls, score: Tensor, usual: Tensor, risk: Tensor) -> Forecasts:
+        """Build from (A, days, n) scores and what is usual of each actor, (A, days or 1) percent."""
+        means = list[Tensor]()
+        for one in score:  # one by one: those of a large market are large
+            known = one.isfinite()
+            # In double precision: a day by itself has the same level.
+            total, count = torch.where(known, one, 0.0).sum(1, dtype=torch.float64), known.sum(1)
+            means.append(torch.where(count > 0, total / count.clamp(min=1), torch.nan))
+        return cls(score, (torch.stack(means) - usual).nan_to_num(nan=0.0).float(), risk)
 
-    def at(self, agent: Tensor | slice, day: Tensor | int) -> Forecasts:
-        """Return those of agents on a day each, (L, n)."""
-        tensors = {name: part for name, part in vars(self).items() if part is not None}
-        return Forecasts(**{name: part[agent, day] for name, part in tensors.items()})
+    @classmethod
+    def joined(cls, parts: Sequence[Forecasts]) -> Forecasts:
+        """Put the forecasts of several actors on one market together."""
+        return cls(torch.cat([one.score for one in parts]), torch.cat([one.level for one in parts]), parts[0].risk)
+
+    def at(self, actor: Tensor | int, day: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (L, n) scores, (L,) levels and (L, n) risks of actors on (L,) days."""
+        return self.score[actor, day], self.level[actor, day], self.risk[day]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What L accounts do with the n stocks of a day."""
+    """What L accounts hold after a day's decision."""
 
-    stock: Tensor
-    """(L, k) to buy, the best first."""
-    coefficient: Tensor
-    """(L, k) float32 sizes of these orders; 0: none."""
-    target_percent: Tensor
-    """(L, k) float32 their sale targets."""
-    keep: Tensor
-    """(L, n) bool: a position in the stock is kept, not sold; stocks without a bar are kept."""
-    moved_target: Tensor
-    """(L, n) float32 sale target of a position in the stock, from the next session on."""
-
-    def action(self, is_held: Tensor) -> Tensor:
-        """Return the (L, n, 2) actions of an environment in which stocks are held, (L, n) bool."""
-        kept = MAX_COEFFICIENT * (self.keep & is_held).float()
-        bought = self.coefficient > 0  # where nothing may be bought, a stock is named that may be held
-        pairs = (kept, self.coefficient), (self.moved_target, self.target_percent)
-        chosen = [(whole, torch.where(bought, value, whole.gather(1, self.stock))) for whole, value in pairs]
-        return torch.stack([whole.scatter(1, self.stock, value) for whole, value in chosen], dim=-1)
-
-
-def invested_share(cash: Tensor, left: Tensor) -> Tensor:
-    """Return the shares of the capital that accounts have invested, by which capital has a price; 0 once nothing may be
-    bought any more.
-
-    Args:
-        cash: share of the initial capital.
-        left: days on which the account may buy, today included.
-    """
-    return (1.0 - cash).clamp(0.0, 1.0) * (left > 0)
+    target: Tensor
+    """(L, n) float64 weights."""
+    price: Tensor
+    """(L,) float64 shadow price of capital, percent."""
 
 
 def decide(
-    forecasts: Forecasts,
-    price: Tensor,
-    cash: Tensor,
-    candidate: Tensor,
-    target_percent: Tensor,
-    rules: EnvironmentConfig,
-    noise: Tensor | float = 0.0,
+    score: Tensor,
+    level: Tensor,
+    risk: Tensor,
+    genes: Tensor,
+    weights: Tensor,
+    held: Tensor,
+    wanted: Tensor,
+    can_trade: Tensor,
+    cost: float,
+    *,
+    shrink: Tensor | float = 1.0,
+    timing: Tensor | float = 0.0,
 ) -> Decision:
     """Decide in L accounts at a close, wherever agents act: the only way from what is known to orders.
 
     Args:
-        forecasts: of their day, (L, n).
-        price: (L,) of capital, percent of a position.
-        cash: (L,) share of the initial capital.
-        candidate: (L, n) bool: the stock may be bought.
-        target_percent: (L,) sale targets.
-        noise: (L, 1) percent added to the scores of all stocks alike, to explore how much is invested.
+        score, level, risk: (L, n), (L,) and (L, n) of the day, see `Forecasts`; of stocks beyond these nobody expects
+            anything.
+        genes: (L, 3 or more) price of risk, largest weight of a stock, and price of the risk of cash.
+        weights, held, wanted, can_trade: see `target_weights`.
+        cost: of a purchase or a sale, share of its value.
+        shrink, timing: (L,) or for all, shares of the differences between scores and of levels that are believed.
     """
-    worth = forecasts.score - price.float()[:, None] + noise
-    cost, largest = 100 * rules.cost_rate, rules.largest_order
-    keep = (worth >= -cost) | (forecasts.score == -torch.inf)
-    expected, penalty = worth - cost, forecasts.penalty
-    useful = expected if penalty is None else utility(largest * expected, penalty)
-    orders = min(rules.max_new_positions_per_day, worth.shape[1])
-    best, stock = rank_stocks(torch.where(candidate, useful, -torch.inf), orders)
-    size = torch.ones_like(best)
-    if penalty is not None:
-        size = best_size(largest * expected.gather(1, stock), penalty.gather(1, stock))
-    # Nothing is begun with less cash than the smallest order takes, unless that is more than all of the capital.
-    least = min(rules.stake_percent / 100 * MIN_COEFFICIENT, 1.0 / rules.purchase_factor)
-    is_ordered = (best > 0) & (cash[:, None] >= least) & (size * MAX_COEFFICIENT >= MIN_COEFFICIENT)
-    coefficient, target = coefficients(size.double() * is_ordered), target_percent.float()[:, None]
-    return Decision(stock, coefficient, target.expand(stock.shape), keep, target.expand(keep.shape))
+    known = score.isfinite()
+    worth = torch.where(known, score, 0.0).double()
+    mean = worth.sum(1) / known.sum(1).clamp(min=1)
+    shrink, timing = (torch.as_tensor(part, dtype=torch.float64, device=mean.device) for part in (shrink, timing))
+    q = torch.where(known, shrink[..., None] / 100 * (worth - mean[:, None]), 0.0)
+    cash = _cash(timing / 100 * level.double(), genes[:, 2], weights.sum(1), held.sum(1), cost)
+    beyond = (0, weights.shape[1] - score.shape[1])
+    q, risk, known = pad(q, beyond), pad(risk.double(), beyond, value=1.0), pad(known, beyond, value=True)
+    band = Band(genes[:, :1] * risk, genes[:, 1], cost)
+    target, price = target_weights(q, weights, held, wanted, can_trade & known, band, cash)
+    return Decision(target, 100 * price + mean)
 
 
-def coefficients(size: Tensor) -> Tensor:
-    """Return the (L, k) float32 coefficients of orders of these sizes, shares of the largest order, the best first.
+def _cash(gain: Tensor, risk: Tensor, invested: Tensor, held: Tensor, cost: float) -> Tensor:
+    """Return the (L,) shares of the equity that are to be held in cash beyond the benchmark's.
 
-    Each is a tiny share smaller than the one before, so that the best is bought first.
+    The same no-trade band as that of a stock, for the benchmark as a whole: a unit of it gains (L,) `gain` more than
+    usual, and what is held less has a price of risk. As long as it gains no less, nothing is kept in cash.
+
+    Args:
+        invested, held: (L,) weights of the account and of the benchmark in the sum.
     """
-    last = MAX_COEFFICIENT * (1 - _STEP_DOWN * (size.shape[1] - 1))
-    largest = torch.linspace(MAX_COEFFICIENT, last, size.shape[1], dtype=torch.float64, device=size.device)
-    # Orders below the smallest coefficient are placed at it, and cut to the cash.
-    return ((size * largest).clamp(min=MIN_COEFFICIENT) * (size > 0)).float()
+    low, high = (gain - cost) / risk, (gain + cost) / risk
+    less = torch.minimum(torch.maximum(invested - held, low), high).clamp(max=0.0)
+    return torch.where(gain < 0, torch.minimum(-less, held), 0.0)

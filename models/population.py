@@ -12,8 +12,7 @@ from torch import Tensor
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
 from models.evolution import (
-    SESSIONS,
-    TARGET,
+    HORIZON,
     elite_count,
     mutate_actors,
     mutate_feature_groups,
@@ -25,10 +24,9 @@ from models.inputs import TradeInputs
 from models.networks import NOT_LEARNED, Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.memory.guard import require_memory
-from utils.spaces import TARGET_PERCENTS
 
-_STATE = ("genes", "feature_groups", "elites", "founders", "examined", "updates", "fittest", "fitness", "reward_rate")
-UNKNOWN = Evidence(selection=1.0, timing=1.0)
+_STATE = ("genes", "feature_groups", "elites", "founders", "examined", "updates", "fittest", "fitness")
+UNKNOWN = Evidence()
 """Of an untested agent."""
 ORIGINS = ("founders", "elites", "children")
 """Origin of an agent: drawn for the first generation, kept from the one before, or bred from it."""
@@ -48,19 +46,17 @@ class Population:
         *,
         folds: int,
         scale: float,
-        risk: Tensor | None = None,
     ) -> None:
         """Draw genes and networks.
 
         Args:
             scale: percent in a unit of what networks tell.
-            risk: (numbers,) weights of what the risk of orders costs, see `models.order_size`.
         """
         size, units, inputs_seen = evolution.population_size, learning.hidden, len(inputs.group_of_input)
         weights = {"--population-size": size, "--learning.hidden": units, "weights": (units + inputs_seen) * folds}
         # With targets, gradients, moments, and the copies of a generation and a checkpoint.
         require_memory("networks", {**weights, "bytes": 60})
-        self.evolution, self.inputs, self.rules, self.risk = evolution, inputs, rules, risk
+        self.evolution, self.inputs, self.rules, self.device = evolution, inputs, rules, device
         self.noise_scale = learning.exploration_noise
         self.genes = random_genes(size, generators["evolution"])
         """(P, genes)"""
@@ -69,8 +65,6 @@ class Population:
         shape = self.input_mask, learning.hidden, folds, learning.learning_rate
         drawn = Networks.initialize(*shape, generators["networks"], scale)
         self.networks = drawn.map(lambda part: part.to(device))
-        self.reward_rate = torch.zeros((), device=device)
-        """() float32 mean reward of the replayed accounts, percent of the initial capital a day."""
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
         self.founders = list(range(size))
@@ -91,7 +85,7 @@ class Population:
 
     def __getitem__(self, row: int) -> DDPGAgent:
         agent = self._views[row]
-        agent.hurdles, agent.sale_targets = self.hurdles[[row]], self.sale_targets[[row]]
+        agent.genes = self.values[[row]]
         return agent
 
     def committee(self, rows: Sequence[int]) -> DDPGAgent:
@@ -104,39 +98,26 @@ class Population:
         return DDPGAgent(
             self.inputs,
             networks,
-            self.hurdles[members],
-            self.sale_targets[members],
+            self.values[members],
             self.rules,
             UNKNOWN,
-            risk=None if self.risk is None else self.risk.to(self.device),
             noise_scale=self.noise_scale,
         )
 
     @property
-    def device(self) -> torch.device:
-        """Device of the networks."""
-        return self.reward_rate.device
+    def values(self) -> Tensor:
+        """(P, genes) float64 genes as they are read, not their logarithms."""
+        return (2.0**self.genes).to(self.device)
 
     @property
-    def hurdles(self) -> Tensor:
-        """(P,) float32 price of capital where all is invested, percent of a position: what the replayed accounts earn
-        in a number of sessions, a gene."""
-        return (2.0 ** self.genes[:, SESSIONS]).float().to(self.device) * self.reward_rate
+    def gammas(self) -> Tensor:
+        """(P,) float32 discounts from one decision to the next."""
+        return (1.0 - 1.0 / self.values[:, HORIZON]).float()
 
     @property
     def input_mask(self) -> Tensor:
         """(P, inputs) bool: the inputs that each agent's networks see."""
         return self.feature_groups[:, self.inputs.group_of_input]
-
-    @property
-    def sale_target_indices(self) -> Tensor:
-        """(P,) indices of the agents' sale targets among `TARGET_PERCENTS`."""
-        return self.genes[:, TARGET].long().to(self.device)
-
-    @property
-    def sale_targets(self) -> Tensor:
-        """(P,) float32 sale targets, in percent."""
-        return torch.tensor(TARGET_PERCENTS, device=self.device)[self.sale_target_indices]
 
     @property
     def trials(self) -> int:
@@ -149,18 +130,17 @@ class Population:
         return self[self.elites[0]].clone()
 
     def start_from(self, weights: Tensor) -> None:
-        """Begin with the closed form: (folds, inputs + 1, targets), see `TrainingDays.closed_form`."""
-        indices = self.sale_target_indices.clamp(max=weights.shape[2] - 1)
-        self.networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
+        """Begin with the closed form: (folds, inputs + 1, P), see `TrainingDays.closed_form`."""
+        self.networks.start_from(weights.to(self.device).movedim(2, 0))
 
     def closed_form(self, weights: Tensor, rows: Sequence[int]) -> DDPGAgent:
-        """Return some agents as one with their genes, but with networks that only hold the closed form."""
+        """Return some agents as one with their genes, but with networks that only hold the closed form that those of
+        their ancestors in the first generation started from."""
         networks = self.networks.rows(torch.tensor(list(rows), device=self.device))
         tensors = networks.tensors.items()
         blank = {name: value if name in NOT_LEARNED else torch.zeros_like(value) for name, value in tensors}
-        indices = self.sale_target_indices[list(rows)].clamp(max=weights.shape[2] - 1)
         networks = Networks(blank, networks.learning_rate)
-        networks.start_from(weights.to(self.device).movedim(2, 0)[indices])
+        networks.start_from(weights.to(self.device).movedim(2, 0)[[self.founders[row] for row in rows]])
         return self._agent(networks, rows)
 
     def select_elites(self, fitness: Tensor) -> None:
@@ -211,7 +191,6 @@ class Population:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         vars(self).update({name: state[name] for name in _STATE})
-        self.reward_rate = self.reward_rate.to(self.networks.scale.device, copy=True)
         self.feature_groups = self.feature_groups.cpu()
         self.networks.assign(state["networks"])
         for agent, losses in zip(self._views, state["losses"], strict=True):

@@ -23,14 +23,13 @@ class AccountTransitions:
     day: Tensor
     """(N,) int32 index of the day of the decision."""
     cash: Tensor
-    """(N,) float32 share of the initial capital."""
-    left: Tensor
-    """(N,) float32 days on which purchases are accepted, this one included."""
+    """(N,) float32 share of the equity."""
+    price: Tensor
+    """(N,) float32 shadow price of the account's capital, percent, see `models.band`."""
     reward: Tensor
-    """(N,) float32 change of equity, percent of the initial capital, less penalties; by it capital has a price, see
-    `ReplayBuffer.reward_rate`. Critics learn from the rewards of stocks."""
+    """(N,) float32 change of equity, percent of the initial capital."""
     next_cash: Tensor
-    next_left: Tensor
+    next_price: Tensor
 
 
 FIELDS: Fields = {f.name: ((), torch.int32 if f.name == "day" else torch.float32) for f in fields(AccountTransitions)}
@@ -73,11 +72,6 @@ class ReplayBuffer(TensorRing):
         rows_of_fold = [self.rows_on_days(days) for days in allowed]
         of_fold = zip(rows_of_fold, drawn.unbind(2), strict=True)
         return torch.stack([rows[(draw.to(rows.device) * len(rows)).long()] for rows, draw in of_fold], dim=1)
-
-    def reward_rate(self) -> Tensor:
-        """Return the mean reward of all transitions held, () float32 percent a day, at least 0, since capital has no
-        negative price; see `Population.hurdles`."""
-        return self.data["reward"][: max(self.size, 1)].mean().clamp(min=0.0)
 
     def __str__(self) -> str:
         if self.is_ready:

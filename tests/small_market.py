@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
@@ -18,9 +17,7 @@ from utils.config.trader import DataConfig, EnvironmentConfig
 torch.set_num_threads(1)
 
 TINY_DATA = DataConfig(context_window_days=16, train_fraction=0.5, validation_fraction=0.25, max_bad_row_share=0.9)
-TINY_RULES = EnvironmentConfig(
-    trading_days=12, settlement_days=6, stake_percent=5.0, max_holding_days=5, max_days_without_bar=2
-)
+TINY_RULES = EnvironmentConfig(trading_days=12, settlement_days=6, max_days_without_bar=2)
 
 
 def panel_frame(panel: Float32Array, volume: Float32Array | None = None) -> pd.DataFrame:
@@ -81,7 +78,3 @@ def environment_of(
     if start is not None:
         env.reset(**windows_from(start, rules))
     return env
-
-
-def random_action(rng: np.random.Generator, stocks: int) -> npt.NDArray[np.float32]:
-    return rng.uniform((0.0, 10.0), (10.0, 50.0), (stocks, 2)).astype(np.float32)

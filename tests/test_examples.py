@@ -17,7 +17,7 @@ from tests.tiny_run import unjudged
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHOWN = {
     "own_policy.py": r"trades +[1-9][\d.]*\n(.*\n)*.*profit_percent +-?\d",
-    "judged_policy.py": r"mine +-?\d.*\n(.*\n)*.*([Ss]kill|random) in ",
+    "judged_policy.py": r"mine +-?\d.*\n(.*\n)*mine: .*([Ss]kill|random) in .*\nsteady: ",
     "judged_ppo.py": r"PPO +-?\d.*\n(.*\n)*.*([Ss]kill|random) in ",
     "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
     "own_features.py": r"^$",
@@ -43,7 +43,7 @@ def test_the_notebook_runs_and_has_no_outputs(
     exec("\n".join("".join(cell["source"]) for cell in code), {})
     plt.close("all")
     shown = capsys.readouterr().out
-    assert re.search(r"([Ss]kill|random) in (.*\n)*for \d{4}-\d\d-\d\d: \d+ orders; \d+% of the capital", shown)
+    assert re.search(r"([Ss]kill|random) in (.*\n)*for \d{4}-\d\d-\d\d: \d+ orders; \d+% of the differences", shown)
     assert (tmp_path / "runs" / "notebook" / "report.html").is_file()
 
 

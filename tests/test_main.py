@@ -22,7 +22,7 @@ from utils.runs.run_log import RunLog
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 POLICIES = {
-    *("champion", "agents, all orders theirs", "basket"),
+    "champion",
     *("best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
 }
@@ -52,9 +52,9 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     for text in (
         f", run {folder}: 2 generations of 4 agents, quick profile, seed 0, on cpu\n",
         "Loaded: 300 days, 6 stocks, 9 features from the built-in market",
-        "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 41 days",
+        "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 25 days",
         f"Replay      {summary['replay_size']} / 80, ready",
-        "Evidence    on training days, the agents' forecasts are worth an IC of ",
+        "Evidence    The agents' orders are worth ",
         "environments 2, agents 5, replay buffers 1; too early to tell",
     ):
         assert text in shown, text
@@ -73,7 +73,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert "--random-pickers" in evaluate and main(shlex.split(evaluate)[2:]) == 0
     assert (folder / "evaluation-validation" / "results.json").read_text() == (folder / "results.json").read_text()
     assert "Training range: days 16 to 209;" in shown  # 70% of 300 days, after a context of 16
-    assert "41 days at the end are left out, for the holdout" in shown
+    assert "25 days at the end are left out, for the holdout" in shown
     # A run that was stopped before its judgement is only judged, and alike.
     with unjudged():
         assert run(tiny, "--run", "last") == 0
@@ -85,7 +85,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
 
 def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
     data, listed = tiny.parent / "data.parquet", tiny.parent / "listed.txt"
-    frame(300, 6).assign(volume=1000).to_parquet(data)
+    frame(340, 6).assign(volume=1000).to_parquet(data)
     listed.write_text("T1\nT3\nT4\nT5\n")
     rules = ("--env.volume-cap", "5", "--env.delisting-loss", "30")
     assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed), *rules) == 0

@@ -56,10 +56,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data["volume"] = 1000 + np.arange(len(data)) % 7
         data.to_parquet("prices.parquet")
         data.head(280 * 6).to_parquet("before.parquet")
-        Path("tickers.txt").write_text("T1\nT2\nT3\nT4\n")
+        Path("tickers.txt").write_text("T1\nT2\nT3\nT4\nT5\n")
         Path("run.toml").write_text(TINY)
         Path("space.toml").write_text('["evolution.mutation_strength"]\nlow = 0.01\nhigh = 0.3\nlog = true\n')
-        Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-01-27,29.5,20,10\n")
+        Path("held.csv").write_text("ticker,shares,entry_date,entry_price\nT1,10,2011-01-27,29.5\n")
         Path("mine.py").write_text("def momentum(bars):\n    return bars.close.diff(5)\n")
         shutil.copy(ROOT / "tests" / "policies" / "buyer.py", "other.py")
         data[["date", "ticker"]].assign(score=np.sin(np.arange(len(data)))).to_csv("scores.csv", index=False)

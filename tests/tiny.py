@@ -33,8 +33,8 @@ from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionCo
 CONTEXT = 8
 FIRST_DAY = CONTEXT
 INVESTABLE = (0, 2, 3, 5)
-SURE = Evidence(selection=0.0, timing=0.0)
-"""What an agent is worth that bets all of its capital."""
+GENES = (0.01, 0.6, 0.01, 5.0)
+"""Price of risk, largest weight, which leaves room beside few stocks, price of the risk of cash, and horizon."""
 TINY_LEARNING = LearningConfig(
     replay_capacity=500, training_starts=10, gradient_steps=2, gradient_accumulation=2, batch_size=8, hidden=4
 )
@@ -52,7 +52,7 @@ class World:
     @cached_property
     def trading(self) -> TradingEnvironment:
         """The environment that trades with `env`."""
-        return TradingEnvironment.on(self.market, self.env.rules, account=self.env)
+        return TradingEnvironment.on(self.market, self.env.rules, portfolio=self.env)
 
     @property
     def stocks(self) -> int:
@@ -73,8 +73,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def tiny_rules(**changes: Any) -> EnvironmentConfig:
-    days = {"trading_days": 6, "settlement_days": 2, "max_holding_days": 3, "max_days_without_bar": 2}
-    return EnvironmentConfig(**{**days, "stake_percent": 4.0, **changes})
+    return EnvironmentConfig(**{"trading_days": 6, "settlement_days": 2, "max_days_without_bar": 2, **changes})
 
 
 def world_of(
@@ -98,12 +97,12 @@ def world_of(
 def random_world(seed: int = 0, days: int = 40, rules: EnvironmentConfig | None = None) -> World:
     """Six columns, four of them investable, with gaps, jumps and stocks that start late or stop early.
 
-    Under a volume cap they have volume, which cuts about half of the largest orders.
+    Under a volume cap they have volume, which cuts about half of the orders for a tenth of the capital.
     """
     rng = np.random.default_rng(seed)
     panel, volume = random_panel(rng, days, 6), None
     if rules is not None and rules.volume_cap > 0:
-        volume = random_volume(rng, panel, 10 * rules.stake * 100 / rules.volume_cap)
+        volume = random_volume(rng, panel, rules.initial_capital / 10 * 100 / rules.volume_cap)
     return world_of(panel, INVESTABLE, rules, volume)
 
 
@@ -129,24 +128,20 @@ def tiny_agent(
     market: Market,
     *,
     rules: EnvironmentConfig = TINY_RULES,
-    target: float = 20.0,
-    hurdle: float = 0.5,
+    genes: tuple[float, ...] = GENES,
     members: int = 1,
     folds: int = 2,
     seed: int = 0,
 ) -> DDPGAgent:
-    """An agent of random networks, whose inputs are fitted to all days of a market; it buys about every second stock.
+    """An agent of random networks, whose inputs are fitted to all days of a market.
 
     Args:
-        target: its sale target, in percent.
-        hurdle: price of capital where all is invested, percent of a position.
-        members: of its committee.
+        genes: of each of its `members`.
     """
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     mask = torch.ones(members, inputs.size - 1, dtype=torch.bool)
     networks = shake(Networks.initialize(mask, 4, folds, 0.01, seeded(seed)), 0.3, seeded(seed + 1))
-    hurdles, targets = torch.full((members,), hurdle), torch.full((members,), target)
-    return DDPGAgent(inputs, networks, hurdles, targets, rules, SURE)
+    return DDPGAgent(inputs, networks, torch.tensor([genes] * members).double(), rules, Evidence())
 
 
 def acted(
@@ -173,20 +168,21 @@ def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
     return networks
 
 
-def random_batch(
-    folds: int = 2, *, days: int = 4, stocks: int = 3, targets: int = 1, seed: int = 0, inputs: int = INPUTS
-) -> Batch:
+def random_batch(folds: int = 2, *, days: int = 4, stocks: int = 3, seed: int = 0, inputs: int = INPUTS) -> Batch:
     """Transitions of a few stocks, a quarter of which are terminated."""
     draws, shape = seeded(seed), (folds, days, stocks)
-    invested, following = torch.rand(2, folds, days, generator=draws)
-    x, next_x, reward = (torch.randn(*shape, n, generator=draws) for n in (inputs - 1, inputs - 1, targets))
-    terminated = torch.rand(shape, generator=draws) < 0.25
-    return Batch(x, next_x, reward, terminated, invested, following)
+    price, next_price = torch.rand(2, folds, days, generator=draws)
+    x, next_x = torch.randn(2, *shape, inputs - 1, generator=draws)
+    reward, terminated = torch.randn(shape, generator=draws), torch.rand(shape, generator=draws) < 0.25
+    return Batch(x, next_x, reward, terminated, price, next_price)
 
 
 def learnable_market(seed: int = 0) -> Market:
-    """The smallest random market that a learner takes: it has gaps, and three of its five columns may be bought."""
-    return small_market(seed, 800, investable=(0, 2, 3))
+    """A small random market that a learner takes: it has gaps, and two of its columns may not be bought.
+
+    Of fewer stocks the benchmark holds more of each than agents may.
+    """
+    return small_market(seed, 500, 16, investable=(0, 2, 3, *range(5, 16)))
 
 
 def tiny_trainer(

@@ -5,7 +5,7 @@ from training.api import judge, load_market
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,11 +18,13 @@ from training.policies.judgement import Judgement, TradedMarket, judge, load_mar
 from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
-from training.signals.signals import Signals, make_signals, newest_day
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
-API_VERSION = 1
+if TYPE_CHECKING:
+    from training.signals.signals import Signals
+
+API_VERSION = 2
 ENVIRONMENT_ID = "ErlTrader-v0"
 __all__ = [
     "API_VERSION",
@@ -52,13 +54,15 @@ def train(config: Config) -> Run:
     return open_run(config.runs_dir, config.run or config.resume)
 
 
-def signals(run: Run) -> Signals:
+def signals(run: Run) -> "Signals":
     """Return a run's orders for the next session, decided at the last close, in an account with cash only.
 
     Raises DataError where too few tickers have a bar on that day.
     """
+    from training.signals.signals import make_signals, newest_day
+
     last, rules = newest_day(run.market), run.config.env
-    return make_signals(run.champion, run.basket, run.market, last, rules, rules.initial_capital, ())
+    return make_signals(run.champion, run.benchmark, run.market, last, rules, rules.initial_capital, ())
 
 
 class RandomWindows(gym.Wrapper[Observation, Any, Observation, Any]):

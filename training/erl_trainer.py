@@ -2,7 +2,7 @@
 
 In the paper one agent learns by gradient beside a population that only evolves, and is copied into it now and then.
 Here all agents of the population learn by gradient from the shared replay buffer, so that there is nobody to copy;
-evolution selects them, mutates their actors, and breeds the two numbers that gradients do not reach, see
+evolution selects them, mutates their actors, and breeds the numbers that gradients do not reach, see
 `models.evolution`.
 """
 
@@ -10,6 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,16 +19,19 @@ from torch import Tensor
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
-from environment.basket import Basket
+from environment.benchmark import Benchmark
+from environment.portfolio import Portfolio
 from environment.trading_env import Days, TradingEnvironment
 from models.ddpg import LOSSES
 from models.ddpg_agent import HISTORY, DDPGAgent
-from models.evolution import next_generation
+from models.evidence import Evidence
+from models.evolution import elite_count, next_generation
+from models.policy import Forecasts
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.forecasts.training_days import TrainingDays
 from training.generation_log import GenerationLog
-from training.rollout import PopulationResults, PopulationRollouts, Windows, play_agent_on
+from training.rollout import PopulationResults, PopulationRollouts, Windows, lane_bytes, roll_out
 from training.updates import UpdateInputs, Updates
 from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.memory.guard import require_memory
@@ -67,12 +71,10 @@ class ERLTrainer:
         self.market, self.eval_env = market, env
         logger.info("Initializing persistent validation environment...", extra=FILE_ONLY)
         self.val_env = env.twin()
-        self.basket = Basket.of(market, evaluation.basket, seed)
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
-        self.training_days = training_days = TrainingDays.of(market, env.account, learning.risk_aversion)
-        self.rollouts = PopulationRollouts(
-            training_days, env=self.eval_env, safe_point=safe_point, risk_aversion=learning.risk_aversion
-        )
+        quotes = env.portfolio.quotes.first(len(env.tickers))
+        self.training_days = training_days = TrainingDays.of(market, quotes, env.rules)
+        self.rollouts = PopulationRollouts(training_days, env=self.eval_env, safe_point=safe_point)
         self._require_memory(evolution)
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device = env.account.device
@@ -85,19 +87,12 @@ class ERLTrainer:
             self.generators,
             folds=training_days.folds,
             scale=training_days.transitions.reward_scale,
-            risk=None if training_days.risk is None else training_days.risk[-1],  # fitted to all folds
         )
-        self._start_weights = training_days.closed_form(learning.gamma) if learning.warm_start else None
-        if self._start_weights is not None:
-            self.population.start_from(self._start_weights)
+        self._start_weights: Tensor | None = None
+        if learning.warm_start:
+            self.start_networks()
         self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
-        self.updates = Updates(
-            training_days.transitions,
-            self.replay,
-            learning.gradient_accumulation,
-            gamma=learning.gamma,
-            tau=learning.tau,
-        )
+        self.updates = Updates(training_days.transitions, self.replay, learning.gradient_accumulation, tau=learning.tau)
         self.played: PopulationResults
         """Results of the last evaluation."""
         self.fitness_history: deque[float] = deque(maxlen=HISTORY)
@@ -105,26 +100,43 @@ class ERLTrainer:
         self.best_fitness = math.nan
         """Largest of all evaluations, each of which has windows of its own; NaN before the first one."""
         self._best_ever = self.population.fittest_agent.state_dict()
+        self._usuals = dict[str, float]()  # usual levels of what stands beside the champion, where training has ended
 
     def _require_memory(self, evolution: EvolutionConfig) -> None:
         """Raise ConfigError where a generation, or the judgement of the champion, takes more memory than is free."""
-        learning, evaluation, lane = self.learning, self.evaluation, self.eval_env.account.lane_size
-        agents, judged = {"--population-size": evolution.population_size}, self.market.splits.validation.days
+        learning, evaluation, stocks = self.learning, self.evaluation, self.eval_env.portfolio.quotes.stocks
+        agents, steps = {"--population-size": evolution.population_size}, self.eval_env.rules.episode_steps
         played = {"--population-size": len(self.rollouts.groups(evolution.population_size)[0])}
-        pickers = {"--evaluation.random-pickers": evaluation.random_pickers, "windows": judged // lane["sessions"] + 1}
+        fitness, exploration, pickers = (
+            {f"--evaluation.{name.replace('_', '-')}": getattr(evaluation, name)}
+            for name in ("fitness_windows", "exploration_windows", "random_pickers")
+        )
+        lane = {"bytes": lane_bytes(stocks, steps)}
         batch = {"--learning.batch-size": learning.batch_size, "folds": self.training_days.folds}
         drawn = {"--learning.gradient-steps": learning.gradient_steps, **batch}
         drawn["--learning.gradient-accumulation"] = learning.gradient_accumulation
+        cells = self.training_days.tradable.numel()
         parts: dict[str, dict[str, float]] = {
-            "fitness": {**played, "--evaluation.fitness-windows": evaluation.fitness_windows, **lane},
-            "exploration": {**played, "--evaluation.exploration-windows": evaluation.exploration_windows, **lane},
-            "random pickers": {**pickers, **lane},
             "selection": {**agents, "--evolution.tournament-size": evolution.tournament_size, "bytes": 24},
+            "fitness": {**played, **fitness, **lane},
+            "exploration": {**played, **exploration, **lane},
+            "noise": {**exploration, "sessions": steps, "stocks": stocks, "bytes": 12},
+            "forecasts of the elites": {
+                "--population-size": elite_count(evolution),
+                "days x stocks": cells,
+                "bytes": 8,
+            },
+            "random pickers": {**pickers, "bytes": lane_bytes(stocks, self.market.splits.validation.days)},
             "updates": {**agents, **batch, "--learning.hidden": learning.hidden, "bytes": 32},
             "batches": {**drawn, "bytes": 48},
         }
         for what, factors in parts.items():
             require_memory(what, factors)
+
+    def start_networks(self) -> None:
+        """Start all networks from the closed form of their agents' discounts."""
+        self._start_weights = self.training_days.closed_form(self.population.gammas)
+        self.population.start_from(self._start_weights)
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run until this number of generations is complete; yield each record once the state may be saved."""
@@ -149,11 +161,12 @@ class ERLTrainer:
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
         """Play all agents out of fold on windows of training days; fill the replay buffer.
 
-        Returns (P,) fitness, and counts, penalties and costs of all episodes; `played` has all results.
+        Returns (P,) fitness, and counts and costs of all episodes; `played` has all results.
         """
-        self.played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), self.replay.capacity)
+        timing = self.champion.timing if self.population.examined else 0.0
+        windows, most = self.draw_windows(), self.replay.capacity
+        self.played, transitions = self.rollouts.evaluate(self.population, windows, most, timing)
         self.replay.add(transitions)
-        self.population.reward_rate.copy_(self.replay.reward_rate())  # which sets the agents' hurdles
         self.population.select_elites(self.played.fitness)
         fitness = float(self.population.fitness[self.population.elites[0]])
         self.fitness_history.append(fitness)
@@ -163,12 +176,11 @@ class ERLTrainer:
 
     def draw_windows(self) -> Windows:
         """Draw the windows of an evaluation, those of exploration last, and the noise of exploration."""
-        train, rules, draws = self.market.splits.train, self.eval_env.rules, self.generators["windows"]
+        train, steps, draws = self.market.splits.train, self.eval_env.rules.episode_steps, self.generators["windows"]
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
         counts = [count for count in (fitness, exploration) if count]
-        starts = torch.cat([random_windows(train, rules.episode_steps, count, draws) for count in counts])
-        shape = len(self.population), exploration, rules.trading_days
-        noise = torch.randn(shape, generator=self.generators["noise"])
+        starts = torch.cat([random_windows(train, steps, count, draws) for count in counts])
+        noise = torch.randn(exploration, steps, len(self.eval_env.tickers), generator=self.generators["noise"])
         return Windows(starts, self.learning.exploration_noise * noise)
 
     def evolve_population(self, fitness: Tensor) -> None:
@@ -202,11 +214,10 @@ class ERLTrainer:
         days = max(1, round(stocks / transitions.stocks_per_day))
         replay_rows = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
         stock_rows = transitions.draw(self.replay.at(replay_rows).day, draws)
-        hurdle, sale_target_index = population.hurdles, population.sale_target_indices
         losses = list[Tensor]()
         for now in progress(range(learning.gradient_steps), "Training agents", "update"):
             self.safe_point()
-            inputs = UpdateInputs(stock_rows[now], replay_rows[now], hurdle, sale_target_index)
+            inputs = UpdateInputs(stock_rows[now], replay_rows[now], population.gammas)
             losses.append(self.updates.run(population, inputs).clone())
             population.updates += 1
         return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
@@ -220,16 +231,32 @@ class ERLTrainer:
         return self.build_champion()
 
     def build_champion(self) -> DDPGAgent:
-        """Return the committee of the elites, tested by its out-of-fold forecasts of the training days.
-
-        Its evidence sizes the share of the capital that follows it; the rest holds the basket.
-        """
+        """Return the committee of the elites, whose forecasts are followed as far as its orders out of fold say."""
         population = self.population
         champion = population.committee(population.elites)
         forecasts = self.training_days.forecasts(population.networks.target, population.elites)
-        champion.evidence = evidence = self.training_days.evidence(forecasts, population.trials, len(population))
-        shares = {"weigh": evidence.share, "report": 1.0, "require": float(evidence.is_significant)}
-        return champion.with_share(shares[self.evaluation.evidence])
+        lead = self.training_days.lead(forecasts, len(population))
+        score, level = (part.mean(0, keepdim=True) for part in (forecasts.score, forecasts.level))
+        mean = Forecasts(score, level, forecasts.risk)
+        earned = self.rollouts.out_of_fold(mean, champion.acting_genes, self.market.splits.train)
+        evidence = Evidence.of(earned[0], population.trials, lead, earned[1])
+        believed = {
+            "weigh": (evidence.shrink, evidence.timing),
+            "report": (1.0, 1.0),
+            "require": (float(evidence.is_significant), float(evidence.is_timing_significant)),
+        }
+        shrink, timing = believed[self.evaluation.evidence]
+        return replace(champion, evidence=evidence, shrink=shrink, timing=timing, usual=self._usual(champion))
+
+    def _usual(self, agent: DDPGAgent) -> float:
+        """Return the usual level of an agent's scores."""
+        return float(self.training_days.usual(agent.networks.target, range(len(agent.genes))).mean())
+
+    def _as_champion(self, agent: DDPGAgent, name: str) -> DDPGAgent:
+        """Return an agent that is followed as far as the champion is, on the champion's evidence."""
+        champion, usual = self.champion, self._usuals.get(name)
+        known = {name: getattr(champion, name) for name in ("evidence", "shrink", "timing")}
+        return replace(agent, usual=self._usual(agent) if usual is None else usual, **known)
 
     @property
     def generation(self) -> int:
@@ -257,15 +284,14 @@ class ERLTrainer:
         if self._start_weights is None:
             return None
         start = self.population.closed_form(self._start_weights, self.population.elites)
-        return start.with_share(self.champion.share)
+        return self._as_champion(start, "closed_form")
 
     @property
     def fittest_agent(self) -> DDPGAgent:
-        """A clone of the fittest agent of the last evaluation, with the champion's evidence and share."""
-        best = self.population.fittest_agent
-        best.evidence = self.champion.evidence
-        return best.with_share(self.champion.share)
+        """A clone of the fittest agent of the last evaluation, with the champion's evidence and shrink."""
+        return self._as_champion(self.population.fittest_agent, "fittest_agent")
 
+    @torch.no_grad()
     def run_episode(
         self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, training: bool = True
     ) -> tuple[Any, dict[str, Any]]:
@@ -275,67 +301,82 @@ class ERLTrainer:
             training: it explores, and its transitions enter the replay buffer; ValueError for other than training days.
 
         Returns:
-            The sum of the rewards, less the penalty for an episode without a trade; and the summary of the episode.
+            The profit over the benchmark, percent of the initial capital, and the summary of the episode.
         """
-        trading_end_idx = end_idx - env.rules.settlement_days
         # Windows that cannot be played are refused here.
-        env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=trading_end_idx, observe=False)
-        starts, lengths = torch.as_tensor(start_idx), (env.account.steps, env.account.trading_steps)
-        played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.training_days.later
-        if later.days.start <= played.start and played.stop <= later.days.stop:
-            forecasts = agent.forecasts_of_rows(later, len(self.market.dates))
-        else:
-            forecasts = agent.forecasts(self.market, played)
-        how: dict[str, Any] = {"label": "Validating agent", "lengths": lengths}
+        env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=end_idx - env.rules.settlement_days)
+        steps, starts = env.account.steps, torch.as_tensor(start_idx).reshape(-1)
+        played, train = slice(int(starts.min()), int(starts.max()) + steps), self.market.splits.train
+        if training and (played.start < train.first or played.stop > train.last):
+            days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
+            raise ValueError(f"expected training days {days}; choose others, or training=False")
+        how: dict[str, Any] = {"trading_steps": env.account.trading_steps, "is_flat_at_end": True, "keeps_trades": True}
         if training:
-            train = self.market.splits.train
-            if played.start < train.first or played.stop > train.last:
-                days = f"{train.first} to {train.last}, got {played.start} to {played.stop}"
-                raise ValueError(f"expected training days {days}; choose others, or training=False")
-            noise = torch.randn(1, starts.numel(), lengths[1], generator=self.generators["noise"])
-            deviation = self.learning.exploration_noise * agent.networks.scale[:1, None, None]
-            noise = noise.to(deviation) * deviation
-            how = {"label": "Training agent", "lengths": lengths, "noise": noise, "records": True}
-        rollout = play_agent_on(env, agent, forecasts, starts.reshape(-1), **how)
+            drawn = torch.randn(len(starts), steps, len(env.tickers), generator=self.generators["noise"])
+            how["noise"] = self.learning.exploration_noise * float(agent.networks.scale[0]) * drawn
+        forecasts, genes = self._forecasts(agent, played), agent.acting_genes
+        rollout = roll_out(
+            env.portfolio,
+            forecasts,
+            genes,
+            starts,
+            steps,
+            shrink=agent.shrink,
+            timing=agent.timing,
+            label="Playing an agent",
+            **how,
+        )
         if training:
-            self.replay.add({name: part.flatten(0, 2) for name, part in rollout.transitions.items()})
+            self.replay.add({name: part.flatten() for name, part in rollout.transitions.items()})
         summary = env.get_episode_summary()
-        info = summary if starts.dim() else {name: value.item() for name, value in summary.items()}
-        return info["fitness"], info
+        return summary["excess_percent"], summary
+
+    def _forecasts(self, agent: DDPGAgent, days: slice) -> Forecasts:
+        later = self.training_days.later
+        if later.days.start <= days.start and days.stop <= later.days.stop:
+            return agent.forecasts_of_rows(later, self.training_days.relative_risk)
+        return agent.forecasts(self.market, days)
 
     def validate_best_agent(self) -> dict[str, float]:
-        """Play the champion on the validation windows, its agents and its basket; nothing is selected by the result.
+        """Play the champion on the validation windows; nothing is selected by the result.
 
         Returns:
-            Mean profits in percent of the initial capital: of the champion, of its agents if all orders were theirs,
-            of its basket, and, once networks have learned, of the closed form that they started from; and the standard
-            error of what its agents add to it.
+            Mean profits in percent of the initial capital: of the champion, of its agents if their forecasts were
+            followed in full, of the benchmark, and, once networks have learned, of the closed form that they started
+            from; and the standard error of what its agents add to it.
         """
         rules, span = self.val_env.rules, self.market.splits.validation
         starts = spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows)
         self.safe_point()
-        ends = starts + rules.episode_steps
-
-        def profits(agent: DDPGAgent) -> Tensor:
-            _, summary = self.run_episode(agent, self.val_env, starts, ends, training=False)
-            return torch.from_numpy(summary["profit_percent"])
-
-        of_agents = profits(self.champion)
-        agents = float(of_agents.mean())
-        equity = self.basket.hold(rules, starts, rules.episode_steps).equity[:, -1].mean()
-        basket, share = 100 * (float(equity) / rules.initial_capital - 1), self.champion.share
-        champion = rules.exposure * (share * agents + (1 - share) * basket)
-        result = {"champion": champion, "agents": agents, "basket": basket}
+        days = slice(int(starts.min()), int(starts.max()) + rules.episode_steps)
+        agents = [self.champion, self.champion.shrunk(1.0)]
         if self.population.updates and (closed_form := self.closed_form) is not None:
-            added = of_agents - profits(closed_form)
-            result["closed_form"] = agents - float(added.mean())
-            if len(added) > 1:  # windows that overlap are dependent: only as many count as fit side by side
-                apart = min(len(added), max(1, span.days // rules.episode_steps))
-                result["added_error"] = float(added.std()) / math.sqrt(apart)
+            agents.append(closed_form.shrunk(1.0))
+        of_networks = {id(one.networks): self._forecasts(one, days) for one in agents}
+        forecasts = [of_networks[id(one.networks)] for one in agents]
+        shares = torch.tensor([(one.shrink, one.timing) for one in agents], dtype=torch.float64, device=self.device)
+        played = roll_out(
+            self.val_env.portfolio,
+            Forecasts.joined(forecasts),
+            torch.cat([one.acting_genes for one in agents]),
+            starts,
+            rules.episode_steps,
+            shrink=shares[:, 0],
+            timing=shares[:, 1],
+            label="Validating agent",
+        )
+        percent = 100 * (played.equity[-1].mean(1) / rules.initial_capital - 1)
+        result = dict(zip(("champion", "agents", "closed_form"), percent.tolist(), strict=False))
+        result["benchmark"] = 100 * (float(played.benchmark[-1].mean()) / rules.initial_capital - 1)
+        if len(agents) > 2 and len(starts) > 1:  # of windows that overlap only as many count as fit side by side
+            apart = min(len(starts), max(1, span.days // rules.episode_steps))
+            result["added_error"] = float((played.excess[1] - played.excess[2]).std()) / math.sqrt(apart)
         return result
 
     def end_training(self) -> None:
         """Free what evaluating, training and validating need, such as the inputs of the training days."""
+        beside = {"fittest_agent": self.fittest_agent, "closed_form": self.closed_form}
+        self._usuals = {name: agent.usual for name, agent in beside.items() if agent is not None}
         del self.training_days, self.rollouts, self.updates
 
     def state_dict(self) -> dict[str, Any]:
@@ -348,6 +389,7 @@ class ERLTrainer:
             "champion": self.champion.state_dict(),
             "best_agent": self.fittest_agent.state_dict(),
             **({} if (start := self.closed_form) is None else {"closed_form": start.state_dict()}),
+            "start": {} if self._start_weights is None else {"weights": self._start_weights},
             "best_ever": self._best_ever,
             "replay": self.replay.state_dict(),
             "progress": {
@@ -371,6 +413,7 @@ class ERLTrainer:
         self.fitness_history = deque(progress["fitness_history"], maxlen=HISTORY)
         self.best_fitness, self._best_ever = progress["best_fitness"], state["best_ever"]
         self.population.load_state_dict(state["population"])
+        self._start_weights = state["start"].get("weights")
         self.champion = DDPGAgent.from_state(state["champion"], device)
         self.replay.load_state_dict(state["replay"])
         for name, generator in self.generators.items():
@@ -388,7 +431,8 @@ def build_trainer(
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; a profiler also watches its memory."""
     logger.info("Initializing persistent evaluation environment...", extra=FILE_ONLY)
-    env = TradingEnvironment.on(market, config.env, device)
+    benchmark = Benchmark.of(market, config.evaluation.benchmark_weights, config.seed)
+    env = TradingEnvironment.on(market, config.env, portfolio=Portfolio.on(market, config.env, device, benchmark))
     log = GenerationLog(config.generations, device, profiler, counts=config.memory_report != "off")
     settings = config.learning, config.evolution, config.evaluation
     return ERLTrainer(market, env, *settings, seed=config.seed, log=log, safe_point=safe_point)

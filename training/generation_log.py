@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from models.ddpg_agent import HISTORY
+from models.evolution import GENES
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.rollout import PopulationResults
@@ -71,8 +72,7 @@ class GenerationLog:
         best = torch.tensor(population.elites)
         return {
             "elite_profit_percent": float(played.profit_percent[best].mean()),
-            "reward_rate": float(population.reward_rate),
-            "hurdle": float(population.hurdles.cpu()[best].mean()),
+            **dict(zip(GENES, population.values.cpu()[best].mean(0).tolist(), strict=True)),
             "founders": len(set(population.founders)),
             "noise_scale": noise,
             **{f"best_{name}": population.fittest[name] for name in ("elites", "children")},

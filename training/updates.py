@@ -19,20 +19,16 @@ class UpdateInputs(NamedTuple):
     """(folds, D, S) of the stocks."""
     replayed: Tensor
     """(folds, D) rows of the replay buffer, of the same days."""
-    hurdle: Tensor
-    """(P,) prices of capital where all is invested."""
-    sale_target_index: Tensor
-    """(P,) of the sale targets."""
+    gamma: Tensor
+    """(P,) discounts."""
 
 
 class Updates:
     """Updates of all agents from the stocks of replayed days."""
 
-    def __init__(
-        self, stocks: StockTransitions, replay: ReplayBuffer, micro_batches: int, *, gamma: float, tau: float
-    ) -> None:
+    def __init__(self, stocks: StockTransitions, replay: ReplayBuffer, micro_batches: int, *, tau: float) -> None:
         """Learn from batches in a number of micro-batches."""
-        self.stocks, self.replay, self.micro_batches, self.gamma, self.tau = stocks, replay, micro_batches, gamma, tau
+        self.stocks, self.replay, self.micro_batches, self.tau = stocks, replay, micro_batches, tau
         self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
 
     def run(self, population: Population, inputs: UpdateInputs) -> Tensor:
@@ -46,11 +42,9 @@ class Updates:
         batch = self.stocks.batch(inputs.rows, self.replay.at(inputs.replayed))
         return ddpg.update(
             population.networks,
-            inputs.hurdle,
-            inputs.sale_target_index,
+            inputs.gamma,
             batch,
             self.micro_batches,
             cost=self.stocks.cost,
-            gamma=self.gamma,
             tau=self.tau,
         )

@@ -1,25 +1,27 @@
 """The built-in market, prepared for training, with the scores of rule and oracle."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.synthetic.draw import MARKET_SEED, bars_frame, synthetic_market
-from data.synthetic.planted import oracle_scores, rule_scores, rule_sizes
+from data.synthetic.planted import oracle_scores, rule_scores
 from utils.arrays import Float64Array
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
+
+SESSIONS = (1, 5, 20)
+"""Over which rule and oracle look ahead."""
 
 
 @dataclass(frozen=True)
 class PlantedScores:
-    """(days, n) log returns expected at a day's close of a trade opened after it and held to its last session."""
+    """(days, n) log returns expected at a day's close of a stock from the next open on, by the number of sessions."""
 
-    rule: Float64Array
+    rule: Mapping[int, Float64Array]
     """Of the best simple rule, which knows structure and prices only."""
-    oracle: Float64Array
+    oracle: Mapping[int, Float64Array]
     """Of the oracle, which knows the latent state too."""
-    sizes: Float64Array | None = None
-    """(days, n) shares of the largest size that orders of rule and oracle have; None: all."""
 
 
 def built_in_market(
@@ -30,9 +32,6 @@ def built_in_market(
     tickers = drawn.tickers[: drawn.stocks]
     loader = StockDataLoader.from_frame(bars_frame(drawn), config=split, investable_tickers=tickers)
     loader.load_and_prepare()
-    market = build_market(loader, split, env)
-    rule = rule_scores(synthetic, drawn.bars, env.trade_sessions)[:, : drawn.stocks]
-    oracle = oracle_scores(synthetic, drawn.drift, env.trade_sessions)[:, : drawn.stocks]
-    sizes = rule_sizes(synthetic, drawn.close)
-    planted = PlantedScores(rule, oracle, None if sizes is None else sizes[:, : drawn.stocks])
-    return market, planted
+    rule = {ahead: rule_scores(synthetic, drawn.bars, ahead)[:, : drawn.stocks] for ahead in SESSIONS}
+    oracle = {ahead: oracle_scores(synthetic, drawn.drift, ahead)[:, : drawn.stocks] for ahead in SESSIONS}
+    return build_market(loader, split, env), PlantedScores(rule, oracle)

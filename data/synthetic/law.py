@@ -7,7 +7,7 @@ number of sessions. They leave the constant out, so that a score is close to the
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -79,16 +79,12 @@ class PlantedKind:
     `summed_variance` leave it out."""
     is_drift_steady: bool = False
     """The factor leaves drifts as they are."""
-    sizes: Callable[[SyntheticConfig, Float64Array], Float64Array] | None = None
-    """From returns as the rule's, shares of the largest size that orders of rule and oracle have; None: all."""
     mix: Callable[[Float64Array, int], Float64Array] = lambda specific, stocks: specific
     """Correlates the (..., columns) specific noises of `stocks` and leaves their variances."""
     signal: Signal | None = None
     """A further drift."""
     structure: str = ""
     """What is planted, for the help."""
-    trading_rules: Mapping[str, float] = field(default_factory=dict)
-    """Settings, by dotted name, that --synthetic.kind implies unless others are stated."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""
@@ -107,11 +103,9 @@ KINDS: dict[str, PlantedKind] = {}
 """The kinds of market by name; `data.synthetic.planted` imports all files that register some."""
 
 
-def register(
-    name: str, structure: str, kind: PlantedKind, trading_rules: Mapping[str, float] | None = None
-) -> PlantedKind:
+def register(name: str, structure: str, kind: PlantedKind) -> PlantedKind:
     """Add a kind of market, which --synthetic.kind then names and the help lists, and return it."""
-    KINDS[name] = replace(kind, structure=structure, trading_rules=trading_rules or {})
+    KINDS[name] = replace(kind, structure=structure)
     return KINDS[name]
 
 

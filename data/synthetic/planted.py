@@ -32,12 +32,6 @@ def rule_scores(config: SyntheticConfig, bars: Bars, holding_days: int) -> Float
     return scores if kind.signal is None else scores + kind.signal.rule(config, bars, holding_days)
 
 
-def rule_sizes(config: SyntheticConfig, close: Float64Array) -> Float64Array | None:
-    """Return the shares of the largest size that orders of the rule have, (days, columns) as scores; None: all."""
-    sizes = planted_kind(config.kind).sizes
-    return None if sizes is None else sizes(config, _returns(config, close))
-
-
 def _returns(config: SyntheticConfig, close: Float64Array) -> Float64Array:
     """Return the log returns with the constant put back, 0 on the first day."""
     returns = np.diff(np.log(close), axis=0, prepend=np.nan) + planted_kind(config.kind).log_growth(config)

@@ -20,7 +20,7 @@ def studied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Studied:
     """Does a tiny study of learning, or goes on with it, and returns what it printed and the results that it keeps."""
 
     def study(*words: str) -> tuple[list[str], list[dict[str, Any]]]:
-        learning.main([*words, *TINY, "--json", str(tmp_path / "results.jsonl")])
+        learning.main([words[0], *TINY, *words[1:], "--json", str(tmp_path / "results.jsonl")])
         shown = capsys.readouterr().out.splitlines()
         assert max(map(len, shown)) <= 120
         return shown, lines_of(tmp_path / "results.jsonl")

@@ -9,13 +9,13 @@ from benchmarks.learning.study import study_config
 from utils.config.trader import Config
 
 TINY = [
-    *("--synthetic.days", "400", "--synthetic.stocks", "4", "--split.context-window-days", "12"),
-    *("--env.trading-days", "12", "--env.settlement-days", "4", "--env.max-holding-days", "4"),
+    *("--synthetic.days", "400", "--synthetic.stocks", "8", "--split.context-window-days", "12"),
+    *("--env.trading-days", "12", "--env.settlement-days", "4"),
     *("--population-size", "4", "--learning.replay-capacity", "512"),
     *("--evaluation.fitness-windows", "2", "--evaluation.exploration-windows", "1"),
     *("--evaluation.validation-windows", "2", "--evaluation.random-pickers", "20", "--memory-report", "off"),
 ]
-SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3"]
+SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1"]
 Studied = Callable[..., tuple[list[str], list[dict[str, Any]]]]
 """Does the study of some words, and returns the lines that it printed and the results that it keeps."""
 

@@ -42,8 +42,8 @@ def test_environment_is_played_to_the_end() -> None:
     config = tiny_config()
     portfolio, first_days = portfolio_of(config, 3, CPU)
     assert account_rate(portfolio, first_days[:2], 0.0) > 0
-    assert portfolio.is_done
-    assert int(portfolio.summary().positions_opened.min()) > 0
+    assert portfolio.account.is_done
+    assert int(portfolio.account.summary().positions_opened.min()) > 0
 
 
 def test_the_table_and_the_file_hold_every_row(

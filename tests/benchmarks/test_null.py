@@ -1,4 +1,4 @@
-"""Praise: what a verdict claims is counted, null markets hold nothing, half a rule earns half."""
+"""Null markets hold nothing, verdicts on them and on skill are counted, half a rule earns half."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.learning import power
-from benchmarks.learning.markets import MARTINGALE
-from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged
+from benchmarks.learning.null import DRAWN, NULL_MARKETS, clustered_market, drawn_market, rearranged
 from benchmarks.learning.unseen import training_market
 from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import Studied, tiny_config
-from training.evaluation.baselines import score_policy, tuning_windows
-from training.rollout import play
+from training.evaluation.baselines import RULE
+from training.evaluation.rules import Tuning
 
 
 @settings(max_examples=30, deadline=None)
@@ -43,13 +42,28 @@ def test_chosen_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_
 
 
 def test_study_of_null_markets(studied: Studied, parquet: Path) -> None:
-    words = ("--runs", "1", "--cheap-runs", "1", "--generations", "1", "--data", str(parquet))
-    shown, kept = studied("null", *words)
-    kinds = [(study, kind) for study in ("untrained", "trained") for kind in (MARTINGALE, DRAWN, RISING)]
-    assert [(record["study"], record["null"]) for record in kept] == kinds
-    assert any(UNTRAINED in line and "high beta" in line for line in shown)
-    titles = [line.rpartition(", ")[0] for line in shown if line.endswith(" runs")]
-    assert titles == [f"{kind}: {study}" for study, kind in kinds]
+    shown, kept = studied("null", "--runs", "1", "--generations", "1", "--data", str(parquet))
+    assert [record["null"] for record in kept] == [*NULL_MARKETS]
+    assert [line[:14].strip() for line in shown[1:]] == [*NULL_MARKETS] and "tracking error" in shown[0]
+    closed, only = studied("null", "--runs", "1", "--kinds", DRAWN, "--data", str(parquet), "--agent", "closed-form")
+    assert closed[1].startswith(DRAWN) and len(only) == len(kept) + 1
+
+
+def test_clustered_returns_are_fair_and_listings_staggered() -> None:
+    """The squares of a day's returns tell those of the next; the mean price change is nothing beside its error."""
+    words = ("--synthetic.days", "3000", "--synthetic.stocks", "30")
+    market = clustered_market(tiny_config(*words))
+    growth = market.close[1:].astype(np.float64) / market.close[:-1] - 1
+    assert abs(growth.mean()) < 3 * growth.mean(axis=1).std() / np.sqrt(len(growth))
+    squares = (growth - growth.mean()) ** 2
+    lagged = [np.corrcoef(one[1:], one[:-1])[0, 1] for one in squares.T]
+    assert np.mean(lagged) > 0.05
+    common = np.atleast_2d(np.corrcoef(growth.T))[np.triu_indices(30, 1)].mean()
+    assert 0.2 < common < 0.6
+    known = np.isfinite(clustered_market(tiny_config(*words), is_staggered=True).close)
+    first, last = known.argmax(axis=0), known[::-1].argmax(axis=0)
+    assert (known.sum(axis=0) == len(known) - first - last).all()  # no gap between
+    assert (first > 0).sum() >= 3 and (last > 0).sum() >= 3 and known[:, :2].all()
 
 
 @pytest.fixture
@@ -64,25 +78,27 @@ def parquet(tmp_path: Path) -> Path:
 
 def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
     market, other = (drawn_market(tiny_config("--data", str(parquet), "--seed", seed)) for seed in ("0", "1"))
-    assert market.tickers == ["S000", "S002", "S003", "X000"] and np.isfinite(market.close).all()
+    assert (
+        market.tickers == ["S000", *(f"S00{stock}" for stock in range(2, 8)), "X000"]
+        and np.isfinite(market.close).all()
+    )
     assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
 
 
 def test_half_of_a_rule_earns_half() -> None:
-    """On the days on which it was tuned; its scores keep their spread."""
+    """In fitness, on the windows on which it was tuned; its scores keep their spread."""
     config = tiny_config("--synthetic.drift-std", "0.02", "--synthetic.days", "900")
-    rule, share = power.tuned_rule(config)
+    rule, sessions, share = power.tuned_rule(config)
     market, scores = training_market(config)
-    env = Portfolio.on(market, config.env)
-    starts = tuning_windows(market, env)
-    half = power.mixed(scores.rule, power.foreign_scores(config), share)
-    policies = [score_policy(env, replace(rule, scores=own)) for own in (scores.rule, half)]
-    earned = [float(play(env, policy, starts)[0].profit_percent.mean()) for policy in policies]
-    assert earned[0] > 1 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < share < 1
-    assert np.std(half) == pytest.approx(np.std(scores.rule), rel=0.2)
+    tuning = Tuning.of(market, Portfolio.on(market, config.env))
+    half = power.mixed(scores.rule[sessions], power.foreign_scores(config, sessions), share)
+    earned = [float(tuning.fitness([replace(rule, scores=own)])) for own in (scores.rule[sessions], half)]
+    assert earned[0] > 0.5 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < share < 1
+    assert np.std(half) == pytest.approx(np.std(scores.rule[sessions]), rel=0.2)
 
 
 def test_study_of_power(studied: Studied) -> None:
     shown, kept = studied("power", "--runs", "2", "--kinds", "momentum")
-    assert shown[0].startswith("momentum: a holdout of 48 days")
+    assert shown[0].startswith("momentum: 2 holdouts of") and "selection" in shown[1]
+    assert [line[:20].strip() for line in shown[2:]] == [RULE, power.HALF, power.NONE]
     assert [(record["kind"], record["seed"]) for record in kept] == [("momentum", seed) for seed in (0, 1)]

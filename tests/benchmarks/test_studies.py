@@ -1,7 +1,9 @@
 """Studies of learning: results are kept and not made twice, unseen paths are unseen, null markets hold nothing."""
 
 import pickle
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,22 +16,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations, differentiable
+from benchmarks.learning import ablations, markets, peers, structures
 from benchmarks.learning.ablations import BASE, LINES, WARM, Difference
-from benchmarks.learning.differentiable import SoftAccount
-from benchmarks.learning.markets import WINDOWS, Budget, fit
-from benchmarks.learning.study import Experiment, holm, run_study, study_config
-from benchmarks.learning.unseen import UnseenPaths, training_market
-from data.synthetic.built_in import built_in_market
-from environment.trading_env import TradingEnvironment
+from benchmarks.learning.markets import Budget, fit
+from benchmarks.learning.study import Experiment, holm, ratio, run_study, study_config
+from benchmarks.learning.unseen import Holder, UnseenPaths, hold, training_market
+from data.bank import relative_risk
+from data.features.nine import CLOSE, OPEN
+from environment.portfolio import Portfolio
 from models import ddpg
-from models.policy import Forecasts
+from models.evolution import HORIZON
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, Studied, lines_of, tiny_config
-from tests.tiny import seeded
 from training.erl_trainer import ERLTrainer, build_trainer
-from training.evaluation.baselines import CHAMPION, ORACLE, RULE
-from training.rollout import roll_out
-from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
+from training.evaluation.baselines import CHAMPION, IN_FULL, ORACLE, RULE
+from training.evaluation.rules import BandRule
 from utils.errors import JobsFailed
 
 
@@ -62,7 +62,7 @@ def test_a_stopped_study_goes_on_where_it_was_and_a_failure_leaves_the_other_res
 
 def closes(unseen: UnseenPaths, *words: str) -> list[bytes]:
     config = tiny_config(*words)
-    return [path.market.close.tobytes() for path in unseen.each(config, training_market(config)[0].stats)]
+    return [path.market.close.tobytes() for path in unseen.each(config, training_market(config)[0])]
 
 
 def test_unseen_paths_are_fresh() -> None:
@@ -72,6 +72,53 @@ def test_unseen_paths_are_fresh() -> None:
     assert len({*found, *trained}) == 6
     assert closes(UnseenPaths(paths=2), "--seed", "1") == found[2:]
     assert not set(closes(UnseenPaths(3_000_000, paths=2))) & set(found)
+    (short,) = UnseenPaths(paths=1, days=300).each(tiny_config(), training_market(tiny_config())[0])
+    assert len(short.market.dates) == 300 and short.days == slice(12, 299)
+
+
+def test_what_is_held_is_measured_as_in_plain_numpy() -> None:
+    """One rule on random scores: every close and open of its account and of the benchmark's is played again."""
+    config = tiny_config()
+    market, _ = training_market(config)
+    rng, first, last = np.random.default_rng(4), 20, 120
+    drift = 0.01 * rng.standard_normal(market.close.shape)[:, : len(market.investable_columns)]
+    rule = BandRule(rng.standard_normal(drift.shape), unit=2.0)
+    portfolio = Portfolio.on(market, config.env)
+    of_rule, nothing = hold(
+        portfolio,
+        {"rule": Holder.of_rule(rule, market), "nothing": Holder.of_rule(replace(rule, unit=0.0), market)},
+        first,
+        last,
+        drift,
+    ).values()
+    assert (nothing.excess, nothing.expected, nothing.tracking_error, nothing.information_ratio) == (0, 0, 0, 0)
+    columns, rate = market.investable_columns, config.env.cost_rate
+    open_, close = (market.data_array[:, columns, part].astype(np.float64) for part in (OPEN, CLOSE))
+    daily, expected, turnover = [], [], []
+    for lane in (0, -1):
+        again = Portfolio.on(market, config.env)
+        again.begin(torch.tensor([first]), steps=last - first)
+        policy = rule.policy(torch.from_numpy(relative_risk(market.close)))
+        cash, shares, equity, seen = 1e6, np.zeros(len(columns)), [1e6], []
+        for day in range(first, last):
+            order = np.asarray(again.orders(policy(again) if lane == 0 else again.wanted)[0])
+            before = shares.copy()
+            again.trade(policy(again) if lane == 0 else again.wanted)
+            shares = np.asarray(again.account.shares[0])
+            filled, price = shares - before, open_[day + 1]
+            assert (np.abs(filled) <= np.abs(order) + 1e-9).all()
+            traded = np.abs(filled * price).sum()
+            cash -= filled @ price + rate * traded
+            seen.append((shares * price @ np.expm1(drift[day]) - rate * traded) / equity[-1])
+            turnover += [traded / equity[-1]] if lane == 0 else []
+            equity.append(cash + shares @ close[day + 1])
+        daily.append(np.diff(equity) / np.array(equity[:-1]))
+        expected.append(seen)
+    excess = daily[0] - daily[1]
+    assert of_rule.excess == pytest.approx(25200 * excess.mean(), rel=1e-6) and abs(of_rule.excess) > 0.1
+    assert of_rule.expected == pytest.approx(25200 * (np.array(expected[0]) - np.array(expected[1])).mean(), rel=1e-6)
+    assert of_rule.tracking_error == pytest.approx(100 * np.sqrt(252) * excess.std(), rel=1e-6)
+    assert of_rule.turnover == pytest.approx(126 * np.mean(turnover), rel=1e-6)
 
 
 def test_training_stops_at_its_budget() -> None:
@@ -85,16 +132,37 @@ def test_training_stops_at_its_budget() -> None:
 
 
 def test_study_of_markets_prints_and_keeps(studied: Studied) -> None:
-    words = ["markets", "--kinds", "lead-lag", "--unseen-seed", "77", *SMALL_STUDY]
+    words = ["markets", "--kinds", "lead-lag", "momentum", "--unseen-seed", "77", *SMALL_STUDY]
     first, kept = studied(*words)
     assert "from seed 77" in first[0]
-    policies = [line[13:37].strip() for line in first[2:] if line[:12].strip() == "lead-lag"]
-    assert policies[0] == CHAMPION and policies[-2:] == [RULE, ORACLE] and len(policies) > 4
-    played = [(record["played"], record["seed"]) for record in kept]
-    assert played == [("rivals", 0), ("rivals", 1), ("trained", 0), ("trained", 1)]
-    for record in kept[2:]:
+    for kind in ("lead-lag", "momentum", "all kinds"):
+        lines = [line for line in first[2:] if line.startswith(f"{kind:<13}")]
+        assert [line[14:36].strip() for line in lines[:-1]][:2] == [CHAMPION, IN_FULL] and "lost by caution" in lines[
+            -1
+        ]
+        assert [line[14:36].strip() for line in lines[-3:-1]] == [RULE, ORACLE] and len(lines) > 5
+    played = [(record["part"], record["seed"]) for record in kept[:6]]
+    assert played == [(part, seed) for part in ("trained", "rivals", "planted") for seed in (0, 1)]
+    for record in kept[:2]:
         assert record["unseen_seed"] == 77 and record["environment_steps"] > 0 and record["generations_run"] == 1
     assert studied(*words) == (first, kept)
+
+
+def test_shares_over_kinds_are_ratios_of_sums() -> None:
+    """A kind of twice the size has twice the weight; the error is that of the seeds' residuals."""
+    keys = ("expected", "excess", "information_ratio", "turnover", "cpu_seconds")
+
+    def kind(champion: tuple[float, float], rule: tuple[float, float]) -> dict[str, dict[int, dict[str, float]]]:
+        named = {CHAMPION: champion, IN_FULL: champion, RULE: rule}
+        return {name: {seed: dict.fromkeys(keys, one) for seed, one in enumerate(of)} for name, of in named.items()}
+
+    both = markets.summed([kind((1.0, 3.0), (10.0, 10.0)), kind((20.0, 16.0), (20.0, 20.0))])
+    pairs = [(both[CHAMPION][seed]["excess"], both[RULE][seed]["excess"]) for seed in (0, 1)]
+    share, half = ratio(pairs)
+    assert share == pytest.approx(40 / 60)
+    assert half == pytest.approx(stats.t.ppf(0.975, 1) * stats.sem([10.5 - 10, 9.5 - 10]) / 15)
+    assert np.isnan(ratio([(1.0, -1.0)])).all()
+    assert "0.00 +- 0.00" in markets.lost_by_caution(both)
 
 
 @pytest.mark.parametrize("words", [["markets", "--env.cost-bsp", "1"], ["null", "--nonsense"]])
@@ -137,68 +205,15 @@ def test_an_altered_run_leaves_the_next_one_as_it_was() -> None:
 
 
 def test_ablations_at_a_tiny_budget(studied: Studied) -> None:
-    words = ["cold", *SMALL_STUDY, "--synthetic.drift-std", "0.03", "--kinds", "momentum", "--only"]
-    first, kept = studied(*words, WARM, "random fitness")
+    words = ["cold", *SMALL_STUDY, "--synthetic.drift-std", "0.03", "--kinds", "momentum"]
+    first, kept = studied(*words, "--only", WARM, "random fitness")
     assert first[0].startswith("momentum")
-    assert [line[:28].strip() for line in first[2:5]] == [WARM, BASE, "random fitness"]
+    assert [line[:30].strip() for line in first[2:5]] == [WARM, BASE, "random fitness"]
     assert first[5].startswith("of 1 differences") and first[-1].startswith("random fitness")
-    assert [one["variant"] for one in kept] == [WARM] * 2 + [BASE] * 2 + ["random fitness"] * 2
-    assert all(len(one[WINDOWS]) == 3 for one in kept)
-    again, _ = studied(*words, "random fitness", "--warm", "--seeds", "1")
-    assert [line[:28].strip() for line in again[2:4]] == [BASE, "random fitness"]
-
-
-def test_hard_decisions_of_a_soft_account_are_those_of_the_account() -> None:
-    """At next to no temperature, with cash left, where all is sold before the end."""
-    rules = EnvironmentConfig(trading_days=30, settlement_days=10, max_holding_days=39, stake_percent=0.25)
-    planted = SyntheticConfig(kind="momentum", days=600, stocks=6)
-    market = built_in_market(planted, DataConfig(context_window_days=16), rules)[0]
-    env, starts = TradingEnvironment.on(market, rules), torch.tensor([20, 61, 97])
-    score = torch.randn(len(market.dates), env.account.bars.stocks, generator=seeded(2)).sign() * 3.0
-    score *= 1 + 0.1 * torch.rand(score.shape, generator=seeded(3)).argsort(dim=1)  # no two are alike
-    days, last = starts[:, None] + torch.arange(rules.episode_steps), rules.trading_days + 5
-    score = score[days].contiguous()
-    score[:, last:] = -3.0
-    found = SoftAccount.of(env, len(market.dates)).profit(score, days, 1e-3)
-    profits = []
-    for start, of_window in zip(starts.tolist(), score, strict=True):
-        known = torch.full((1, len(market.dates), score.shape[-1]), -torch.inf)
-        known[0, start : start + rules.episode_steps] = of_window
-        forecasts = Forecasts.of(known, env.account.bars.tradable)
-        played = roll_out(env, forecasts, torch.zeros(1), torch.tensor([50.0]), torch.tensor([start]))
-        profits.append(float(played.summary.profit_percent[0]))
-    assert found.tolist() == pytest.approx(profits, abs=1e-3) and max(map(abs, profits)) > 0.1
-
-
-def test_an_actor_without_a_critic_climbs_the_profit_of_its_account(
-    studied: Studied, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny_config("--synthetic.kind", "momentum", "--learning.no-warm-start")
-    market = training_market(config)[0]
-    env, profits = TradingEnvironment.on(market, config.env), []
-    for updates in (1, 60):
-        monkeypatch.setattr(differentiable, "UPDATES", updates)
-        actor, days = differentiable.learned(config, market, env)
-        x = days.inputs.for_networks(torch.from_numpy(days.inputs.of(market)))
-        seen = torch.arange(days.samples.train.first, days.samples.train.last - 17)[:, None] + torch.arange(16)
-        scale = days.transitions.reward_scale
-        score = scale * differentiable.scores_of(actor, x[seen])
-        profits.append(float(SoftAccount.of(env, len(x)).profit(score, seen, 0.1 * scale).mean()))
-    assert profits[1] > profits[0] + 0.2
-    words = ("differentiable", *SMALL_STUDY, "--kinds", "momentum", "--seeds", "1")
-    shown, kept = studied(*words)
-    assert shown[-1].split()[:2] == ["momentum", "1"] and len(kept) == 1
-
-
-def test_profits_are_divided_window_by_window() -> None:
-    """The error is that of the windows' differences: none where each earns the same share of the other's."""
-
-    base = [{"seed": 0, WINDOWS: [1.0, 3.0]}, {"seed": 1, WINDOWS: [2.0, 6.0]}]
-    others = [{"seed": 1, WINDOWS: [1.0, 3.0]}, {"seed": 2, WINDOWS: [9.0, 9.0]}]
-    assert ablations.over(others, base) == pytest.approx((0.5, 0.0))
-    ratio, error = ablations.over([{"seed": 0, WINDOWS: [2.0, 2.0]}], base)
-    assert ratio == pytest.approx(1.0)
-    assert error == pytest.approx(stats.sem([1.0, -1.0]) / 2)
+    assert [one.get("variant") for one in kept] == [None] * 2 + [WARM] * 2 + [BASE] * 2 + ["random fitness"] * 2
+    again, _ = studied(*words, "reversal", "--only", "closed form only", "--warm", "--seeds", "1")
+    shown = [line[:30].strip() for line in again]
+    assert [shown[place] for place in (2, 3, 8, 10, 11)] == [BASE, "closed form only", "all kinds", BASE, shown[3]]
 
 
 def test_differences_are_corrected_together() -> None:
@@ -222,7 +237,7 @@ def test_holm_rejects_step_by_step(p_values: Sequence[float], level: float) -> N
 
 
 def test_every_line_of_the_ablations_changes_the_profile() -> None:
-    changes = {(study_config(line.flags), line.alter) for line in LINES[1:]}
+    changes = {(study_config(line.flags), str(line.alter)) for line in LINES[1:]}
     assert len(changes) == len(LINES) - 1 and len({line.name for line in LINES}) == len(LINES)
     assert [pickle.loads(pickle.dumps(line)).name for line in LINES] == [line.name for line in LINES]  # for workers
 
@@ -237,10 +252,61 @@ def test_a_random_gradient_is_as_long_and_of_the_actor_alone() -> None:
     assert not torch.equal(one.online.actor, other.online.actor) and not one.online.actor[..., ::2].any()
 
 
-def test_differences_are_taken_seed_by_seed() -> None:
-    def records(by_seed: dict[int, float | None]) -> list[dict[str, Any]]:
-        return [{"seed": seed, "policies": {CHAMPION: {"of_rule": share}}} for seed, share in by_seed.items()]
+def test_a_gene_is_fixed_in_all_agents_and_their_children() -> None:
+    trainer = altered("middle horizon")
+    for _ in range(2):
+        assert (trainer.population.genes[:, HORIZON] == trainer.population.genes[0, HORIZON]).all()
+        assert trainer.population.genes[:, :HORIZON].std(dim=0).min() > 0
+        trainer.run_generation()
 
-    base = records({0: 0.1, 1: 0.5, 2: 0.9, 4: None})
-    found = ablations.difference("momentum", "better", records({2: 1.1, 0: 0.3, 3: 9.0, 1: 0.7, 4: 1.0}), base)
+
+def test_differences_are_taken_seed_by_seed() -> None:
+    def line(by_seed: dict[int, float]) -> dict[int, dict[str, float]]:
+        return {seed: {"expected": expected} for seed, expected in by_seed.items()}
+
+    base, rule = line({0: 1.0, 1: 5.0, 2: 9.0, 4: 1.0}), line({0: 10.0, 1: 10.0, 2: 10.0, 3: 10.0, 4: -1.0})
+    found = ablations.difference("momentum", "better", line({2: 11.0, 0: 3.0, 3: 9.0, 1: 7.0, 4: 10.0}), base, rule)
     assert found.by_seed == pytest.approx([0.2, 0.2, 0.2]) and str(found) == "+0.20 +- 0.00"
+
+
+@pytest.mark.parametrize("name", structures.STRUCTURES)
+def test_a_structure_moves_the_next_session_and_a_column_tells_it(name: str) -> None:
+    """The drift is that of the intraday returns of the day after; the column changes no price."""
+    config = tiny_config("--synthetic.days", "1500", "--synthetic.stocks", "30")
+    silent, told = (structures.draw(name, config, is_told=flag) for flag in (False, True))
+    assert silent.bars.equals(told.bars.drop(columns="told")) and len(silent.tickers) == 20
+    wide = {column: told.bars.pivot(index="date", columns="ticker", values=column).iloc[:, :20] for column in told.bars}
+    moves = np.log(wide["close"] / wide["open"]).to_numpy()
+    moves = moves - moves.mean(axis=1, keepdims=True)
+    column = wide["told"].to_numpy() - wide["told"].to_numpy().mean(axis=1, keepdims=True)
+    if name == "null":
+        assert not told.drift.any() and abs(structures.mean_correlation(column[:-1], moves[1:])) < 0.02
+        return
+    assert structures.mean_correlation(column, told.drift) == pytest.approx(1, abs=1e-6)
+    slope = (told.drift[:-1] * moves[1:]).sum() / (told.drift[:-1] ** 2).sum()
+    late = (told.drift[1:] * moves[:-1]).sum() / (told.drift[1:] ** 2).sum()
+    assert 0.5 < slope < 1.5 and (abs(late) < 1 or name in ("sector", "crash", "volrev"))
+
+
+def test_study_of_structures(studied: Studied) -> None:
+    shown, kept = studied(
+        "structures", "--structures", "season", "--seeds", "1", "--generations", "1", "--synthetic.days", "600"
+    )
+    assert [line[:14].strip() for line in shown[2:]] == ["season", "season, told"]
+    assert [(record["structure"], record["told"]) for record in kept] == [("season", False), ("season", True)]
+    assert all(-1 <= record["correlation"] <= 1 for record in kept)
+
+
+def test_peers_learn_as_long_as_we_do_or_are_refused(
+    studied: Studied, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["peers", "--seeds", "1", "--kinds", "momentum", "--generations", "1"]
+    with monkeypatch.context() as absent:
+        absent.setitem(sys.modules, "stable_baselines3", None)
+        with pytest.raises(SystemExit, match="2"):
+            studied(*words)
+    assert "pip install stable-baselines3" in capsys.readouterr().err
+    pytest.importorskip("stable_baselines3")
+    shown, kept = studied(*words)
+    assert shown[1].startswith("momentum") and set(kept[0]["excess"]) == {CHAMPION, IN_FULL, *peers.PEERS}
+    assert all(steps > 0 for steps in kept[0]["steps"].values())

@@ -19,6 +19,7 @@ from training.commands.table import COMMANDS, help_lists
 from utils.config.cli import ParsedCommand, parse_command
 from utils.config.kinds import Mark
 from utils.config.settings import (
+    REMOVED,
     Setting,
     flatten,
     from_dict,
@@ -43,7 +44,7 @@ FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
     "--run": ("run", st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)),
     "--env.cost-bps": ("env.cost_bps", st.floats(0, 9999)),
     "--env.fill": ("env.fill", st.sampled_from(["next_open", "same_close"])),
-    "--learning.gamma": ("learning.gamma", st.floats(0, 1)),
+    "--learning.tau": ("learning.tau", st.floats(0.01, 1)),
 }
 """A setting and its values by flag."""
 
@@ -187,18 +188,26 @@ def test_profile_and_data_follow_what_is_there_and_what_is_named(tmp_path: Path)
         assert f"{flag}: {missing}" in refusal(flag, str(NOT_THERE), default_data=default)
 
 
-def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
+def test_the_help_lists_every_kind_of_market() -> None:
     *_, shown = help_lists("train", True).values()
-    assert shown.keys() == PLANTED_KINDS.keys()
-    for kind, planted in PLANTED_KINDS.items():
-        rules, config = planted.trading_rules, settings_from("--synthetic.kind", kind)
-        assert config.env == with_settings(Config(), rules).env
-        for name, value in rules.items():
-            flag = f"--{name.replace('_', '-')}"
-            assert f"(brings {flag} {value:g})" in shown[kind]
-            other = settings_from("--synthetic.kind", kind, flag, "3")
-            assert other.env == with_settings(config, {name: 3}).env
-    assert settings_from("--synthetic.kind", "reversal").env == settings_from().env == EnvironmentConfig()
+    assert shown == {kind: planted.structure for kind, planted in PLANTED_KINDS.items()}
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_setting_is_refused_with_what_took_its_place(tmp_path: Path, name: str) -> None:
+    """As a flag, in a file, and by its name; runs that began with it name the version that reads them."""
+    flag, path = f"--{name.replace('_', '-')}", tmp_path / "run.toml"
+    expected = f"expected no {flag}, which is gone: {REMOVED[name]}; leave it out"
+    assert refusal("walk-forward", flag, "3") == expected
+    concern, last = name.split(".")
+    for spelled in (last, last.replace("_", "-")):
+        path.write_text(f"[{concern}]\n{spelled} = 3\n")
+        assert refusal("--config", str(path)) == expected
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        from_dict({name: 3}, Config)
+    run = RunLog.create(tmp_path, "one", {**to_dict(Config()), concern: {last: 3}})
+    with pytest.raises(ConfigError, match=rf"one/config.json, got: .*\({name}\), which git tag v0.12.0 reads; [^\n]*$"):
+        run.settings(Config)
 
 
 @settings(max_examples=20)
@@ -250,7 +259,7 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
     ("line", "expected"),
     [
         ("--generation 3", "'--generations'"),
-        ("--gamma 0.5", "'--learning.gamma'"),
+        ("--tau 0.5", "'--learning.tau'"),
         ("-s 3", "'-s'"),
         ("--seed 1.5", "INT >= 0 and < 9223372036854775808, got '1.5'"),
         ("--seed --run x", "--seed: expected one argument; see --help"),

@@ -14,9 +14,8 @@ from data.features.nine import CLOSE
 from data.market import Market
 from tests.data.files import refused
 from tests.market_cases import random_panel
-from tests.small_market import TINY_RULES, market_of, small_market
+from tests.small_market import market_of, small_market
 from training.signals.holdings import COLUMNS, Holding, read_holdings
-from training.signals.signals import cash_left
 from utils.arrays import Float32Array
 
 MARKET, DAY = small_market(3), 60
@@ -24,58 +23,66 @@ ENTRY = int(np.flatnonzero(np.isfinite(MARKET.data_array[:DAY, 0, CLOSE]))[-3])
 PRICE, DATE = float(MARKET.data_array[ENTRY, 0, CLOSE]), MARKET.dates[ENTRY].astype("datetime64[D]").item()
 
 
-def written(folder: Path, row: str, separator: str = ",") -> Path:
-    (folder / "held.csv").write_text(f"\ufeff{separator.join(COLUMNS)}\n{row}\n", encoding="utf-8")
+def written(folder: Path, row: str, separator: str = ",", columns: tuple[str, ...] = COLUMNS) -> Path:
+    (folder / "held.csv").write_text(f"\ufeff{separator.join(columns)}\n{row}\n", encoding="utf-8")
     return folder / "held.csv"
 
 
-@pytest.mark.parametrize(
-    "form", ["{:%Y-%m-%d},{},20,1100.5", "{:%d.%m.%Y};{};20;1.100,5", "{:%b %d %Y}\t{}\t20\t1,100.5"]
-)
+@pytest.mark.parametrize("form", ["1100.5,{:%Y-%m-%d},{}", "1.100,5;{:%d.%m.%Y};{}", "1,100.5\t{:%b %d %Y}\t{}"])
 def test_positions_in_any_notation(form: str, tmp_path: Path) -> None:
     separator = next(one for one in ";\t," if one in form)
     price = f"{PRICE:.2f}".replace(".", "," if separator == ";" else ".")
     (held,) = read_holdings(written(tmp_path, f"T00{separator}{form.format(DATE, price)}", separator), MARKET, DAY)
-    assert (held.ticker, held.entry_day, held.target_percent, held.shares) == ("T00", ENTRY, 20, 1100.5)
+    assert (held.ticker, held.column, held.shares) == ("T00", 0, 1100.5)
     assert held.entry_price == pytest.approx(PRICE, abs=0.01)
+    assert held.unrealised(2 * PRICE) == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [("T00,5\nT02,7.5", COLUMNS[:2]), ("T00,5,,\nT02,7.5,,", COLUMNS), ("T00,5,\nT02,7.5,x", (*COLUMNS[:2], "note"))],
+)
+def test_shares_are_enough(tmp_path: Path, rows: str, columns: tuple[str, ...]) -> None:
+    """Nothing is adjusted then, and no return is known."""
+    first, second = read_holdings(written(tmp_path, rows, columns=columns), MARKET, DAY)
+    assert (first.shares, second.shares) == (5, 7.5) and first.entry_price is first.unrealised(10.0) is None
 
 
 @pytest.mark.parametrize(
     ("form", "told"),
     [
-        ("t00,{},{},20,5", 0),
-        ("T00,{},{},20,5\n,,,,\n\n", 0),
-        ("T00,{},{},20,5\nTotal,,,,1234.5", 1),
-        ('Cash,,"$1,234.50",,\nT00,{},"$ {}",20%,5\nTotal,,"$1,234.50",,', 2),
-        ('T00,{},£{},20 %,"5"\nSum of all positions', 1),
+        ("t00,5,{},{}", 0),
+        ("T00,5,{},{}\n,,,\n\n", 0),
+        ("T00,5,{},{}\nTotal,,,1234.5", 1),
+        ('Cash,,,"$1,234.50"\nT00,5,{},"$ {}"\nTotal,,,"$1,234.50"', 2),
+        ('T00,"5",{},£{}\nSum of all positions', 1),
     ],
 )
 def test_rows_that_are_no_position_are_left_out_and_signs_are_read(
     form: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (held,) = read_holdings(written(tmp_path, form.format(DATE, f"{PRICE:.2f}")), MARKET, DAY)
-    assert (held.ticker, held.shares, held.target_percent) == ("T00", 5, 20)
-    assert held.entry_price == pytest.approx(PRICE, abs=0.01)
+    assert (held.ticker, held.shares) == ("T00", 5) and held.entry_price == pytest.approx(PRICE, abs=0.01)
     assert len(caplog.messages) == told and all("left out: line" in one for one in caplog.messages)
 
 
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (f"T00,{DATE},{PRICE:.2f},20,5\nt00,{DATE},{PRICE:.2f},20,5", "line 3 of .*T00 a second time"),
-        (f"Total,{DATE},{PRICE:.2f},20,5", "line 2 of .*'Total', which the agents cannot buy"),
-        (f"T00,,{PRICE:.2f},20,5", "expected a session from"),
-        (f"T00,{DATE},{2 * PRICE:.4f},20,5", "an entry of T00 at .* whose prices are .* that day; after a split give"),
-        (f"T00,{DATE},{PRICE:.4f},0.2,5", "a target of 0.2 in place of 10 to 50 percent"),
-        (f"T00,{DATE},{int(PRICE)},5,20,100", "more fields than titles on line 2; mend it"),
-        (f"T00;{DATE};1.234;20;5", "two ways; write 1234.5"),
-        ("T00;02/03/10;1,5;20;5", "two ways; write"),
-        ("T99,2010-02-01,10,20,5", "line 2 of .*'T99'"),
-        ("T00,2010-01-31,10,20,5", "expected a session from"),
-        ("T00,2010-02-01,-1,20,5", "in place of numbers above 0"),
-        ("T00,2010-02-01,10,20,", "could not convert"),
-        ("T00,2010-06-01,10,20,5", "an entry after"),
-        ("T00,2010-02-01,119,20,5\nT00,2010-02-02,119,20,5", "line 3 of .*a second time"),
+        (f"T00,5,{DATE},{PRICE:.2f}\nt00,5,{DATE},{PRICE:.2f}", "line 3 of .*T00 a second time"),
+        (f"Total,5,{DATE},{PRICE:.2f}", "line 2 of .*'Total', which the data do not have"),
+        (f"T00,5,,{PRICE:.2f}", "an entry of T00 without its date, which go together"),
+        (f"T00,5,{DATE},", "an entry of T00 without its price, which go together"),
+        (f"T00,5,{DATE},{2 * PRICE:.4f}", "an entry of T00 at .* whose prices are .* that day; after a split give"),
+        (f"T00,5,{DATE},{int(PRICE)},5", "more fields than titles on line 2; mend it"),
+        (f"T00;1.234;{DATE};1.234", "two ways; write 1234.5"),
+        ("T00;5;02/03/10;1,5", "two ways; write"),
+        ("T99,5,2010-02-01,10", "line 2 of .*'T99'"),
+        ("T00,5,2010-01-31,10", "expected a session from"),
+        ("T00,5,2010-02-01,-1", "in place of numbers above 0"),
+        ("T00,-5,,", "in place of numbers above 0"),
+        ("T00,,2010-02-01,10", "could not convert"),
+        ("T00,5,2010-06-01,10", "an entry after"),
     ],
 )
 def test_positions_that_cannot_be_are_refused(rows: str, words: str, tmp_path: Path) -> None:
@@ -118,15 +125,10 @@ class Story:
         later = [ratio for event, ratio in zip(self.events, self.ratios, strict=True) if event.date > DATES[day]]
         return ADJUSTED[day, 0] / math.prod(later)
 
-    def account(self, day: int, shares: float) -> tuple[float, float]:
-        """Shares of a position at the close of a day, and the cash that it was paid by then."""
-        cash = 0.0
-        for event in self.events:
-            if event.kind == "split" and DATES[BOUGHT] < event.date <= DATES[day]:
-                shares *= event.size
-            elif DATES[BOUGHT] < event.date <= DATES[day]:
-                cash += shares * event.size * (event.pay_date <= DATES[day])
-        return shares, cash
+    def shares(self, day: int, shares: float) -> float:
+        """Shares of a position at the close of a day."""
+        splits = (one for one in self.events if one.kind == "split" and DATES[BOUGHT] < one.date <= DATES[day])
+        return shares * math.prod(one.size for one in splits)
 
     def market(self, folder: Path) -> Market:
         """The adjusted prices, with the events beside their file in a wrong order, and two that change nothing."""
@@ -144,7 +146,7 @@ class Story:
 
 
 def read(folder: Path, market: Market, price: float, shares: float, day: int = LAST) -> Holding:
-    (held,) = read_holdings(written(folder, f"T00,{DATES[BOUGHT]},{price!r},20,{shares!r}"), market, day)
+    (held,) = read_holdings(written(folder, f"T00,{shares!r},{DATES[BOUGHT]},{price!r}"), market, day)
     return held
 
 
@@ -164,7 +166,7 @@ def read(folder: Path, market: Market, price: float, shares: float, day: int = L
 def test_a_position_is_worth_what_it_was_whenever_it_was_written(
     tmp_path: Path, parts: dict[int, float], day: int, known: int
 ) -> None:
-    """Shares at raw prices, with cash at pay dates; its file may know the first of the events, and never of others.
+    """Shares at raw prices; its file may know the first of the events, and never of others.
 
     Those up to the day of its entry change nothing. What is read is told in its file, once, and is the same then.
     """
@@ -175,17 +177,13 @@ def test_a_position_is_worth_what_it_was_whenever_it_was_written(
     shares = bought * math.prod(event.size for event, _ in since[:known] if event.kind == "split")
     held = read(tmp_path, market, price * math.prod(ratio for _, ratio in since[:known]), shares, day)
     assert held.entry_price == pytest.approx(float(ADJUSTED[BOUGHT, 0, 0]), rel=1e-5)
-    assert held.target_price == pytest.approx(1.2 * float(ADJUSTED[BOUGHT, 0, 0]), rel=1e-5)
     assert held.moved.count("T00: ") == bool(since[known:])
     assert all(str(event) in held.moved for event, _ in since[known:])
-    again = read(tmp_path, market, held.entry_price, held.shares, day)
-    assert (again.moved, again.shares, again.entry_price, again.dividends) == ("", held.shares, held.entry_price, 0.0)
-    first, (raw_shares, paid) = read(tmp_path, market, price, bought, day), story.account(day, bought)
-    assert first.shares * first.last_price == pytest.approx(raw_shares * float(story.raw(day)[3]), abs=0.005, rel=1e-5)
-    assert first.dividends == pytest.approx(paid, rel=1e-5)
-    assert first.value == pytest.approx(bought * price, rel=1e-9), "what was paid for it"
-    left = TINY_RULES.initial_capital - bought * price * TINY_RULES.purchase_factor + paid
-    assert cash_left([first], TINY_RULES) == pytest.approx(left, abs=0.005)
+    again = read(tmp_path, market, held.entry_price or 0.0, held.shares, day)
+    assert (again.moved, again.shares, again.entry_price) == ("", held.shares, held.entry_price)
+    first, raw_shares = read(tmp_path, market, price, bought, day), story.shares(day, bought)
+    now = float(ADJUSTED[day, 0, 3])
+    assert first.shares * now == pytest.approx(raw_shares * float(story.raw(day)[3]), abs=0.005, rel=1e-5)
 
 
 def test_a_split_and_a_dividend_are_told_in_a_line(tmp_path: Path) -> None:
@@ -199,7 +197,7 @@ def test_a_split_and_a_dividend_are_told_in_a_line(tmp_path: Path) -> None:
         f"20 shares at {price:.2f} are 80 at {after:.2f}, and {cash:,.2f} in cash on {DATES[123]}"
     )
     unpaid = read(tmp_path, market, price, 20.0, 121)
-    assert (unpaid.dividends, unpaid.shares) == (0.0, 80.0) and DATES[123] in unpaid.moved
+    assert unpaid.shares == 80.0 and DATES[123] in unpaid.moved
     with refused(f"got an entry of T00 at .*, .* before the split 4:1 of {split.date}, .* before the dividend of"):
         read(tmp_path, market, 3 * price, 20.0)
 
@@ -222,6 +220,8 @@ def test_where_nobody_names_it_a_ratio_since_the_training_is_the_event(tmp_path:
     kind, shares = ("dividend", 20.0) if ratio > 0.9 else ("split", 80.0)
     assert held.moved.startswith(f"T00: {kind} that no file names applied to the position: 20 shares at ")
     assert (held.shares, same.shares, same.moved) == (shares, 80.0, "")
-    assert held.entry_price == pytest.approx(price) and held.value == pytest.approx(20 * price / ratio)
+    assert held.entry_price == pytest.approx(price)
+    # Of a dividend the shares are worth less than their price says: the rest came in cash.
+    assert held.unrealised(price) == pytest.approx(0.0 if kind == "split" else 100 * (ratio - 1))
     with refused("after a split give its price and shares"):  # a split and a dividend in one ratio
         read(tmp_path, dataclasses.replace(market, readjusted={"T00": 0.4858}), price / 0.4858, 20.0)

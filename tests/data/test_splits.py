@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from data.splits import Span, make_splits, random_windows, spaced_windows
-from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.config.trader import OUTCOME_SESSIONS, DataConfig, EnvironmentConfig
 from utils.errors import DataError
 
 
@@ -21,11 +21,7 @@ def cases(draw: st.DrawFn) -> tuple[int, DataConfig, EnvironmentConfig]:
     config = DataConfig(
         context_window_days=draw(st.integers(2, 200)), train_fraction=train / 100, validation_fraction=validation / 100
     )
-    env = EnvironmentConfig(
-        trading_days=draw(st.integers(1, 60)),
-        settlement_days=draw(st.integers(0, 20)),
-        max_holding_days=draw(st.integers(1, 30)),
-    )
+    env = EnvironmentConfig(trading_days=draw(st.integers(1, 60)), settlement_days=draw(st.integers(0, 20)))
     return draw(st.integers(0, 4000)), config, env
 
 
@@ -66,7 +62,7 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
     assert train.first == config.context_window_days
     assert holdout.last == days - 1
     for before, after in ((train, validation), (validation, holdout)):
-        assert len(range(before.last + 1, after.first)) >= env.trade_sessions
+        assert len(range(before.last + 1, after.first)) >= OUTCOME_SESSIONS
     for share, last in (
         (Fraction(round(100 * config.train_fraction), 100), train.last),
         (Fraction(round(100 * (config.train_fraction + config.validation_fraction)), 100), validation.last),

@@ -56,7 +56,7 @@ class Twin:
                 if p.missing or math.isnan(targets[step, i]):
                     continue
                 lacking = targets[step, i] * equity / p.last - p.shares
-                if abs(lacking * p.last) <= 1e-12 * equity:
+                if abs(lacking * p.last) <= 1e-8 * equity:
                     continue
                 is_buyable = not locked and step < trading_steps and (self.member is None or self.member[day, i])
                 if not is_buyable:

@@ -18,8 +18,8 @@ def test_equal_parts_are_bought_once_and_trimmed_a_year_later() -> None:
     account = Account(Quotes.of(**tensors(open_=close, close=close)), FREE)
     account.reset(torch.tensor([0]), steps=days - 1)
     parts, weights = torch.ones(4), []
-    for step in range(days - 1):
-        account.step(benchmark_weights(account, parts, step % REBALANCING_SESSIONS == 0))
+    for _ in range(days - 1):
+        account.step(benchmark_weights(account, parts))
         weights.append(account.weights[0])
     np.testing.assert_allclose(weights[0], [0.25] * 4)
     np.testing.assert_allclose(weights[10], [10 / 13, 1 / 13, 1 / 13, 1 / 13])
@@ -47,8 +47,8 @@ def test_agents_without_forecasts_are_the_benchmark_to_the_bit() -> None:
     for account in (agents, benchmark):
         account.reset(start, steps=80)
     band = Band(torch.full((3, 6), 0.02).double(), torch.full((3,), 0.1).double(), RULES.cost_rate)
-    for step in range(80):
-        held, wanted = benchmark.weights, benchmark_weights(benchmark, parts, step % 25 == 0)
+    for _ in range(80):
+        held, wanted = benchmark.weights, benchmark_weights(benchmark, parts, range(0, 80, 25))
         target, _ = target_weights(torch.zeros_like(held), agents.weights, held, wanted, agents.has_bar, band)
         assert torch.equal(agents.step(target), benchmark.step(wanted))
         assert torch.equal(agents.shares, benchmark.shares) and torch.equal(agents.cash, benchmark.cash)

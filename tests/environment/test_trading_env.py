@@ -1,28 +1,31 @@
-"""The Gymnasium environment, alone and as a vector: its interface, its windows, and what it shows, by the oracle."""
+"""The Gymnasium environment, alone and as a vector: its interface, its windows, and what it shows, by the twin."""
 
 import dataclasses
-import math
 import re
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features.nine import NUM_FEATURES, observed_features
 from data.market import Market
 from data.splits import Span
-from environment.trading_env import Observation, TradingEnvironment, windows_from
+from environment.account import Account
+from environment.benchmark import benchmark_weights
+from environment.trading_env import STOCK_FEATURES, TradingEnvironment, windows_from
 from environment.vector_env import VectorTradingEnvironment
-from tests.environment.oracle import Bars, Result, Trade, last_close
-from tests.market_cases import MarketCase, market_cases, random_orders, random_panel, to_bars
-from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
-from utils.arrays import Float32Array
-from utils.config.trader import DataConfig, EnvironmentConfig
+from tests.environment.account_twin import Twin
+from tests.market_cases import random_panel, random_targets, random_volume
+from tests.small_market import TINY_RULES, environment_of, market_of, small_market
+from tests.tiny import FIRST_DAY, tiny_rules, world_of
+from utils.arrays import Float64Array
+from utils.config.trader import EnvironmentConfig
 
 
 @pytest.fixture(scope="module")
@@ -36,105 +39,129 @@ def narrow() -> Market:
     return small_market(seed=1, columns=6, investable=[1, 4, 5])
 
 
-def environment_of_case(case: MarketCase) -> TradingEnvironment:
-    has_bar = np.isfinite(case.data).all(axis=2)
-    assume(has_bar.any())
-    if case.volume is not None:
-        assume((np.isfinite(case.volume) & (case.volume >= 0) & has_bar).any())
-    loader = loader_of(case.data, config=DataConfig(), volume=case.volume)
-    market, window = (loader.data_array, loader.dates), (case.start, case.end, case.trading_end)
-    stats = loader.compute_normalization_stats(0)
-    return TradingEnvironment(*market, stats, *window, rules=case.rules, volume=loader.volume)
-
-
 def test_passes_the_gymnasium_checker(narrow: Market) -> None:
     check_env(environment_of(narrow))
 
 
-def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[Float32Array, Float32Array]:
-    """`portfolio` and `exits` at the close of `day`, from the oracle's trades."""
-    rules, stocks = case.rules, case.data.shape[1]
-    portfolio, exits = np.zeros((stocks, 4), np.float32), np.zeros((stocks, 2), np.float32)
-    for trade in trades:
-        if trade.order_day < day < trade.settled_day:
-            price = last_close(bars, trade.stock, day)
-            missing = next(k for k in range(day + 1) if bars[day - k][trade.stock] is not None)
-            size = trade.value / (rules.initial_capital * rules.stake_percent / 100)
-            held = (day - trade.entry_day + 1) / rules.longest_holding
-            portfolio[trade.stock] = 1, held, price / trade.entry_price - 1, size / 10
-            exits[trade.stock] = trade.targets[day] / price - 1, missing / rules.max_days_without_bar
-    return portfolio, exits
+class Shown:
+    """What is to be observed of an episode, by the twin's account up to each close."""
 
+    def __init__(self, twin: Twin, start: int, targets: Float64Array, trading: int) -> None:
+        self.twin, self.start, self.targets, self.trading = twin, start, targets, trading
+        self.shares, self.basis = np.zeros((2, targets.shape[1]))
 
-def assert_observed(
-    env: TradingEnvironment, observation: Observation, info: dict[str, Any], case: MarketCase, expected: Result
-) -> None:
-    """Everything that one observation shows, against the oracle."""
-    rules, step = case.rules, info["day_index"] - case.start
-    bars = to_bars(case.data)
-    assert env.observation_space.contains(observation)
-    assert all(value.dtype == np.float32 for value in observation.values())
-    portfolio, exits = held_rows(case, bars, expected.trades, info["day_index"])
-    np.testing.assert_allclose(observation["portfolio"], portfolio, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(observation["exits"], exits, rtol=1e-5, atol=1e-6)
-    is_held = portfolio[:, 0] == 1
-    assert env.current_idx == info["day_index"]
-    assert sorted(position["stock"] for position in env.open_positions) == np.flatnonzero(is_held).tolist()
-    has_bar = [bar is not None for bar in bars[info["day_index"]]]
-    cash, exposure, left, *used = observation["account"].tolist()
-    past = expected.equity[: step + 1]
-    fallen = [100 * (1 - now / max(past[: day + 1])) for day, now in enumerate(past)]
-    if rules.drawdown_lock > 0:
-        share = 1.0 if max(fallen) >= rules.drawdown_lock else fallen[-1] / rules.drawdown_lock
-        assert used == [pytest.approx(share, rel=1e-5, abs=1e-5)]
-    is_locked = bool(used) and used[0] == 1.0
-    np.testing.assert_array_equal(info["candidates"], has_bar & ~is_held & (not is_locked))
-    assert cash == pytest.approx(expected.cash[step] / rules.initial_capital, rel=1e-6, abs=1e-6)
-    assert cash + exposure == pytest.approx(expected.equity[step] / rules.initial_capital, rel=1e-6, abs=1e-6)
-    trading_left = (case.trading_end - info["day_index"]) / (case.trading_end - case.start)
-    assert left == pytest.approx(trading_left) if trading_left > 0 else left <= 0
-    assert info["can_order"] == (trading_left > 0)
-    # Where a delisting takes everything, nothing is left but rounding.
-    assert info["equity"] == pytest.approx(expected.equity[step], rel=1e-9, abs=1e-12 * rules.initial_capital)
+    def at(self, step: int) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Weights, unrealised returns, and the (3, n) last price, age and sessions without a bar; steps in turn."""
+        twin, is_last = dataclasses.replace(self.twin, results=[]), step == len(self.targets)
+        self.curve = twin.play(self.start, self.targets[:step], self.trading, is_flat_at_end=is_last)
+        self.cash, self.results = twin.cash, twin.results
+        shares, last, age, missing = (
+            np.array([getattr(one, name) for one in twin.positions]) for name in ("shares", "last", "age", "missing")
+        )
+        at_open = self.twin.rules.fill == "next_open"
+        price = self.twin.open[self.start + step] if at_open else self.twin.close[self.start + step - 1]
+        is_larger = shares > self.shares
+        kept = self.basis * shares / np.where(self.shares == 0, 1.0, self.shares)
+        self.basis = np.where(is_larger, self.basis + (shares - self.shares) * np.nan_to_num(price), kept)
+        self.shares, worth = shares, shares * np.nan_to_num(last)
+        gain = np.where(shares > 0, worth / np.where(self.basis > 0, self.basis, 1.0) - 1, 0.0)
+        return worth / self.curve[-1], gain, np.stack((last, age, missing))
 
 
 @settings(max_examples=40, deadline=None)
-@given(market_cases(max_steps=40))
-def test_observations_rewards_and_totals_agree_with_the_oracle(case: MarketCase) -> None:
-    env, expected, rewards = environment_of_case(case), case.expected, []
-    assert_observed(env, *env.reset(), case, expected)
-    for action in case.orders:
-        observation, reward, terminated, truncated, info = env.step(action)
-        assert terminated == (info["day_index"] == case.end) and not truncated
-        assert_observed(env, observation, info, case, expected)
-        rewards.append(reward)
-    assert rewards == pytest.approx(expected.rewards, rel=1e-9, abs=1e-7)
-    assert [trade["exit_day"] for trade in env.get_trades()] == [trade.exit_day for trade in expected.trades]
-    assert env.episode_rewards == rewards and len(env.episode_actions) == len(rewards) and env.open_positions == []
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 25),
+    st.fixed_dictionaries(
+        {
+            "fill": st.sampled_from(["next_open", "same_close"]),
+            "cost_bps": st.sampled_from([0.0, 80.0]),
+            "volume_cap": st.sampled_from([0.0, 10.0]),
+            "drawdown_lock": st.sampled_from([0.0, 4.0]),
+            "delisting_loss": st.sampled_from([0.0, 30.0]),
+            "max_days_without_bar": st.integers(1, 4),
+        }
+    ),
+)
+def test_observations_rewards_and_totals_agree_with_the_twin(seed: int, steps: int, changes: dict[str, Any]) -> None:
+    rng, start = np.random.default_rng(seed), int(seed % 5)
+    trading, columns = int(rng.integers(1, steps + 1)), np.array([0, 2, 3, 4])
+    rules = EnvironmentConfig(trading_days=trading, settlement_days=steps - trading, **changes)
+    data = random_panel(rng, FIRST_DAY + steps + 2, 5, missing=float(rng.choice([0.0, 0.2])))
+    volume = random_volume(rng, data, 1e6) if rules.volume_cap else None
+    env = world_of(data, columns.tolist(), rules, volume).trading
+    actions = random_targets(rng, steps, 4)
+    targets = actions.astype(np.float64)
+    targets /= np.maximum(1.0, np.nansum(targets, axis=1, keepdims=True))
+    traded = None if volume is None else np.where(volume >= 0, volume, np.nan)[:, columns].astype(np.float64)
+    bars = (data[:, columns, place].astype(np.float64) for place in (0, 3))
+    shown = Shown(Twin(*bars, rules, traded), start, targets, trading)
+    benchmark = Account(env.portfolio.quotes, rules)
+    benchmark.reset(torch.tensor([start]), steps=steps, trading_steps=trading, is_flat_at_end=True)
+    observation, info = env.reset(start_idx=start, end_idx=start + steps, trading_end_idx=start + trading)
+    for step in range(steps + 1):
+        weights, gains, (_, age, missing) = shown.at(step)
+        equity, day = shown.curve[-1], start + step
+        assert info["day_index"] == env.current_idx == day and info["can_buy"] == (step < trading)
+        assert info["has_bar"].tolist() == np.isfinite(data[day, columns, 3]).tolist()
+        assert info["equity"] == pytest.approx(equity, rel=1e-9) and info["cash"] == pytest.approx(shown.cash, abs=1e-3)
+        assert env.observation_space.contains(observation) and set(map(type, env.open_positions)) <= {str}
+        wanted = benchmark_weights(benchmark, env.portfolio.parts)
+        held = [one[0].numpy() for one in (benchmark.weights, wanted)]
+        patience = np.minimum(missing / rules.max_days_without_bar, 1)
+        expected = np.stack((weights, *held, gains, age / steps, patience), axis=1)
+        np.testing.assert_allclose(observation["portfolio"], expected, rtol=1e-4, atol=2e-6)
+        peak = np.maximum.accumulate(shown.curve)
+        fallen = 100 * (1 - np.array(shown.curve) / peak)
+        used = 0.0
+        if rules.drawdown_lock:
+            used = 1.0 if fallen.max() >= rules.drawdown_lock else fallen[-1] / rules.drawdown_lock
+        account = (shown.cash / equity, 1 - shown.cash / equity, used, max(0, trading - step) / trading)
+        np.testing.assert_allclose(observation["account"], account, rtol=1e-4, atol=1e-5)
+        held_now = {f"S{columns[stock]}": weights[stock] for stock in np.flatnonzero(weights)}
+        assert {name: one["weight"] for name, one in env.open_positions.items()} == pytest.approx(held_now)
+        if step < steps:
+            observation, reward, terminated, truncated, info = env.step(actions[step])
+            benchmark.step(wanted)
+            assert terminated == (step == steps - 1) and not truncated
+    assert sum(env.episode_rewards) == pytest.approx(100 * (equity / rules.initial_capital - 1), abs=1e-7)
+    trades = env.get_trades()
+    assert len(env.episode_actions) == steps and env.open_positions == {} and reward == env.episode_rewards[-1]
+    assert sorted(one["profit"] - one["costs"] for one in trades) == pytest.approx(sorted(shown.results), abs=1e-3)
     totals = env.get_episode_summary()
-    assert_totals(totals, expected, case.rules)
+    assert totals["trades"] == totals["positions_opened"] == len(trades) == totals["wins"] + totals["losses"]
+    assert totals["costs"] == pytest.approx(sum(one["costs"] for one in trades))
+    assert totals["final_equity"] == pytest.approx(equity) == pytest.approx(rules.initial_capital + sum(shown.results))
+    ahead = 100 * (equity - float(benchmark.equity)) / rules.initial_capital
+    assert totals["excess_percent"] == pytest.approx(ahead, abs=1e-6)
     with pytest.raises(RuntimeError, match="get_episode_summary has cleared the trades"):
         env.get_trades()
     assert env.get_episode_summary() == totals and not env.episode_rewards and not env.episode_actions
 
 
-def assert_totals(totals: dict[str, float], expected: Result, rules: EnvironmentConfig) -> None:
-    trades, final, zero_trades = len(expected.trades), expected.equity[-1], rules.zero_trades_penalty
-    penalties = expected.inaction_penalties + expected.loss_penalties + (0.0 if expected.trades else zero_trades)
-    assert totals == {
-        "trades": trades,
-        "wins": expected.wins,
-        "losses": expected.losses,
-        "win_rate": expected.wins / trades if trades else 0.0,
-        "positions_opened": trades,
-        "days_with_positions": expected.days_with_positions,
-        "days_without_positions": expected.days_without_positions,
-        "penalties": pytest.approx(penalties, rel=1e-6, abs=1e-7),
-        "costs": pytest.approx(expected.total_costs, rel=1e-9, abs=1e-9 * rules.initial_capital),
-        "final_equity": pytest.approx(final, rel=1e-9, abs=1e-12 * rules.initial_capital),
-        "fitness": pytest.approx(expected.fitness, rel=1e-9, abs=1e-7),
-        "profit_percent": pytest.approx(100 * (final / rules.initial_capital - 1), rel=1e-9, abs=1e-7),
-    }
+def test_an_episode_as_its_docstring_says() -> None:
+    """145 steps: in settlement no weight grows, and nothing is left at the end; weights are divided by their sum."""
+    rules = EnvironmentConfig()
+    env = world_of(random_panel(np.random.default_rng(2), 160, 4), rules=rules).trading
+    observation, _ = env.reset(**windows_from(5, rules))
+    assert env.end_idx == 150 and env.trading_end_idx == 130 and observation.shape == (4, NUM_FEATURES)
+    shares, rng = np.zeros(4), np.random.default_rng(3)
+    for step in range(145):
+        action = random_targets(rng, 1, 4)[0] if step % 7 else np.full(4, np.nan, np.float32)
+        before, has_bar = shares, env.account.has_bar[0].numpy()
+        observation, _, terminated, _, info = env.step(action)
+        shares = env.account.shares[0].numpy()
+        assert step < 125 or (shares <= before).all()
+        unasked = (np.isnan(action) | ~has_bar) & (env.account.missing[0].numpy() < 5) & (step < 144)
+        np.testing.assert_array_equal(shares[unasked], before[unasked])
+        assert -1e-6 <= observation["account"][0] <= 1 + 1e-6 and info["can_buy"] == (step < 124)
+    assert terminated and not shares.any() and env.get_episode_summary()["trades"] > 10
+    env.reset()
+    env.step(np.full(4, 0.75, np.float32))
+    whole = env.account.weights[0].numpy()
+    env.reset()
+    env.step(np.full(4, 0.25, np.float32))
+    np.testing.assert_array_equal(env.account.weights[0].numpy(), whole)
 
 
 def test_one_object_serves_ten_windows(market: Market) -> None:
@@ -149,9 +176,9 @@ def test_one_object_serves_ten_windows(market: Market) -> None:
         (observation, info), (fresh_observation, fresh_info) = env.reset(**window), fresh.reset(options=window)
         np.testing.assert_array_equal(observation["market"], inputs[start, :, :NUM_FEATURES])
         np.testing.assert_equal(info, fresh_info)
-        for action in random_orders(rng, length, 5):
+        for action in random_targets(rng, length, 5):
             np.testing.assert_equal(observation, fresh_observation)
-            for value in (*observation.values(), info["candidates"]):
+            for value in (*observation.values(), info["has_bar"]):
                 value[...] = 1
             observation, reward, *_, info = env.step(action)
             fresh_observation, fresh_reward, *_ = fresh.step(action)
@@ -180,20 +207,21 @@ def test_a_bad_window_is_refused_and_the_old_one_kept(market: Market, window: di
     assert env.reset()[1]["day_index"] == 40 and (env.end_idx, env.trading_end_idx) == (50, 45)
 
 
-@pytest.mark.parametrize("action", [np.zeros(10), np.zeros((2, 5)), np.float32(1), np.full((5, 2), math.nan)], ids=str)
+@pytest.mark.parametrize("action", [np.zeros(4), np.zeros((2, 5)), np.float32(1), np.full(5, np.inf)], ids=str)
 def test_a_bad_action_is_refused_and_changes_nothing(market: Market, action: Any) -> None:
-    env, good = environment_of(market), np.full((5, 2), 10.0, np.float32)
+    env, good = environment_of(market), np.full(5, 0.1, np.float32)
     with pytest.raises(RuntimeError, match="call reset"):
         env.step(good)
     env.reset()
+    assert env.get_trades() == []
     env.step(good)
     before = env.get_trades()
-    with pytest.raises(ValueError, match=r"^expected a finite action of shape \(5, 2\), got .+$"):
+    with pytest.raises(ValueError, match=r"^expected weights of shape \(5,\), none infinite, got .+$"):
         env.step(action)
-    assert env.get_trades() == before
+    assert env.get_trades() == before != [] and len(env.episode_actions) == 1
     for _ in range(TINY_RULES.episode_steps - 1):
         env.step(good)
-    with pytest.raises(RuntimeError, match="call reset"):
+    with pytest.raises(RuntimeError, match="reset"):
         env.step(good)
 
 
@@ -214,26 +242,25 @@ def test_what_is_no_market_is_refused(market: Market, changes: dict[str, Any], e
 
 def test_histories_that_lead_to_one_observation_have_one_future() -> None:
     """While prices stand still, one account trades without gain or cost and another does nothing; then both buy."""
-    days, free = {"trading_days": 15, "settlement_days": 5, "max_holding_days": 4}, {"cost_bps": 0, "slippage_bps": 0}
-    rules = EnvironmentConfig(exits="target", initial_capital=2.0**20, stake_percent=3.125, **days, **free)
+    rules = tiny_rules(initial_capital=2.0**20, cost_bps=0.0, slippage_bps=0.0)
     rng = np.random.default_rng(4)
     panel = random_panel(rng, 160, 3)
     panel[:28] = 64.0
     env = TradingEnvironment.on(market_of(panel, rules=rules), rules)
-    actions = np.stack([random_action(rng, 3) for _ in range(20)])
-    actions[:6, :, 0] = 0.0
+    actions = random_targets(rng, 20, 3)
+    actions[:6] = 0.0
+    actions[5, 0] = 0.5
+    busy = actions.copy()
+    busy[0, 1], busy[2, 2] = 0.25, 0.5
     played = []
-    for bought in ({0: 1, 2: 2, 5: 0}, {5: 0}):
-        chosen = actions.copy()
-        for step, stock in bought.items():
-            chosen[step, stock, 0] = 5.0
+    for chosen in (busy, actions):
         env.reset(start_idx=20, end_idx=40, trading_end_idx=35)
         played.append([env.step(action)[:2] for action in chosen])
-    busy, idle = played
-    assert busy[2][0]["portfolio"][1:, 0].all(), "the histories differ"
-    for (found, reward), (expected, other) in zip(busy[5:], idle[5:], strict=True):
+    assert played[0][2][0]["portfolio"][2, 0] == 0.5, "the histories differ"
+    for (found, reward), (expected, other) in zip(*(one[5:] for one in played), strict=True):
         np.testing.assert_equal(found, expected)
         assert reward == other
+    assert found["portfolio"].shape == (3, STOCK_FEATURES)
 
 
 STEPS, LANES = TINY_RULES.episode_steps, 3
@@ -251,7 +278,8 @@ def on_given_windows(market: Market, starts: list[int]) -> TradingEnvironment:
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_it_equals_a_vector_of_single_environments_bit_for_bit(narrow: Market, seed: int) -> None:
-    actions = random_orders(np.random.default_rng(seed), LANES * (2 * STEPS + 4), 3).reshape(-1, LANES, 3, 2)
+    """And leaves the environment that it was made from as it is."""
+    actions = random_targets(np.random.default_rng(seed), LANES * (2 * STEPS + 4), 3).reshape(-1, LANES, 3)
     env = environment_of(narrow, 40)
     vector = VectorTradingEnvironment(env, LANES, DAYS)
     found = [vector.reset(seed=seed), *(vector.step(action) for action in actions)]
@@ -269,7 +297,7 @@ def test_it_equals_a_vector_of_single_environments_bit_for_bit(narrow: Market, s
         np.testing.assert_equal(reply, expected)
         assert vector.observation_space.contains(reply[0])
     assert vector.reset(seed=seed)[1]["day_index"].tolist() == starts[:, 0].tolist()
-    assert env.account.lanes == 1 and env.step(np.zeros((3, 2)))[-1]["day_index"] == 41
+    assert env.account.lanes == 1 and env.step(np.zeros(3))[-1]["day_index"] == 41
 
 
 def test_every_possible_window_is_drawn_and_no_other(narrow: Market) -> None:

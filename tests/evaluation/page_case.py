@@ -1,4 +1,4 @@
-"""An evaluation at full scale: five windows of 145 sessions, six policies, 25 generations."""
+"""An evaluation at full scale: three years, six policies, 25 generations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from data.market import Market
-from environment.ledger import EXIT_REASONS
 from tests.tiny import trending_panel, world_of
 from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL
 from training.evaluation.holdout import Look
@@ -18,7 +17,8 @@ from training.forecasts.skill import HORIZONS
 from utils.arrays import DateArray, Float64Array
 from utils.config.trader import Config
 
-WINDOWS, SESSIONS, CAPITAL, SELECTIONS = 5, 145, 1_000_000.0, 200
+SESSIONS, CAPITAL, SELECTIONS = 145, 1_000_000.0, 200
+DAYS = 5 * SESSIONS
 TICKERS = ("MSFT", "BRK.B", "XOM", "NVDA", "KO", "BF.B")
 DRIFTS = {CHAMPION: 0.0005, RANDOM: 0.0004, EQUAL: 0.00042, HOLD: 0.00044, MOMENTUM: 0.00055, REVERSAL: 0.0001}
 
@@ -27,26 +27,27 @@ def case(
     *,
     name: str = "calm-heron-0417",
     tickers: tuple[str, ...] = TICKERS,
-    windows: int = WINDOWS,
+    days: int = DAYS,
     seed: int = 7,
     drifts: dict[str, float] = DRIFTS,
     **changes: Any,
 ) -> Evaluation:
     """Everything that a page can show, drawn from `seed`; `name` and `tickers` appear wherever a run's would."""
     generator = np.random.default_rng(seed)
-    market = market_of(tickers, sessions("2019-01-02", windows * SESSIONS + 1))
-    curves = {policy: curves_of(generator, drift, policy, windows) for policy, drift in drifts.items()}
-    first = SESSIONS * np.arange(windows)[:, None]
+    market = market_of(tickers, sessions("2019-01-02", days + 1))
+    curves = {policy: curves_of(generator, drift, policy, days) for policy, drift in drifts.items()}
+    traded, positions = trades(generator, market)
     played = PlayedPolicies(
-        curves,
-        trades(generator, market),
-        first + np.arange(SESSIONS + 1),
-        {bps: {policy: curves[policy] for policy in (CHAMPION, RANDOM, MOMENTUM)} for bps in COSTS_BPS},
-        curves_of(generator, 0.0003, RANDOM, windows),
-        np.zeros(windows * SESSIONS),
-        np.ones(windows * SESSIONS),
-        {name: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for name in (CHAMPION, MOMENTUM)},
-        {sessions: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for sessions in HORIZONS},
+        curves=curves,
+        benchmark=EQUAL,
+        days=np.arange(days + 1),
+        tickers=tickers,
+        traded=traded,
+        positions=positions,
+        selection=curves[CHAMPION].daily[0] - curves[RANDOM].daily.mean(axis=0),
+        at_cost={bps: {policy: one for policy, one in curves.items() if policy != RANDOM} for bps in COSTS_BPS},
+        scores={name: generator.normal(0.0, 1.0, (days, len(tickers))) for name in (CHAMPION, MOMENTUM)},
+        ahead={sessions: generator.normal(0.0, 1.0, (days, len(tickers))) for sessions in HORIZONS},
     )
     command = f"python main.py evaluate --run {name} --split holdout"
     return Evaluation(
@@ -88,36 +89,39 @@ def market_of(tickers: tuple[str, ...], dates: DateArray) -> Market:
     return replace(world_of(panel).market, tickers=list(tickers), dates=dates)
 
 
-def curves_of(generator: np.random.Generator, drift: float, policy: str, windows: int) -> EquityCurves:
-    """An account, or those of the random pickers, that take the windows one after the other."""
-    count, days = SELECTIONS if policy == RANDOM else 1, windows * SESSIONS + 1
-    curves = np.stack([walk(generator, days, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)])
-    equity = curves[:, SESSIONS * np.arange(windows)[:, None] + np.arange(SESSIONS + 1)]
-    known = np.full((count, windows), np.nan if policy in (EQUAL, HOLD) else 1.0)
-    return EquityCurves(
-        equity=CAPITAL * equity / equity[:, :, :1],
-        exposure=np.full((count, windows), 0.718),
-        trades=246 * known,
-        wins=134 * known,
-        sessions=3345 * known,
-        traded=np.full((count, windows), 1.2 * CAPITAL),
-        costs=np.full((count, windows), 0.0046 * CAPITAL),
-    )
+def curves_of(generator: np.random.Generator, drift: float, policy: str, days: int) -> EquityCurves:
+    """An account, or those of the random pickers."""
+    count = SELECTIONS if policy == RANDOM else 1
+    curves = [walk(generator, days + 1, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)]
+    some = {"positions": 246.0, "wins": 134.0, "losses": 100.0, "sessions": 3345.0, "largest": 0.11}
+    some |= {"traded": 6 * CAPITAL, "costs": 0.023 * CAPITAL}
+    exposure = 0.718 + 0.1 * np.sin(np.arange(days) / 20)
+    known = {name: np.full(count, value) for name, value in some.items()}
+    return EquityCurves(np.stack(curves), np.repeat(exposure[None], count, axis=0), **known)
 
 
-def trades(generator: np.random.Generator, market: Market) -> list[dict[str, Any]]:
-    """A trade of 1,000 in currency units, of up to twenty sessions, in every stock about every forty sessions."""
-    made = []
+def trades(generator: np.random.Generator, market: Market) -> tuple[Float64Array, list[dict[str, Any]]]:
+    """Positions of 1,000 in currency units, of up to twenty sessions, in every stock about every forty sessions, and
+    what was traded of them; the last ones are still held."""
+    traded, made = np.zeros((len(market.dates) - 1, len(market.tickers))), []
     for stock in range(len(market.tickers)):
-        for entry in range(12, len(market.dates) - 25, 43):
+        for entry in (*range(12, len(market.dates) - 25, 43), len(market.dates) - 2):
             leave = entry + int(generator.integers(2, 20))
-            bought, sold = (float(np.nan_to_num(market.close[day, stock], nan=50.0)) for day in (entry, leave))
-            prices = {"entry_price": bought, "target_price": 1.2 * bought, "exit_price": sold}
-            days = {"order_day": entry - 1, "entry_day": entry, "exit_day": leave, "window": entry // SESSIONS}
-            worth = {"shares": 1000.0 / bought, "value": 1000.0, "profit": 1000.0 * (sold / bought - 1), "costs": 2.0}
-            reason = EXIT_REASONS[int(generator.integers(1, len(EXIT_REASONS)))]
-            made.append({"stock": stock, "reason": reason, **days, **prices, **worth})
-    return made
+            last = leave if leave < len(market.dates) else None
+            bought, sold = (
+                float(np.nan_to_num(market.close[min(day, len(market.dates) - 1), stock], nan=50.0))
+                for day in (entry, leave)
+            )
+            worth, shares = 1000.0 * sold / bought, 1000.0 / bought
+            traded[entry - 1, stock] = 1000.0
+            if last is not None:
+                traded[last - 1, stock] = -worth
+            reason = None if last is None else ("order", "no_bar")[int(generator.integers(2))]
+            left = {"shares": 0.0 if last else shares, "value": 0.0 if last else worth, "sold": worth if last else 0.0}
+            amounts = {"largest": shares, "bought": 1000.0, "received": 0.0, "costs": 2.0, "profit": worth - 1000.0}
+            days = {"first_day": entry, "last_day": last, "fills": 1 if last is None else 2}
+            made.append({"stock": stock, "reason": reason, **days, **amounts, **left})
+    return traded, made
 
 
 def records(generator: np.random.Generator, generations: int) -> list[dict[str, Any]]:
@@ -127,7 +131,7 @@ def records(generator: np.random.Generator, generations: int) -> list[dict[str, 
         {
             "generation": index + 1,
             "fitness": {"min": value - 2.0, "mean": value, "max": value + 3.0},
-            "validation": {"champion": 0.7 * value},
+            "validation": {"champion": 0.7 * value, "benchmark": 0.5},
             "learning": {},
             "replay": {"size": 9920, "training_starts": 10_000},
         }

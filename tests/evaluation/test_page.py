@@ -14,12 +14,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from models.evidence import Evidence
-from tests.evaluation.page_case import DRIFTS, case, sessions, walk
+from tests.evaluation.page_case import DRIFTS, SESSIONS, case, sessions, walk
 from training.evaluation import charts
+from training.evaluation.answer import headline
 from training.evaluation.baselines import CHAMPION, EQUAL, RANDOM
 from training.evaluation.export import monthly_returns, render
 from training.evaluation.judge import Evaluation, FoldResult
-from utils.charts import MINUS, Chart, described, number
+from training.evaluation.measures import EquityCurves
+from utils.charts import DASH, MINUS, Chart, described, number
 from utils.pictures import svg_data_uri
 
 pytestmark = pytest.mark.usefixtures("real_charts")
@@ -86,16 +88,16 @@ def page(evaluation: Evaluation) -> Page:
 
 
 def small(**changes: Any) -> Evaluation:
-    """An evaluation of one window that leaves out what may be missing."""
+    """An evaluation of few days that leaves out what may be missing."""
     absent = {"records": (), "looks": (), "champion_generation": None}
-    return case(**{"windows": 1, "tickers": ("ABC",), **absent, **changes})
+    return case(**{"days": SESSIONS, "tickers": ("ABC",), **absent, **changes})
 
 
 def named(name: str) -> Evaluation:
     """An evaluation that shows `name` wherever a name can come from outside."""
     ticker = name.replace("\udcff", "")  # tickers come from files of text
     one = small(name=name, tickers=(ticker,), command=f"python main.py --run {name}")
-    look = replace(case(windows=1).looks[0], command=name, result=name)
+    look = replace(case(days=SESSIONS).looks[0], command=name, result=name)
     return replace(one, looks=[look], folds=[replace(FOLD, dates={"holdout": [name, name]})])
 
 
@@ -158,7 +160,7 @@ def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> Non
     text = " ".join(page.texts[0].split())
     value, low, high = (number(value, 2) for value in evaluation.policies[CHAMPION]["sharpe"])
     words = ["holdout", "best of 3 without skill", "Survivors only", "25 bp", "have had 3 at these data", "Rank IC"]
-    words += ["timing: same-day over shifted random", "over equal weight, at its exposure", "at its volatility"]
+    words += ["timing: exposure over its mean", "over equal weight, at its exposure", "at its volatility"]
     for said in (*DRIFTS, *words, f"{value} {low} to {high}"):
         assert said in text
     monthly = monthly_returns(evaluation.dates, evaluation.equity[CHAMPION])
@@ -171,10 +173,11 @@ def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> Non
 def test_what_is_missing_is_left_out_and_an_idle_champion_makes_a_page() -> None:
     one = small()
     idle = one.played.curves[CHAMPION]
-    none = np.zeros_like(idle.trades)
-    own = replace(idle, equity=np.full_like(idle.equity, 1000.0), trades=none, wins=none, sessions=none)
-    played = replace(one.played, trades=[], curves={**one.played.curves, CHAMPION: own})
-    shown = Page(render(replace(one, played=played)))
+    still = {"equity": np.full_like(idle.equity, 1000.0), "exposure": np.zeros_like(idle.exposure)}
+    none = dict.fromkeys(("positions", "wins", "losses", "sessions", "largest", "traded", "costs"), np.zeros(1))
+    curves = {**one.played.curves, CHAMPION: EquityCurves(**still, **none)}
+    nothing = {"traded": 0 * one.played.traded, "positions": [], "selection": 0 * one.played.selection}
+    shown = Page(render(replace(one, played=replace(one.played, curves=curves, **nothing))))
     titles = {text for _, text in shown.all("h2")}
     assert not {"Trades in the most traded stocks", "Fitness over the generations", "Holdout ledger"} & titles
     text = shown.texts[0]
@@ -226,29 +229,27 @@ def test_monthly_returns_compound_to_the_whole() -> None:
     assert [(found[row][0], column + 1) for row, column in np.argwhere(known)] == list(ends.index)
 
 
-def test_evidence_and_what_is_bet_are_told_in_one_line() -> None:
-    strong, weak = Evidence(selection=1e-9, timing=0.8), Evidence(selection=0.8, timing=0.703)
-    some = replace(weak, coefficient=0.012, deviation=0.011)
-    for evidence, share, claim, bet in (
-        (strong, 1.0, "significant evidence (selection p < 0.001, timing p = 0.800).", "all of the capital follows"),
-        (some, 0.49, "an IC of 0.012 +- 0.011", "49% of the capital follows them, the rest holds the basket."),
-        (weak, 0.0, "no significant evidence (selection p = 0.800, timing p = 0.703).", ""),
+def test_evidence_and_what_follows_from_it_are_told() -> None:
+    strong, weak = Evidence(9.6, 2.0, 1e-9, 0.97), Evidence(1.2, 2.1, 0.703, 0.0)
+    for evidence, claim, head in (
+        (strong, "worth 9.6% a year (+- 2.0) over the benchmark", "EDGE: 97% of the differences between scores"),
+        (weak, "(p = 0.703): the benchmark is held.", "NO EDGE FOUND: the benchmark is held"),
     ):
-        one = small(evidence=[evidence], shares=[share])
-        said = one.evidence_sentence
-        assert said.startswith("Training days show ") and claim in said and bet in said
-        assert one.sentence == f"{said} {one.verdict.sentence}"
-    several = small(folds=[FOLD, FOLD], evidence=[strong, weak], shares=[1.0, 0.4])
+        one = small(evidence=[evidence])
+        assert claim in one.evidence_sentence and one.sentence == f"{one.evidence_sentence} {one.verdict.sentence}"
+        assert headline(one).startswith(head) and headline(one) in Page(render(one)).of_class("headline")[0]
+    several = small(folds=[FOLD, FOLD], evidence=[strong, replace(weak, shrink=0.4)])
     assert several.sentence.startswith(
-        "Training days show significant evidence for 1 of 2 champions; 70% of the capital"
+        "Training days show significant evidence for 1 of 2 champions; in the mean 68% of the differences"
     )
+    assert headline(several).startswith("EDGE: 68% of") and headline(small()) == ""
 
 
 def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) -> None:
     """Bars are the champion's leads; blue or red only where the verdict tells apart."""
     order = [a.get("class") or tag for tag, a in page.elements if tag == "table" or "bars" in (a.get("class") or "")]
     assert order[0] == "bars"
-    signs = [evaluation.verdict.skills["selection"], evaluation.verdict.over_equal_weight.sign]
+    signs = [evaluation.verdict.skills["selection"], evaluation.verdict.over_benchmark.sign]
     bars = charts.answer_bars(evaluation)
     assert [bar.label for bar in bars] == [f"over {RANDOM}", f"over {EQUAL}"]
     assert [bar.kind for bar in bars] == [{1: "gain", 0: "none", -1: "loss"}[sign] for sign in signs]
@@ -256,12 +257,18 @@ def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) 
     assert "never trained (buffer 9,920 of 10,000)" in page.texts[0]
 
 
-def test_profits_by_stock_and_by_exit_sum_to_the_trades(evaluation: Evaluation) -> None:
-    trades, counted = evaluation.trades, []
+def test_positions_and_trades_are_told_by_stock_and_day(evaluation: Evaluation) -> None:
+    positions, counted = evaluation.positions, []
     for by in ("ticker", "reason"):
         texts = [bar.text for bar in charts.profit_bars(evaluation, by)]
         counted.append(sum(int(text.split()[-2].replace(",", "")) for text in texts))
-    assert counted == [len(trades)] * 2
+    assert counted == [len(positions)] * 2 and positions["last_date"].isna().any()
+    trades = evaluation.trades
+    first = positions.iloc[0]
+    bought = trades[(trades["date"] == first["first_date"]) & (trades["ticker"] == first["ticker"])]
+    assert bought["value"].tolist() == [1000.0]
+    assert trades["value"].sum() == pytest.approx(evaluation.played.traded.sum())
+    assert [chart.title for chart in charts.traded_stocks(evaluation)]
 
 
 def test_what_decided_a_trade_stands_beside_its_result() -> None:
@@ -269,6 +276,6 @@ def test_what_decided_a_trade_stands_beside_its_result() -> None:
     rows = [text for _, text in Page(render(one)).all("tr")]
     first, second = (next(text for text in rows if text.endswith(end)) for end in ("<b> -0.10", "rsi +0.05"))
     assert rows.index(first) + 1 == rows.index(second)
-    trade = one.trades.iloc[2]
-    result = number(100 * (trade["profit"] - trade["costs"]) / 1e6, 2, is_signed=True)
-    assert first.startswith(f"{trade['ticker']}{trade['order_date']}{trade['exit_date']}{result}")
+    held = one.positions.iloc[2]
+    result = number(100 * (held["profit"] - held["costs"]) / 1e6, 2, is_signed=True)
+    assert first.startswith(f"{held['ticker']}{held['first_date']}{held['last_date'] or DASH}{result}")

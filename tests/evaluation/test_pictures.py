@@ -8,7 +8,8 @@ import matplotlib.text
 import numpy as np
 import pytest
 
-from tests.evaluation.page_case import case
+from data.features.nine import OPEN
+from tests.evaluation.page_case import SESSIONS, case
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts, traded_stocks
 from utils import pictures
 from utils.charts import Chart, memory_chart
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("real_charts")
 
 
 def test_a_picture_shows_the_whole_chart(tmp_path: Path) -> None:
-    evaluation = case(windows=2)
+    evaluation = case(days=2 * SESSIONS)
     chart = equity_chart(evaluation)
     pictures.draw_charts([chart], tmp_path / "e.png", "synthetic market")
     assert float(np.std(matplotlib.image.imread(tmp_path / "e.png")[..., :3])) > 0.01
@@ -39,7 +40,12 @@ def test_a_picture_shows_the_whole_chart(tmp_path: Path) -> None:
 
 def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> None:
     long = Chart("word " * 20, np.arange(9), {"a long name " * 6: np.arange(9.0), "b": np.ones(9)}, note="word " * 40)
-    for chart in (long, *traded_stocks(case(windows=1)), equity_chart(case(windows=2)), fitness_chart(case().records)):
+    for chart in (
+        long,
+        *traded_stocks(case(days=SESSIONS)),
+        equity_chart(case(days=2 * SESSIONS)),
+        fitness_chart(case().records),
+    ):
         figure = pictures._page_figure(chart)
         figure.set_dpi(150)
         figure.draw_without_rendering()
@@ -55,17 +61,13 @@ def test_a_chart_of_a_page_cuts_off_nothing_and_its_texts_do_not_overlap() -> No
 
 
 def test_trades_are_marked_where_they_were_made() -> None:
-    one = case(windows=1, tickers=("ABC",))
+    one = case(days=SESSIONS, tickers=("ABC",))
     ((chart,), trades) = traded_stocks(one), one.trades
-    gains = trades["profit"] > trades["costs"]
-    for label, rows, when in (
-        ("bought", trades, "entry"),
-        ("sold at a gain", trades[gains], "exit"),
-        ("sold at a loss", trades[~gains], "exit"),
-    ):
+    opens = one.market.data_array[:, 0, OPEN].astype(np.float64)
+    for label, rows in (("bought", trades[trades["value"] > 0]), ("sold", trades[trades["value"] < 0])):
         dates, prices = chart.points[label]
-        assert dates.astype(str).tolist() == rows[f"{when}_date"].tolist()
-        assert prices.tolist() == rows[f"{when}_price"].tolist()
+        assert len(rows) and dates.astype(str).tolist() == rows["date"].tolist()
+        assert prices.tolist() == opens[np.searchsorted(one.dates, dates)].tolist()
 
 
 def test_fitness_and_learning_show_each_generation() -> None:
@@ -74,20 +76,22 @@ def test_fitness_and_learning_show_each_generation() -> None:
         "generation": 1,
         "fitness": {"mean": 0.1, "max": 1, "min": -1},
         "validation": {"champion": None},
-        "learning": {"elite_profit_percent": -0.75, "reward_rate": 0.2, "hurdle": 0.5},
+        "learning": {"elite_profit_percent": -0.75, "risk": 0.2, "largest": 0.5, "horizon": 3},
     }
     second = {
         "generation": 2,
         "fitness": {"mean": 0.2, "max": 2, "min": -2},
-        "validation": {"champion": 4.0},
-        "learning": {"elite_profit_percent": 3, "reward_rate": 0.3, "hurdle": 6, "critic_loss": 9, "actor_loss": -7},
+        "validation": {"champion": 4.0, "benchmark": 1.0},
+        "learning": {"elite_profit_percent": 3, "evidence_excess": 2, "risk": 0.3, "largest": 0.6, "horizon": 4}
+        | {"critic_loss": 9, "actor_loss": -7},
     }
     fitness, *learning = fitness_chart([first, second]), *learning_charts([first, second])
     assert all(chart.x.tolist() == [1, 2] for chart in (fitness, *learning))
-    np.testing.assert_array_equal([*fitness.lines.values()], [[0.1, 0.2], [math.nan, 4]])
+    np.testing.assert_array_equal([*fitness.lines.values()], [[0.1, 0.2], [math.nan, 4], [math.nan, 1]])
     np.testing.assert_array_equal([*fitness.bands.values()], [[[-1, -2], [1, 2]]])
     lines = [line for chart in learning for line in chart.lines.values()]
-    np.testing.assert_array_equal(lines, [[math.nan, 9], [math.nan, -7], [-0.75, 3], [0.2, 0.3], [0.5, 6]])
+    genes = [[0.2, 0.3], [0.5, 0.6], [3, 4]]
+    np.testing.assert_array_equal(lines, [[math.nan, 9], [math.nan, -7], [-0.75, 3], [math.nan, 2], *genes])
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one() -> None:

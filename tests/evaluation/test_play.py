@@ -1,306 +1,254 @@
-"""Accounts over consecutive windows against what was played apart, known answers, and plain-Python arithmetic."""
+"""Accounts on the judged days against plain arithmetic, what was played apart, and known answers."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-import torch
 
-from environment.basket import Basket
-from environment.ledger import EXIT_REASONS
+from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_agent, tiny_rules, trending_panel, world_of
-from training.commands.walk_forward import join
+from tests.tiny import (
+    FIRST_DAY,
+    INVESTABLE,
+    World,
+    random_world,
+    seeded,
+    tiny_agent,
+    tiny_rules,
+    trending_panel,
+    world_of,
+)
 from training.evaluation import baselines
-from training.evaluation.baselines import ALL_ORDERS, BASKET, CHAMPION, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL
+from training.evaluation.baselines import CHAMPION, EQUAL, EQUAL_RISK, HOLD, INDEX, MOMENTUM, RANDOM, REVERSAL
 from training.evaluation.measures import EquityCurves, estimates
 from training.evaluation.play import (
+    Baselines,
     EvaluationSetup,
+    Played,
     PlayedPolicies,
     account_of_agent,
-    play_all,
     play_held,
-    play_random,
-    play_shifted,
+    play_policy,
+    play_rules,
+    replay,
 )
-from training.rollout import play_agent_on
+from training.evaluation.rules import BandRule, Tuning
 from utils.config.trader import EnvironmentConfig, Fill
-from utils.metrics import daily_returns
 
-WINDOWS = 4
-
-
-def eager_agent(setup: EvaluationSetup, seed: int = 0) -> DDPGAgent:
-    """An agent whose orders differ from day to day."""
-    return tiny_agent(setup.market, rules=setup.env.rules, seed=seed)
+STEPS = 30
 
 
-def setup_of(world: World, windows: int = WINDOWS, first: int = FIRST_DAY) -> EvaluationSetup:
-    starts = first + world.env.rules.episode_steps * torch.arange(windows)
-    return EvaluationSetup(world.market, world.env, starts)
+def setup_of(world: World, first: int = FIRST_DAY, steps: int = STEPS, weights: str = "") -> EvaluationSetup:
+    benchmark = Benchmark.of(world.market, weights)
+    portfolio = Portfolio.on(world.market, world.env.rules, benchmark=benchmark)
+    tuning = Tuning.of(world.market, portfolio.under())
+    name = baselines.BENCHMARK if weights else EQUAL
+    return EvaluationSetup(world.market, portfolio, tuning, first, steps, benchmark.columns.tolist(), name)
 
 
-def quiet_world(**changes: float) -> World:
+def eager_agent(setup: EvaluationSetup, shrink: float = 1.0, seed: int = 0) -> DDPGAgent:
+    """An agent whose weights differ from day to day."""
+    agent = tiny_agent(setup.market, rules=setup.portfolio.rules, seed=seed, genes=(0.005, 0.5, 5.0))
+    return agent.shrunk(shrink)
+
+
+def quiet_world(**changes: Any) -> World:
     """No gaps, no drift: every order is filled."""
-    rules = tiny_rules(trading_days=10, stake_percent=2.0, **changes)
-    return world_of(trending_panel([0.0] * 8, 80, noise=0.02, seed=5), rules=rules)
+    return world_of(trending_panel([0.0] * 8, 80, noise=0.02, seed=5), rules=tiny_rules(trading_days=10, **changes))
+
+
+def against(setup: EvaluationSetup, judged: Played, **rules: BandRule) -> PlayedPolicies:
+    return Baselines.of(setup, rules).beside(CHAMPION, judged, 6, seeded())
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
-def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
+def test_what_was_held_and_traded_adds_up_to_the_account(fill: Fill) -> None:
+    """Each day's return from the weights before and after the fills, prices and costs; and from the positions."""
     world = random_world(3, days=60, rules=tiny_rules(fill=fill))
     setup = setup_of(world)
-    agent = eager_agent(setup)
-    played = account_of_agent(setup, agent)
-    curves, trades = played.curves, played.trades
-    shares, parts = list[torch.Tensor](), (agent, agent.forecasts(world.market), setup.starts)
-    note = lambda: shares.append(1 - world.env.cash / world.env.equity)  # noqa: E731
-    episodes = play_agent_on(world.trading, *parts, safe_point=note)
-    np.testing.assert_allclose(curves.exposure[0], torch.stack(shares).mean(0).numpy())
-    np.testing.assert_array_equal(curves.equity[0], episodes.equity[:, 0].numpy().T)
-    assert curves.trades.sum() >= 5
-    for window in range(WINDOWS):
-        own = [trade for trade in trades if trade["window"] == window]
-        closed = [t for t in own if t["exit_day"] is not None]
-        change = curves.equity[0, window, -1] - curves.capital
-        assert sum(t["profit"] - t["costs"] for t in own) == pytest.approx(change, abs=1e-6)
-        assert curves.trades[0, window] == len(closed)
-        assert curves.wins[0, window] == sum(t["profit"] > t["costs"] for t in own)
-        assert curves.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
-        assert curves.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
-        assert curves.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
-
-
-def test_random_pickers_give_the_champions_orders_for_other_stocks() -> None:
-    """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
-    world = quiet_world()
-    setup = setup_of(world)
     played = account_of_agent(setup, eager_agent(setup))
-    curves, plan = played.curves, played.purchases
-    selections = play_random(setup, plan, 50, seeded())
-    assert selections.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
-    np.testing.assert_array_equal(selections.trades, np.broadcast_to(curves.trades, (50, WINDOWS)))
-    book = world.env.ledger()
-    values = book.value.view(len(book.value), 50, WINDOWS)
-    wanted = plan.coefficient[:, 0] * world.env.rules.initial_capital * world.env.rules.stake_percent / 100
-    np.testing.assert_allclose(values, wanted[:, None].expand_as(values), rtol=1e-9)
-    stocks = book.stock.view(len(book.value), 50, WINDOWS)[wanted.sum(1) > 0]
-    assert all(len(row.unique()) == world.stocks for row in stocks.flatten(1)), "every stock is drawn by someone"
-    assert len(np.unique(selections.equity[:, 0, -1])) > 40
+    curves, equity = played.curves, played.curves.equity[0]
+    policies = against(setup, played)
+    close = pd.DataFrame(world.market.close.astype(np.float64)).ffill().to_numpy()[setup.first :]
+    fills = np.sign(policies.traded).any(axis=1)
+    assert fills.sum() > 15 and np.unique(curves.exposure[0].round(3)).size > 10
+    np.testing.assert_allclose(curves.exposure[0], played.held.sum(axis=2)[:, 0])
+    is_whole = np.isfinite(world.market.close[setup.days]).all(axis=0)
+    opens = world.env.quotes.open.numpy()[setup.days]
+    at = close[:STEPS] if fill == "same_close" else opens[1:]
+    for stock in np.flatnonzero(is_whole):
+        before, held = (part[:, 0, stock] * equity[:-1] / close[:STEPS, stock] for part in (played.before, played.held))
+        np.testing.assert_allclose((held - before) * at[:, stock], policies.traded[:, stock], atol=1e-6 * equity[0])
+        np.testing.assert_allclose(before[1:], held[:-1], atol=1e-9 * np.abs(held).max())
+    assert curves.traded[0] == pytest.approx(np.abs(policies.traded).sum(), rel=1e-9)
+    rows = policies.positions
+    assert sum(one["profit"] - one["costs"] for one in rows) == pytest.approx(equity[-1] - equity[0], abs=1e-6)
+    closed = [one for one in rows if one["last_day"] is not None]
+    assert len(rows) == curves.positions[0] and len(closed) == curves.wins[0] + curves.losses[0]
+    sessions = sum((one["last_day"] or setup.judged.stop) - one["first_day"] + (fill == "next_open") for one in rows)
+    assert abs(curves.sessions[0] - sessions) <= len(rows), "a day of a sale counts for some"
 
 
-def test_random_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
-    """In a market with gaps they may find nothing to buy, and then leave the order out."""
-    world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
+def test_active_weights_tell_what_was_earned_beside_the_benchmark() -> None:
+    """Without costs the champion less the benchmark is what its active weights earned; permuted ones are other sums."""
+    world = quiet_world(cost_bps=0.0, slippage_bps=0.0)
     setup = setup_of(world)
-    plan = account_of_agent(setup, eager_agent(setup)).purchases
-    selections = play_random(setup, plan, 30, seeded())
-    assert bool((selections.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
-    book = world.env.ledger()
-    bars = world.env.bars.tradable
-    rows, lanes = (book.value > 0).nonzero(as_tuple=True)
-    decided = setup.starts.repeat(30)[lanes] + rows // 2
-    assert bool(bars[decided, book.stock[rows, lanes]].all())
-    for lane in range(0, 120, 7):
-        own = [(int(book.stock[r, lane]), r // 2, int(book.exit_step[r, lane])) for r in range(len(book.value))]
-        bought = [trade for trade, value in zip(own, book.value[:, lane].tolist(), strict=True) if value > 0]
-        for stock, step, _ in bought:
-            assert not [t for t in bought if t[0] == stock and t[1] < step < t[2]], "still held"
+    played, held = account_of_agent(setup, eager_agent(setup)), play_held(setup)[EQUAL]
+    active = Baselines.of(setup, {})._active(played)
+    earned = 100 * ((active.before * active.night) + (active.held * active.session)).sum(axis=1)
+    np.testing.assert_allclose(earned, played.curves.daily[0] - held.curves.daily[0], atol=1e-9)
+    policies = against(setup, played)
+    np.testing.assert_array_equal(policies.selection, active.selection)
+    assert np.abs(policies.selection - earned).max() < 0.2 < np.abs(policies.selection).max()
+    assert policies.curves[RANDOM].equity.shape == (6, STEPS + 1)
+    assert len(np.unique(policies.curves[RANDOM].equity[:, -1])) == 6
 
 
-def test_shifted_random_pickers_give_the_same_orders_on_other_days() -> None:
-    """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
-    world = quiet_world()
-    setup, trading = setup_of(world), world.env.rules.trading_days
-    plan = account_of_agent(setup, eager_agent(setup)).purchases
-    wanted = plan.coefficient[:trading, 0].T.flatten()
-    curves = play_shifted(setup, plan, 20, seeded())
-    values = world.env.ledger().value / world.env.rules.stake
-    assert not values[trading:].any(), "no order once the trading days are over"
-    circles = values[:trading].T.reshape(20, -1)
-    shifts = []
-    for circle in circles:
-        found = [shift for shift in range(len(wanted)) if torch.allclose(circle, wanted.roll(shift))]
-        assert len(found) == 1
-        shifts += found
-    assert len(set(shifts)) > 15 and max(shifts) - min(shifts) > len(wanted) // 2
-    assert curves.equity.shape == (20, WINDOWS, world.env.rules.episode_steps + 1)
+def test_who_believes_nothing_is_the_benchmark_and_has_no_skill() -> None:
+    setup = setup_of(random_world(3, days=60))
+    played = account_of_agent(setup, eager_agent(setup, shrink=0.0))
+    policies = against(setup, played)
+    np.testing.assert_array_equal(played.curves.equity, policies.curves[EQUAL].equity)
+    np.testing.assert_allclose(policies.curves[RANDOM].equity, np.repeat(played.curves.equity, 6, axis=0), rtol=1e-12)
+    assert not policies.selection.any()
 
 
-def test_windows_are_stitched_by_reinvesting() -> None:
-    curves = EquityCurves(np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]]), *[np.zeros((1, 3))] * 6)
-    assert curves.stitched.tolist() == [pytest.approx([100, 110, 120, 120, 60, 54, 120])]
-    assert curves.daily_profit.tolist() == [pytest.approx([10, 10, 0, -50, -10, 110])]
-
-
-def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
+def test_the_benchmark_may_be_a_column_that_nobody_buys() -> None:
+    """Equal weight stays beside it; stocks alone are exchanged."""
     world = random_world(7, days=60)
-    setup, rules = setup_of(world), world.env.rules
-    every, steps = Basket.of(world.market, "", 0), rules.episode_steps
-    played = play_held(setup)
-    held, whole = played[HOLD], every.hold(rules, setup.starts[:1], WINDOWS * steps)
-    np.testing.assert_allclose(held.stitched[0], whole.equity[0].numpy(), rtol=1e-12)
-    assert held.costs.sum() == pytest.approx(rules.cost_rate * float(whole.traded))
-    assert (held.costs.sum() < 0.5 * played[EQUAL].costs.sum()) and 0.8 < float(played[EQUAL].exposure.mean()) < 1
-    assert np.isnan(held.trades).all() and estimates(held, daily_returns(held.stitched[0]), 0)["trades"].value is None
+    outside = next(column for column in range(6) if column not in INVESTABLE)
+    setup = setup_of(world, weights=f"S{outside}=1")
+    held = play_held(setup)
+    assert [*held] == [baselines.BENCHMARK, EQUAL, HOLD, EQUAL_RISK]
+    assert held[baselines.BENCHMARK].held[5, 0].argmax() == len(INVESTABLE) and setup.columns[-1] == outside
+    plain = play_held(setup_of(world))[EQUAL]
+    np.testing.assert_allclose(held[EQUAL].curves.equity, plain.curves.equity, rtol=1e-12)
+    judged = account_of_agent(setup, eager_agent(setup, shrink=0.0))
+    policies = against(setup, judged)
+    assert policies.tickers[-1] == f"S{outside}" and policies.benchmark == baselines.BENCHMARK
+    assert {policies.tickers[one["stock"]] for one in policies.positions} == {f"S{outside}"}
 
 
-@pytest.mark.parametrize("exposure", [1.0, 0.8])
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_a_champion_is_two_accounts_added_up(share: float, exposure: float) -> None:
-    """Each played with capital of its own by the trading rules: the agents with theirs, the basket with the rest."""
-    rules = tiny_rules(exposure=exposure)
-    world = random_world(3, days=60, rules=rules)
-    setup = replace(setup_of(world), basket=Basket.of(world.market, "S1", 0))
-    champion = eager_agent(setup).with_share(share)
-    played = play_all(setup, champion, {}, random_pickers=6, generator=seeded())
-    capital, parts = rules.initial_capital, np.full(played.curves[CHAMPION].equity.shape, 0.0)
-    costs = np.zeros(WINDOWS)
-    if share > 0:
-        own = replace(rules, initial_capital=capital * exposure * share)
-        small = EvaluationSetup(world.market, Portfolio.on(world.market, own), setup.starts)
-        account = account_of_agent(small, champion)
-        curves, trades = account.curves, account.trades
-        parts, costs = parts + curves.equity, costs + curves.costs[0]
-        assert len(played.trades) == len(trades) > 3
-        for trade, expected in zip(played.trades, trades, strict=True):
-            assert trade == {n: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for n, v in expected.items()}
-    if share < 1:
-        rest = replace(rules, initial_capital=capital * exposure * (1 - share))
-        held = Basket.of(world.market, "S1", 0).hold(rest, setup.starts, rules.episode_steps)
-        parts, costs = parts + held.equity.numpy(), costs + rules.cost_rate * held.traded.numpy()
-    found = played.curves[CHAMPION]
-    np.testing.assert_allclose(found.equity, parts + capital * (1 - exposure), rtol=1e-9)
-    np.testing.assert_allclose(found.costs[0], costs, rtol=1e-9)
-    assert np.isnan(found.trades).all() == (share == 0) == (not played.trades)
-    np.testing.assert_array_equal(played.curves[ALL_ORDERS].equity, account_of_agent(setup, champion).curves.equity)
-    same_day = played.curves[RANDOM].daily_profit.mean(axis=0)
-    if share == 0:  # neither selection nor timing
-        np.testing.assert_array_equal(found.equity, played.curves[BASKET].equity * exposure + capital * (1 - exposure))
-        np.testing.assert_allclose(same_day, found.daily_profit[0], atol=1e-12)
-        np.testing.assert_allclose(played.shifted.daily_profit.mean(axis=0), played.held_profit, atol=1e-12)
-    np.testing.assert_allclose(
-        played.held_profit, exposure * (1 - share) * played.curves[BASKET].daily_profit[0], atol=1e-12
-    )
+def test_buy_and_hold_is_never_trimmed_and_equal_risk_holds_more_of_what_moves_less() -> None:
+    panel = trending_panel([0.01, 0.0, -0.01], 420, noise=0.02)
+    world = world_of(panel)
+    setup = setup_of(world, first=80, steps=300)
+    held = play_held(setup)
+    shares = (held[HOLD].held[:, 0] * held[HOLD].curves.equity[0, :-1, None]) / world.market.close[setup.judged]
+    np.testing.assert_allclose(shares[1:], np.repeat(shares[:1], 299, axis=0), rtol=1e-6)
+    assert held[EQUAL].curves.traded > held[HOLD].curves.traded and held[EQUAL].curves.positions == 3
+    np.testing.assert_array_equal(held[EQUAL].curves.equity[:, :252], held[HOLD].curves.equity[:, :252])
+    deviation = np.diff(np.log(world.market.close[20:81].astype(np.float64)), axis=0).std(axis=0, ddof=1)
+    np.testing.assert_allclose(held[EQUAL_RISK].held[0, 0], (1 / deviation) / (1 / deviation).sum(), rtol=5e-3)
 
 
-def test_a_volume_cap_does_not_cut_the_random_pickers_sizes_again() -> None:
-    """Nor do stops end their positions."""
-    capped = setup_of(random_world(3, days=60, rules=tiny_rules(volume_cap=5.0, stop_percent=5.0)))
-    plan = account_of_agent(capped, eager_agent(capped)).purchases
-    free = capped.under(volume_cap=0.0, stop_percent=0.0)
-    for draw in (play_random, play_shifted):
-        np.testing.assert_array_equal(*(draw(setup, plan, 20, seeded()).equity for setup in (capped, free)))
-
-
-@pytest.mark.parametrize("fill", ["next_open", "same_close"])
-@pytest.mark.parametrize("exits", ["daily", "target"])
-@pytest.mark.parametrize("stop", [0.0, 4.0])
-def test_random_pickers_are_invested_on_the_sessions_of_the_orders(fill: Fill, exits: str, stop: float) -> None:
-    """Whatever ended the champion's positions: a target, a stop, a decision; with targets of their own they would be
-    invested on other days."""
-    rules = tiny_rules(trading_days=10, settlement_days=6, stake_percent=2.0, fill=fill, stop_percent=stop, exits=exits)
-    world = world_of(trending_panel([0.05] * 30, 120, noise=0.08, seed=5), rules=rules)
-    setup = setup_of(world)
-    played = account_of_agent(setup, eager_agent(setup))
-    ended = [trade["reason"] for trade in played.trades]
-    assert len(ended) > 10 and sum(reason in ("target", "target_open", "stop", "stop_open") for reason in ended) > 3
-    pickers = play_random(setup, played.purchases, 60, seeded())
-    # A day's decision comes before what happens in the day: at most a session apart.
-    assert abs(pickers.sessions.mean() - played.curves.sessions.mean()) <= played.curves.trades.mean()
-    if not stop:  # else pickers have an environment of their own
-        book = world.env.ledger()
-        by_rule = {EXIT_REASONS.index(reason) for reason in ("target", "target_open", "stop", "stop_open")}
-        assert not by_rule & {*book.reason[book.value > 0].tolist()}
-
-
-def test_equal_risk_holds_more_of_what_moves_less() -> None:
-    world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
-    setup = setup_of(world, windows=1, first=80)
-    weights = baselines.inverse_volatility(world.market.close)[80]
-    np.testing.assert_allclose(baselines.equal_risk(world.market.close, 80), np.nan_to_num(weights), rtol=1e-9)
-    alone = []
-    for stock in range(3):
-        one = replace(world.market, investable_columns=np.array([stock]))
-        parts = EvaluationSetup(one, Portfolio.on(one, world.env.rules), setup.starts)
-        alone.append(play_held(parts)[EQUAL].equity[0, 0])
-    expected = np.average(alone, axis=0, weights=weights)
-    np.testing.assert_allclose(play_held(setup)[baselines.EQUAL_RISK].equity[0, 0], expected, rtol=1e-12)
+def test_rules_play_together_as_alone() -> None:
+    setup = setup_of(random_world(3, days=60))
+    scores = np.random.default_rng(0).standard_normal((2, *setup.market.close.shape))
+    rules = {"one": BandRule(scores[0], 0.5, 0.01, 0.5), "two": BandRule(scores[1], 2.0, 0.05, 0.4)}
+    for name, played in play_rules(setup, rules).items():
+        alone = play_policy(setup, rules[name].policy(setup.tuning.risk))
+        np.testing.assert_allclose(played.curves.equity, alone.curves.equity, rtol=1e-12)
+        assert played.curves.traded > 0 and played.trades is None
 
 
 def test_simple_rules_look_back_as_far_as_their_names_say() -> None:
-    rules = baselines.simple_rules(world_of(trending_panel([0.01, -0.01, 0.0], 260, noise=0.0)).market)
+    world = world_of(trending_panel([0.01, -0.01, 0.0], 260, noise=0.0))
+    rules = baselines.simple_rules(world.market, setup_of(world).tuning)
     for name, first_day, expected in ((MOMENTUM, 60, 0.6), (REVERSAL, 5, -0.05), (baselines.YEAR_MOMENTUM, 252, 2.31)):
         scores = rules[name].scores
         assert np.isnan(scores[first_day - 1]).all()
         np.testing.assert_allclose(scores[first_day], [expected, -expected, 0.0], atol=1e-4)
     market = quiet_world().market
     deviation = np.diff(np.log(market.close[10:71].astype(np.float64)), axis=0).std(axis=0, ddof=1)
-    low_volatility = baselines.simple_rules(market)[baselines.LOW_VOLATILITY]
-    np.testing.assert_allclose(low_volatility.scores[70], 1 / deviation, rtol=1e-6)
+    np.testing.assert_allclose(baselines.inverse_volatility(market.close)[70], 1 / deviation, rtol=1e-6)
 
 
-def everything(setup: EvaluationSetup) -> PlayedPolicies:
-    rules = baselines.simple_rules(setup.market)
-    return play_all(setup, eager_agent(setup), rules, random_pickers=6, generator=seeded())
+def test_a_rule_is_tuned_to_what_its_scores_are_worth() -> None:
+    """Of candidates the one that foretells is taken, in full; noise hardly moves the account from its benchmark."""
+    world = world_of(trending_panel([0.0] * 20, 150, noise=0.02, seed=3), rules=tiny_rules(trading_days=30))
+    tuning, rng = setup_of(world).tuning, np.random.default_rng(0)
+    ahead = np.diff(np.log(world.market.close.astype(np.float64)), axis=0, append=np.nan)
+    noise = rng.standard_normal(ahead.shape)
+    rule = tuning.tuned(noise, ahead + 0.02 * noise)
+    assert rule.scores is not noise and float(tuning.fitness([rule])) > 10
+    random = tuning.tuned(noise)
+    assert random.unit < rule.unit and float(tuning.fitness([random])) < 2
+    scales = [tuning.tuned(factor * ahead).unit * factor for factor in (1.0, 1000.0)]
+    assert scales[0] == pytest.approx(scales[1])
+    early = replace(tuning, starts=tuning.starts[:2])
+    untuned = early.tuned(np.where(np.arange(150)[:, None] > early.days.stop, 7 * ahead, np.nan))
+    np.testing.assert_allclose(np.nanstd(untuned.scores[-20:-5], axis=1), 1.0)
 
 
-def test_other_agents_are_played_beside_the_champion() -> None:
-    """They are no baselines: the verdict does not look for the best one among them."""
-    setup = setup_of(random_world(3, days=60))
-    champion, others = eager_agent(setup), {baselines.BEST_AGENT: eager_agent(setup, seed=1)}
-    played = play_all(setup, champion, {}, random_pickers=6, generator=seeded(), others=others)
-    assert [*played.curves][:4] == [CHAMPION, ALL_ORDERS, BASKET, RANDOM]
-    beside = account_of_agent(setup, others[baselines.BEST_AGENT]).curves
-    np.testing.assert_array_equal(played.curves[baselines.BEST_AGENT].equity, beside.equity)
-    assert (played.curves[CHAMPION].equity != beside.equity).any()
+def test_the_charged_costs_are_among_the_others_and_higher_ones_cost_more() -> None:
+    """At the rules' own costs a leg each line is its own curves: the same weights give the same account."""
+    setup = setup_of(random_world(3, days=60, rules=tiny_rules(cost_bps=5.0, slippage_bps=5.0)))
+    setup = replace(setup, index=np.linspace(100.0, 120.0, STEPS + 1))
+    policies = against(setup, account_of_agent(setup, eager_agent(setup)))
+    for name, at_cost in policies.at_cost[10.0].items():
+        np.testing.assert_allclose(at_cost.equity, policies.curves[name].equity, rtol=1e-9)
+    ends = [policies.at_cost[bps][CHAMPION].equity[0, -1] for bps in (0.0, 5.0, 10.0, 25.0, 50.0)]
+    assert ends == sorted(ends, reverse=True)
+    index = policies.curves[INDEX]
+    assert index.equity[0, -1] / index.equity[0, 0] == pytest.approx(1.2) and index.costs == 0
+    assert estimates(index, np.zeros(STEPS), 0)["positions"].value is None
+    assert set(policies.curves) == {*policies.at_cost[0.0], RANDOM}
+    assert [*policies.curves][:2] == [CHAMPION, RANDOM]
+
+
+def test_a_capped_account_is_replayed_as_it_was() -> None:
+    setup = setup_of(random_world(3, days=60, rules=tiny_rules(volume_cap=5.0)))
+    played = account_of_agent(setup, eager_agent(setup))
+    again = replay(setup, played.held, setup.portfolio.rules.cost_rate * 1e4)
+    np.testing.assert_allclose(again.equity, played.curves.equity, rtol=1e-9)
+
+
+def test_other_agents_are_no_baselines() -> None:
     drifts = dict.fromkeys((CHAMPION, RANDOM, EQUAL, HOLD), 4e-4) | {baselines.BEST_AGENT: 9e-4}
     best = case(drifts=drifts | {MOMENTUM: 1e-4}).verdict.best_baseline
     assert best is not None and (best.name, best.among) == (MOMENTUM, 1)
 
 
-def test_parts_joined_are_the_whole() -> None:
-    """Two windows and two more give what four give, but for the draws of the random pickers."""
-    world = random_world(3, days=60)
-    steps = world.env.rules.episode_steps
-    whole = everything(setup_of(world))
-    parts = [everything(setup_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
-    joined = join(parts)
-    accounts = [CHAMPION, ALL_ORDERS, BASKET, RANDOM, EQUAL, HOLD, baselines.EQUAL_RISK]
-    assert [*joined.curves] == [*whole.curves] == [*accounts, *baselines.simple_rules(world.market)]
-    for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
-        np.testing.assert_allclose(joined.curves[name].equity, whole.curves[name].equity, rtol=1e-7)
-        np.testing.assert_allclose(joined.curves[name].exposure, whole.curves[name].exposure, rtol=1e-6)
-    np.testing.assert_allclose(joined.at_cost[25.0][CHAMPION].equity, whole.at_cost[25.0][CHAMPION].equity, rtol=1e-12)
-    for name, scores in joined.scores.items():
-        np.testing.assert_allclose(scores, whole.scores[name], rtol=1e-5)
-    for one, other in ((joined, whole), (joined.shifted, whole.shifted)):
-        shapes = {name: np.shape(value) for name, value in vars(other).items()}
-        assert {name: np.shape(value) for name, value in vars(one).items()} == shapes
-    assert [trade["window"] for trade in joined.trades] == [trade["window"] for trade in whole.trades]
-    np.testing.assert_array_equal(joined.days, whole.days)
-    for sessions, returns in joined.ahead.items():
-        known = np.isfinite(returns)
-        np.testing.assert_allclose(returns[known], whole.ahead[sessions][known])
-        assert known.sum() < np.isfinite(whole.ahead[sessions]).sum(), "a part does not know what ends after it"
+def test_parts_joined_are_one_account_after_the_other() -> None:
+    world = random_world(3, days=90)
+    parts = []
+    for first in (FIRST_DAY, FIRST_DAY + STEPS):
+        setup = setup_of(world, first)
+        rule = BandRule(np.random.default_rng(0).standard_normal(world.market.close.shape), 1.0, 0.01, 0.5)
+        parts.append(against(setup, account_of_agent(setup, eager_agent(setup)), **{MOMENTUM: rule, REVERSAL: rule}))
+    whole = PlayedPolicies.joined(parts)
+    assert whole.days.tolist() == [*range(FIRST_DAY, FIRST_DAY + 2 * STEPS + 1)]
+    for name, curves in whole.curves.items():
+        daily = [part.curves[name].daily for part in parts]
+        np.testing.assert_allclose(curves.daily, np.concatenate(daily, axis=1), atol=1e-9)
+        assert curves.equity[0, 0] == parts[0].curves[name].equity[0, 0]
+    assert whole.curves[CHAMPION].costs == sum(part.curves[CHAMPION].costs for part in parts)
+    assert whole.traded.shape == (2 * STEPS, 4) and whole.selection.shape == (2 * STEPS,)
+    assert len(whole.positions) == sum(len(part.positions) for part in parts)
     fewer = replace(parts[0], curves={name: one for name, one in parts[0].curves.items() if name != REVERSAL})
-    for short in (join([parts[1], fewer]), join([fewer, parts[1]])):
-        assert REVERSAL not in {*short.curves, *short.at_cost[5.0]} and MOMENTUM in {*short.curves} & {*short.scores}
+    for short in (PlayedPolicies.joined([parts[1], fewer]), PlayedPolicies.joined([fewer, parts[1]])):
+        assert REVERSAL not in {*short.curves, *short.at_cost[5.0], *short.scores}
+        assert MOMENTUM in {*short.curves} & {*short.scores} & {*short.at_cost[5.0]}
 
 
-def test_the_charged_costs_are_among_the_others() -> None:
-    """At the rules' own costs a leg the champion's line is its own curves: the same orders give the same account."""
-    played = everything(setup_of(quiet_world(cost_bps=5.0, slippage_bps=5.0)))
-    for name in (CHAMPION, EQUAL, HOLD, MOMENTUM, REVERSAL):
-        np.testing.assert_allclose(played.at_cost[10.0][name].equity, played.curves[name].equity, rtol=1e-12)
+def test_returns_compound_over_what_is_joined() -> None:
+    some = {"positions": np.zeros(1)}
+    first, second = (
+        EquityCurves.untraded(np.array([equity]), np.ones((1, 2)), **some)
+        for equity in ([100, 110, 99.0], [50, 55, 60.0])
+    )
+    assert EquityCurves.joined([first, second]).equity.tolist() == [pytest.approx([100, 110, 99, 108.9, 118.8])]
 
 
 def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     """Validation days chose nothing; of the holdout's champions the best is expected to show something."""
-    one = case(windows=2, split="validation", trials=1)
+    one = case(days=2 * SESSIONS, split="validation", trials=1)
     validation, first, fourth = (
         replace(one, split=split, trials=trials).overfitting
         for split, trials in (("validation", 1), ("holdout", 1), ("holdout", 4))
@@ -313,7 +261,7 @@ def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
 
 
 def test_biases_of_the_data_are_told_with_the_setting_that_mends_them() -> None:
-    plain = case(windows=3)
+    plain = case(days=3 * SESSIONS)
     data = plain.market.data_array.copy()
     data[-12:, 2] = np.nan
     ends = replace(plain.market, data_array=data)

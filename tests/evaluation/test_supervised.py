@@ -11,18 +11,19 @@ import torch
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.splits import Span, spaced_windows
+from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from data.synthetic.draw import bars_frame, synthetic_market
-from environment.portfolio import Portfolio
+from environment.portfolio import Portfolio, play
+from environment.quotes import Quotes
 from tests.evaluation.page_case import case
 from tests.tiny import rows_of
-from training.evaluation import baselines, supervised
-from training.evaluation.baselines import ORACLE, ScoreRule, score_policy
+from training.evaluation import rules, supervised
+from training.evaluation.baselines import ORACLE
 from training.evaluation.judge import TOO_GOOD, Evaluation
+from training.evaluation.rules import BandRule, Tuning
 from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, fit_ridge, fit_supervised, scores_of
 from training.forecasts.samples import Samples
-from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 RULES = EnvironmentConfig(trading_days=40, settlement_days=20)
@@ -43,7 +44,7 @@ def market_of(kind: str, seed: int = 1, days: int = 3000, stocks: int = 12) -> M
 def fitted_inputs(market: Market) -> tuple[BankInputs, Samples]:
     inputs, train = BankInputs.fit(market), market.splits.train
     x = inputs.of(market, np.isfinite(market.close))
-    return inputs, Samples.of(x, Portfolio.on(market, RULES), train, train.last)
+    return inputs, Samples.of(x, Quotes.on(market), RULES, train, train.last)
 
 
 def corrupted(market: Market, first_day: int) -> Market:
@@ -53,10 +54,16 @@ def corrupted(market: Market, first_day: int) -> Market:
     return replace(market, data_array=data_array)
 
 
-def profit(market: Market, rule: ScoreRule) -> float:
-    env = Portfolio.on(market, RULES)
-    starts = spaced_windows(Span(64, len(market.dates) - 1), RULES.episode_steps, 40)
-    return float(play(env, score_policy(env, rule), starts)[0].profit_percent.mean())
+def tuning_of(market: Market) -> Tuning:
+    return Tuning.of(market, Portfolio.on(market, RULES))
+
+
+def lead(market: Market, rule: BandRule) -> float:
+    """Profit over the benchmark over all days of a market."""
+    portfolio, steps = Portfolio.on(market, RULES), len(market.dates) - 65
+    play(portfolio, rule.policy(tuning_of(market).risk), torch.tensor([64]), steps=steps)
+    ends = [float(account.equity_curve[-1].log()) for account in (portfolio.account, portfolio.benchmark)]
+    return ends[0] - ends[1]
 
 
 def test_ridge_is_least_squares_on_augmented_rows() -> None:
@@ -82,13 +89,14 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
 
 
 def test_baselines_find_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_TUNING_WINDOWS", 8)
-    market = market_of("momentum")
-    unseen, scores = built_in_market(SyntheticConfig(kind="momentum", days=3000, stocks=12), SPLIT, RULES, seed=2)
-    planted = profit(unseen, ScoreRule(scores.rule, threshold=2 * RULES.cost_rate))
-    for name, baseline in fit_supervised(market, Portfolio.on(market, RULES)).items():
-        least = {RIDGE: 0.8, LIGHTGBM: 0.7}[name]
-        assert profit(unseen, baseline.rule_on(unseen)) > least * planted > 0
+    monkeypatch.setattr(rules, "_WINDOWS", 4)
+    monkeypatch.setattr(supervised, "_ROUNDS", 60)
+    market = market_of("momentum", days=2000)
+    unseen, scores = built_in_market(SyntheticConfig(kind="momentum", days=1000, stocks=12), SPLIT, RULES, seed=2)
+    planted = max(lead(unseen, BandRule(scores.rule[20], unit, largest=0.2)) for unit in (10.0, 30.0, 100.0))
+    for name, baseline in fit_supervised(market, tuning_of(market)).items():
+        least = {RIDGE: 0.7, LIGHTGBM: 0.6}[name]
+        assert lead(unseen, baseline.rule_on(unseen)) > least * planted > 0.2
 
 
 def test_only_a_column_that_leads_is_taken_for_context() -> None:
@@ -103,18 +111,18 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
 def test_fits_learn_only_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit, once or rolling, depends on results that are known by then, and a day's scores on the days up to it."""
     monkeypatch.setattr(supervised, "_ROUNDS", 20)
-    monkeypatch.setattr(baselines, "_TUNING_WINDOWS", 4)
+    monkeypatch.setattr(rules, "_WINDOWS", 4)
     market = market_of("momentum", days=1200, stocks=4)
     day = market.splits.validation.first + 110
     other = corrupted(market, day + 1)
-    first, second = (fit_supervised(one, Portfolio.on(one, RULES), refit_days=100) for one in (market, other))
-    once = fit_supervised(other, Portfolio.on(other, RULES))
+    first, second = (fit_supervised(one, tuning_of(one), refit_days=100) for one in (market, other))
+    once = fit_supervised(other, tuning_of(other))
     for name, baseline in first.items():
         np.testing.assert_array_equal(baseline.rule.scores[: day + 1], second[name].rule.scores[: day + 1])
         train = slice(market.splits.train.last + 1)
         np.testing.assert_array_equal(baseline.rule.scores[train], once[name].rule.scores[train])
         assert (baseline.rule.scores[day] != once[name].rule.scores[day]).any()
-        assert baseline.rule.target_percent == once[name].rule.target_percent
+        assert replace(baseline.rule, scores=once[name].rule.scores) == once[name].rule
 
 
 @pytest.mark.parametrize("spoil", ["constant", "few days"])
@@ -128,7 +136,7 @@ def test_what_cannot_be_fitted_is_left_out_with_one_line(spoil: str, caplog: pyt
         train = Span(market.splits.train.first, market.splits.train.first + 200)
         market = replace(market, splits=replace(market.splits, train=train))
     with caplog.at_level(logging.WARNING):
-        assert fit_supervised(market, Portfolio.on(market, RULES)) == {}
+        assert fit_supervised(market, tuning_of(market)) == {}
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "left out: expected" in said and "\n" not in said
 
@@ -149,7 +157,7 @@ def judged(market: Market) -> Evaluation:
     scores = scores_of(fit_ridge(samples).ranker(2).fit(samples.train_days), samples.x)
     days = np.arange(market.splits.validation.first, market.splits.validation.last + 1)
     base = case()
-    played = replace(base.played, days=days[None], scores={RIDGE: scores[days[:-1]]})
+    played = replace(base.played, days=days, scores={RIDGE: scores[days[:-1]]})
     return replace(base, market=market, played=played)
 
 

@@ -29,7 +29,7 @@ plans = st.builds(
     FoldPlan, st.integers(1, 4), st.integers(1, 3), st.integers(20, 60), train_days=st.sampled_from([0, 30, 80])
 )
 LENGTHS = {"trading_days": st.integers(1, 12), "settlement_days": st.integers(0, 6)}
-rules = st.builds(EnvironmentConfig, max_holding_days=st.integers(1, 6), **LENGTHS)
+rules = st.builds(EnvironmentConfig, **LENGTHS)
 
 
 @settings(max_examples=100)
@@ -47,7 +47,7 @@ def test_folds_follow_one_another_and_never_overlap(plan: FoldPlan, env: Environ
         assert plan.train_days == 0 or fold.train.days <= plan.train_days
         assert fold.validation.days == plan.validation_days
         for earlier, later in ((fold.train, fold.validation), (fold.validation, fold.holdout)):
-            assert later.first - earlier.last - 1 == env.max_holding_days
+            assert later.first - earlier.last - 1 == env.trade_sessions
         starts = consecutive_windows(fold.holdout, env.episode_steps).tolist()
         assert starts == [fold.holdout.first + env.episode_steps * window for window in range(plan.test_windows)]
         assert starts[-1] + env.episode_steps == fold.holdout.last
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("walk")
     (path / "tiny.toml").write_text(TINY)
-    frame(300, 4).to_parquet(path / "data.parquet")
+    frame(400, 4).to_parquet(path / "data.parquet")
     with unjudged():
         assert walk(path, "--run", "whole", *plan_in(path)) == 0
     return path
@@ -94,12 +94,12 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     total = results["policies"]["champion"]["return"]["value"]
     assert total == pytest.approx(100 * (champion[-1] / champion[0] - 1), abs=1e-9)
     assert results["verdict"]["trials"] == 1
-    trades = pd.read_parquet(path / "trades.parquet")
-    assert set(trades["window"]) == set(range(4))
-    assert trades["order_date"].min() >= ends[0] and trades["exit_date"].max() <= ends[2]
-    profit = (trades["profit"] - trades["costs"]).groupby(trades["window"]).sum()
-    growth = [100 * (champion[last] / champion[last - 16] - 1) for last in range(16, 65, 16)]
-    assert (profit.reindex(range(4), fill_value=0.0) / 10_000).tolist() == pytest.approx(growth, abs=1e-6)
+    trades = pd.read_csv(path / "trades.csv")
+    assert ends[0] < trades["date"].min() and trades["date"].max() <= ends[2]
+    positions = pd.read_csv(path / "positions.csv")
+    parts = positions.groupby(positions["first_date"] > ends[1])[["profit", "costs"]].sum()
+    profit = (parts["profit"] - parts["costs"]) / 10_000
+    assert profit.reindex([False, True], fill_value=0.0).tolist() == pytest.approx(returns, abs=1e-6)
     page = (path / "report.html").read_text()
     assert "walk-forward" in page and results["verdict"]["sentence"].split("; ")[0] in page
     left = (path / "equity.csv").read_bytes()

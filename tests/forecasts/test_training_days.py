@@ -1,41 +1,39 @@
-"""Training days: folds, closed forms and forecasts out of fold, transitions as in plain Python, and evidence."""
+"""Training days: outcomes and transitions as in plain Python, folds, closed forms, and forecasts out of fold."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import pearsonr
 from torch import Tensor
 
-from benchmarks.learning.study import study_config
-from benchmarks.learning.unseen import training_market
 from data.market import Market
 from data.splits import Span
-from environment.portfolio import Portfolio
-from models.evidence import SIGNIFICANCE_LEVEL, Evidence
+from environment.quotes import Quotes
 from models.inputs import BANK, INPUTS
 from models.networks import Networks
 from models.policy import Forecasts
+from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, rows_of, seeded
-from training.erl_trainer import build_trainer
+from training.forecasts.outcomes import discounted_returns
 from training.forecasts.samples import Moments, Samples
-from training.forecasts.training_days import TrainingDays
+from training.forecasts.training_days import START_PRICE, TrainingDays
 from utils.arrays import Float64Array
-from utils.config.trader import EnvironmentConfig
+from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
+from utils.statistics import expected_maximum
 
 MARKET = learnable_market(3)
 FOLD = 2
 
 
 def days_of(market: Market, rules: EnvironmentConfig = TINY_RULES) -> TrainingDays:
-    return TrainingDays.of(market, Portfolio.on(market, rules))
+    return TrainingDays.of(market, Quotes.on(market), rules)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +48,28 @@ def test_results_of_a_fold_do_not_reach_the_networks_that_judge_it(days: Trainin
     reward[rows.rows(held)] *= -5.0
     other = replace(days, transitions=replace(days.transitions, reward=reward))
     unit = days.transitions.reward_scale / other.transitions.reward_scale
-    found, expected = other.closed_form(1.0), days.closed_form(1.0)
-    torch.testing.assert_close(found[FOLD, ..., 0], unit * expected[FOLD, ..., 0], rtol=1e-3, atol=1e-5)
+    found, expected = (one.closed_form(torch.tensor([0.8]))[..., 0] for one in (other, days))
+    torch.testing.assert_close(found[FOLD], unit * expected[FOLD], rtol=1e-3, atol=1e-5)
     for fold in range(days.folds):
-        assert fold == FOLD or not torch.allclose(found[fold, ..., 0], unit * expected[fold, ..., 0], atol=1e-3)
+        assert fold == FOLD or not torch.allclose(found[fold], unit * expected[fold], atol=1e-3)
+
+
+def test_a_closed_form_of_each_discount_is_that_of_plain_regressions(days: TrainingDays) -> None:
+    """Nothing that follows counts at a discount of 0; else what follows is worth what the regression before says."""
+    found, allowed = days.closed_form(torch.tensor([0.0, 0.9])), days.transitions.allowed[FOLD].numpy()
+    known, rows = days.transitions, days.samples.x
+    x = torch.cat((torch.ones(len(rows.x(rows.days)), 1), days.inputs.for_networks(rows.x(rows.days))), 1).numpy()
+    chosen = allowed[rows.days].repeat(rows.counts.numpy())
+    here, there = (part.astype(np.float64) for part in (x[chosen], x[known.following.numpy()[chosen]]))
+    reward, ends = known.reward.numpy()[chosen].astype(np.float64), known.terminated.numpy()[chosen]
+    penalty = np.full(here.shape[1], 0.01)
+    for place, gamma in enumerate((0.0, 0.9)):
+        value = np.zeros(len(here))
+        for _ in range(40 if gamma else 1):
+            follows = np.where(ends, 0.0, np.where(value - START_PRICE >= -known.cost, value, -known.cost))
+            weights = ridge(here, (reward + gamma * follows)[:, None], penalty)[:, 0]
+            value = there @ weights
+        np.testing.assert_allclose(found[FOLD, :, place].numpy(), weights / known.reward_scale, rtol=1e-2, atol=1e-4)
 
 
 def test_later_prices_of_the_last_fold_do_not_reach_what_is_forecast_on_its_first_days(days: TrainingDays) -> None:
@@ -61,7 +77,7 @@ def test_later_prices_of_the_last_fold_do_not_reach_what_is_forecast_on_its_firs
     held = days.samples.folds[-1][1]
     half = (held.start + held.stop) // 2
     data = MARKET.data_array.copy()
-    drift = 0.01 * np.array([1.0, 0.0, -1.0, 1.0, 0.0])
+    drift = 0.01 * np.resize([1.0, 0.0, -1.0], data.shape[1])
     data[half:] *= np.exp(drift * np.arange(len(data) - half).clip(max=40)[:, None])[..., None]
     other, early = days_of(replace(MARKET, data_array=data)), slice(held.start, half)
     for place in range(BANK, INPUTS):
@@ -69,7 +85,7 @@ def test_later_prices_of_the_last_fold_do_not_reach_what_is_forecast_on_its_firs
         assert float(one.std()) == 0.0 or correlation_of(one, two) > 0.999, place
     bars = days.tradable[early]
     one, two = (torch.from_numpy(own.inputs.of(MARKET, early))[bars][:, BANK + 2] for own in (days, other))
-    assert correlation_of(one, two) < 0.9
+    assert correlation_of(one, two) < 0.95
 
 
 def correlation_of(one: Tensor, two: Tensor) -> float:
@@ -151,59 +167,107 @@ def test_a_ridge_regression_in_closed_form_is_one(seed: int, penalties: list[flo
 
 def test_too_few_results_are_refused() -> None:
     samples_of(days=170, stocks=2).require_enough()
-    with pytest.raises(DataError, match=r"expected the results of \d+ orders outside each fifth .*give more"):
+    with pytest.raises(DataError, match=r"expected the results of \d+ positions outside each fifth .*give more"):
         samples_of(days=60, stocks=2).require_enough()
 
 
-def plain(
-    bars: dict[int, tuple[float, float]], day: int, last: int, rules: EnvironmentConfig
-) -> tuple[float, int, bool] | None:
-    """Reward, day of the next decision and whether the position has been closed by then; None: not known."""
-    lost, cost = rules.max_days_without_bar, 100 * rules.cost_rate
-    left = 1 - rules.delisting_loss / 100
+class Stock:
+    """One stock's bars up to a day, open and close by day, and the rules, in plain Python."""
 
-    def following(one: int) -> int | None:
-        return next((later for later in range(one + 1, last + 1) if later in bars), None)
+    def __init__(self, opened: Float64Array, close: Float64Array, last: int, rules: EnvironmentConfig) -> None:
+        days = [day for day in range(last + 1) if close[day] == close[day]]
+        self.bars, self.last, self.rules = {day: (float(opened[day]), float(close[day])) for day in days}, last, rules
+        self.left = 1 - rules.delisting_loss / 100
 
-    first = following(day)
-    if first is None or first - day > lost:
-        reward = 0.0 if rules.fill == "next_open" else 100 * (left - 1) - cost  # an order for the next open lapses
-        return (reward, day, True) if day + lost <= last else None
-    if rules.fill == "same_close":
-        return 100 * (bars[first][1] / bars[day][1] - 1), first, False
-    second = following(first)
-    if second is None or second - first > lost:
-        if first + lost > last:
-            return None
-        return 100 * (bars[first][1] * left / bars[first][0] - 1) - cost, first, True
-    return 100 * (bars[second][0] / bars[first][0] - 1), first, False
+    def following(self, day: int) -> int | None:
+        return next((later for later in range(day + 1, self.last + 1) if later in self.bars), None)
+
+    def transition(self, day: int) -> tuple[float, int, bool] | None:
+        """Reward, day of the next decision and whether the position has been closed by then; None: not known."""
+        lost, cost, bars = self.rules.max_days_without_bar, 100 * self.rules.cost_rate, self.bars
+        first = self.following(day)
+        if first is None or first - day > lost:
+            # An order for the next open lapses.
+            reward = 0.0 if self.rules.fill == "next_open" else 100 * (self.left - 1) - cost
+            return (reward, day, True) if day + lost <= self.last else None
+        if self.rules.fill == "same_close":
+            return 100 * (bars[first][1] / bars[day][1] - 1), first, False
+        second = self.following(first)
+        if second is None or second - first > lost:
+            if first + lost > self.last:
+                return None
+            return 100 * (bars[first][1] * self.left / bars[first][0] - 1) - cost, first, True
+        return 100 * (bars[second][0] / bars[first][0] - 1), first, False
+
+    def value(self, day: int) -> tuple[float, bool] | None:
+        """What a unit that is decided on is traded at, and whether it is closed; None: not known."""
+        before, after, lost = max(one for one in self.bars if one <= day), self.following(day), self.last + 1
+        has_ended = (lost if after is None else after) - before > self.rules.max_days_without_bar
+        if self.rules.fill == "same_close":
+            is_closed = day - before >= self.rules.max_days_without_bar
+            return self.bars[before][1] * (self.left if is_closed else 1.0), is_closed
+        if has_ended:
+            return self.bars[before][1] * self.left, True
+        return None if after is None else (self.bars[after][0], False)
+
+    def discounted_return(self, day: int, gamma: float) -> float:
+        found, total = self.value(day), 0.0
+        for session in range(OUTCOME_SESSIONS):
+            later = self.value(day + session + 1)
+            if found is None or later is None or day + OUTCOME_SESSIONS > self.last:
+                return math.nan
+            total += gamma**session * 100 * (later[0] / found[0] - 1)
+            if later[1]:
+                break
+            found = later
+        return total
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"fill": "same_close"}, {"delisting_loss": 30.0, "max_days_without_bar": 1}], ids=str
-)
+RULES: list[dict[str, Any]] = [
+    {},
+    {"fill": "same_close", "delisting_loss": 20.0},
+    {"delisting_loss": 30.0, "max_days_without_bar": 1},
+]
+
+
+@pytest.mark.parametrize("changes", RULES, ids=str)
+@pytest.mark.parametrize("gamma", [0.0, 0.8, 1.0])
+def test_discounted_returns_are_those_of_one_stock_at_a_time(changes: dict[str, Any], gamma: float) -> None:
+    """Over gaps, late starts, ends of stocks and the end of the data, which is not known beyond."""
+    rules, first, last = replace(TINY_RULES, **changes), 3, 70
+    panel = random_panel(np.random.default_rng(8), 80, 12, missing=0.08, delist=0.4, halt=0.4)
+    opened, close = panel[..., 0].astype(np.float64), panel[..., 3].astype(np.float64)
+    found = discounted_returns(Quotes.of(*map(torch.from_numpy, (opened, close))), rules, first, last, gamma)
+    assert found.shape == (last + 1 - first, 12)
+    expected = np.full(found.shape, np.nan)
+    for column in range(12):
+        stock = Stock(opened[:, column], close[:, column], last, rules)
+        for day in (day for day in stock.bars if day >= first):
+            expected[day - first, column] = stock.discounted_return(day, gamma)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(expected).mean() > 0.3
+
+
+@pytest.mark.parametrize("changes", RULES, ids=str)
 def test_transitions_are_those_of_one_stock_at_a_time(changes: dict[str, Any]) -> None:
-    rules = replace(TINY_RULES, **changes)
-    days, bars_of_all = days_of(MARKET, rules), Portfolio.on(MARKET, rules).bars
-    known, rows = days.transitions, days.samples.x
-    quotes = bars_of_all.quotes.view(bars_of_all.days, -1, 3).double().numpy()
-    last, closed, first = rows.days.stop - 1, 0, rows.days.start
+    rules, quotes = replace(TINY_RULES, **changes), Quotes.on(MARKET)
+    days = days_of(MARKET, rules)
+    known, rows, closed = days.transitions, days.samples.x, 0
+    last, first = rows.days.stop - 1, rows.days.start
     place = {(day + first, stock): row for row, (day, stock) in enumerate(np.argwhere(rows.has_bar.numpy()).tolist())}
-    for stock in range(quotes.shape[1]):
-        bars = {day: (float(quotes[day, stock, 0]), float(quotes[day, stock, 2])) for day in range(last + 1)}
-        bars = {day: bar for day, bar in bars.items() if bar[1] == bar[1]}
-        for day in (day for day in bars if day >= first):
-            row, expected = place[day, stock], plain(bars, day, last, rules)
+    for column in range(quotes.stocks):
+        stock = Stock(quotes.open[:, column].numpy(), quotes.close[:, column].numpy(), last, rules)
+        for day in (day for day in stock.bars if day >= first):
+            row, expected = place[day, column], stock.transition(day)
             if expected is None:
-                assert float(known.reward[row, 0]) == 0.0 and bool(known.terminated[row])
+                assert float(known.reward[row]) == 0.0 and bool(known.terminated[row])
                 continue
             reward, following, is_closed = expected
-            assert float(known.reward[row, 0]) == pytest.approx(reward, rel=1e-4, abs=1e-3)
+            assert float(known.reward[row]) == pytest.approx(reward, rel=1e-4, abs=1e-3)
             assert bool(known.terminated[row]) == is_closed
             closed += is_closed
-            if not is_closed:
-                assert int(known.following[row]) == place[following, stock]
-    assert closed > 3
+            assert is_closed or int(known.following[row]) == place[following, column]
+    assert closed > 2
 
 
 def test_nothing_after_the_training_days_is_read(days: TrainingDays) -> None:
@@ -214,101 +278,33 @@ def test_nothing_after_the_training_days_is_read(days: TrainingDays) -> None:
         assert torch.equal(getattr(other.transitions, name), getattr(days.transitions, name)), name
 
 
-def evidence_of(days: TrainingDays, score: npt.NDArray[np.floating], trials: int = 1, among: int = 1) -> Evidence:
-    """Of (days, n) scores of an agent or (agents, days, n) of some."""
-    own = torch.from_numpy(score).float().view(-1, *score.shape[-2:])
-    return days.evidence(Forecasts.of(own, days.tradable), trials, among)
+@pytest.mark.parametrize("changes", RULES, ids=str)
+def test_results_are_known_no_earlier_than_said(changes: dict[str, Any]) -> None:
+    """Bars after the day by which they are said to be known change none of them: rivals are refitted to these."""
+    rules, train = replace(TINY_RULES, **changes), Span(3, 75)
+    panel = random_panel(np.random.default_rng(9), 80, 20, missing=0.3, halt=0.4)
+    opened, close = (torch.from_numpy(panel[..., place]).double() for place in (0, 3))
+    x = rows_of(np.zeros((80, 20, 1), np.float32))
+    samples = Samples.of(x, Quotes.of(opened, close), rules, train, train.last, [0.6])
+    for end in range(30, train.last):
+        later = torch.where(torch.arange(80)[:, None] > end, torch.nan, close)
+        known = samples.known_by(end)[train.first : end + 1]
+        cut = discounted_returns(Quotes.of(opened, later), rules, train.first, end, 0.6).numpy()
+        np.testing.assert_array_equal(cut[known], samples.results[0, train.first : end + 1][known])
+    assert known.any()
 
 
-def mean_of_day(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Of the known ones, (days, 1); 0 where there are none."""
-    return np.nansum(values, axis=1, keepdims=True) / np.isfinite(values).sum(axis=1, keepdims=True).clip(min=1)
+def test_the_best_leads_by_the_less_the_more_agents_are_alike(days: TrainingDays) -> None:
+    draws = torch.randn(3, *days.tradable.shape, generator=seeded(0))
+    nothing = torch.zeros(1, 1)
 
+    def lead(scores: Tensor, among: int = 16) -> float:
+        return days.lead(Forecasts.of(scores, nothing, days.relative_risk), among)
 
-def test_evidence_by_hand(days: TrainingDays) -> None:
-    """Who nearly knows the results is sure in both; who expects a constant knows nothing; who knows them relative to
-    the day's mean alone knows nothing of the day."""
-    results = days.samples.results[-1]
-    noisy = results + np.nanstd(results) * np.random.default_rng(0).standard_normal(results.shape)
-    nothing = evidence_of(days, np.zeros_like(results))
-    assert (nothing.selection, nothing.timing, nothing.coefficient, nothing.share) == (1.0, 1.0, 0.0, 0.0)
-    knowing = evidence_of(days, noisy)
-    assert max(knowing.selection, knowing.timing) < 1e-3 and knowing.coefficient > 0.2 and knowing.share == 1.0
-    relative = evidence_of(days, noisy - mean_of_day(noisy))
-    assert relative.selection < 1e-3 and relative.timing > 0.01 and relative.share > 0.5
-    level = evidence_of(days, mean_of_day(results) + np.zeros_like(results))
-    assert level.selection == 1.0 and level.timing < 1e-3 and level.coefficient == 0.0
-    assert level.timing_coefficient > 0.5
-    opposite = evidence_of(days, -noisy)
-    assert opposite.selection > 0.99 and opposite.smallest == min(opposite.selection, opposite.timing)
-    assert opposite.coefficient < -0.2 and opposite.share == 0.0
-
-
-def test_the_coefficient_is_the_mean_of_the_days_correlations(days: TrainingDays) -> None:
-    """Where the error is small against it; by those of a library, day by day."""
-    results = days.samples.results[-1].astype(np.float64)
-    noisy = results + 0.2 * np.nanstd(results) * np.random.default_rng(0).standard_normal(results.shape)
-    known = days.samples.is_known & days.samples.train_days[:, None]
-    pairs = [(noisy[day][own], results[day][own]) for day, own in enumerate(known) if own.sum() > 2]
-    expected = np.mean([pearsonr(*pair).statistic for pair in pairs])
-    assert evidence_of(days, noisy).coefficient == pytest.approx(expected, rel=0.02)
-
-
-def test_the_best_of_many_is_believed_less_the_less_they_are_alike(days: TrainingDays) -> None:
-    """Of agents with the same scores nothing can be chosen, so that nothing is taken off."""
-    results = days.samples.results[-1]
-    draws = np.random.default_rng(0).standard_normal((3, *results.shape)) * np.nanstd(results)
-    own = results + 2.0 * draws
-    one, few, many = (evidence_of(days, own, among=agents).coefficient for agents in (1, 4, 16))
-    assert many < few < one
-    one, many = (evidence_of(days, own[[0, 0, 0]], among=agents).coefficient for agents in (1, 16))
-    assert many == pytest.approx(one, abs=1e-6)
-
-
-def test_trials_are_in_the_p_values_alone(days: TrainingDays) -> None:
-    score = 0.3 * np.random.default_rng(1).standard_normal(days.tradable.shape)
-    one, many = evidence_of(days, score), evidence_of(days, score, trials=7)
-    for name in ("selection", "timing"):
-        assert getattr(many, name) == pytest.approx(min(1.0, 7 * getattr(one, name)), rel=0.05), name
-    assert (many.coefficient, many.share) == (one.coefficient, one.share)
-
-
-def test_results_after_training_and_before_are_not_looked_at(days: TrainingDays) -> None:
-    samples = days.samples
-    results, gain = samples.results.copy(), np.random.default_rng(1).standard_normal(samples.results.shape[1:])
-    results[:, ~samples.train_days] = 1e6
-    spoilt = replace(days, samples=replace(samples, results=results))
-    gain[~samples.train_days] = 1e6
-    other = np.random.default_rng(1).standard_normal(gain.shape)
-    assert evidence_of(spoilt, gain) == evidence_of(days, other)
-
-
-@pytest.mark.parametrize("kind", ["momentum", "martingale"])
-def test_what_was_planted_is_evidence_and_luck_is_none(kind: str) -> None:
-    """Of the champion of a small population after two generations on 3,600 days of 12 stocks."""
-    words = ("--synthetic.kind", kind, "--synthetic.days", "3600", "--synthetic.stocks", "12", "--seed", "3")
-    small = ("--population-size", "4", "--evaluation.fitness-windows", "4", "--learning.gradient-steps", "5")
-    inputs = ("--inputs", "all" if kind == "martingale" else "past")
-    config = study_config([*words, *small, *inputs])
-    trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
-    for _ in trainer.run(2):
-        pass
-    champion = trainer.champion
-    if kind == "martingale":
-        assert not champion.evidence.is_significant and champion.evidence.smallest > 10 * SIGNIFICANCE_LEVEL
-        assert champion.share < 0.2
-    else:
-        assert champion.share > 0.7
-    assert champion.share == champion.evidence.share
-
-
-def test_closed_forms_that_found_noise_are_no_evidence() -> None:
-    """Out of fold, on markets without structure: small p-values are about as rare as they say."""
-    found = []
-    for seed in range(8):
-        days = days_of(learnable_market(seed))
-        mask = torch.ones(1, days.inputs.size - 1, dtype=torch.bool)
-        networks = Networks.initialize(mask, 2, days.folds, 0.0, seeded(seed))
-        networks.start_from(days.closed_form(1.0)[None, :, :, -1])
-        found.append(days.evidence(days.forecasts(networks.target, [0]), 1).smallest)
-    assert min(found) > SIGNIFICANCE_LEVEL and sum(p_value < 0.1 for p_value in found) <= 2
+    none, apart, alike = lead(draws[:1], 1), lead(draws), lead(draws[[0, 0, 0]] + 5.0)
+    assert none == 0.0 and alike == pytest.approx(0.0, abs=0.01)
+    assert apart == pytest.approx(expected_maximum(1.0, 16), rel=0.02)
+    related = draws + 2.0 * draws.mean(0)
+    correlation = float(torch.corrcoef(related.flatten(1))[0, 1])
+    expected = expected_maximum(math.sqrt(1 - correlation), 16)
+    assert lead(related) == pytest.approx(expected, rel=0.1)

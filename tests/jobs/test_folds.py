@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("folds")
     tiny_in(path)
-    frame(300, 4).to_parquet(path / "data.parquet")
+    frame(360, 6).to_parquet(path / "data.parquet")
     with unjudged(), pytest.MonkeyPatch.context() as patch:
         keep_in(path / "volume", patch)
         assert main(begin(path, "whole")) == 0

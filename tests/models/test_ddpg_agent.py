@@ -1,6 +1,7 @@
 """One agent alone: it plays whole episodes as the population does, survives a file, and cannot see ahead."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.market import Market
-from models import order_size
 from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from tests.small_market import environment_of, small_market
 from tests.tiny import random_batch, tiny_agent, tiny_rules
 from utils.errors import ConfigError
@@ -48,13 +49,14 @@ def plain_score(agent: DDPGAgent, x: torch.Tensor) -> float:
 
 
 def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None:
-    rules = tiny_rules(max_new_positions_per_day=2, trading_days=9)
-    agent = tiny_agent(market, rules=rules, seed=5, members=2)
-    agent.risk, agent.share = torch.linspace(0.1, 0.3, order_size.NUMBERS), 0.4
+    rules = tiny_rules(trading_days=9)
+    agent = replace(tiny_agent(market, rules=rules, seed=5, members=2), shrink=0.4, timing=0.3, usual=0.2)
+    agent.evidence = Evidence(3.0, 1.0, 0.002, 0.4, 1.0, 2.0, 0.3, 0.1)
     agent.save(tmp_path / "agent.safetensors")
     loaded = DDPGAgent.load(str(tmp_path / "agent.safetensors"))
-    assert loaded.rules == rules and loaded.share == 0.4 and loaded.device == agent.device
-    for part in ("inputs", "members", "networks", "numbers", "risk"):
+    assert (loaded.rules, loaded.shrink, loaded.timing, loaded.usual) == (rules, 0.4, 0.3, 0.2)
+    assert loaded.evidence == agent.evidence
+    for part in ("inputs", "members", "networks", "numbers"):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))
         assert found.keys() == expected.keys()
         for name, value in expected.items():
@@ -63,6 +65,8 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     observation, info = env.reset()
     actions = [one.act(observation, one.forecasts(market), info["day_index"]) for one in (agent, loaded)]
     assert env.action_space.contains(actions[0]) and np.array_equal(*actions) and actions[0].any()
+    others = {replace(agent, **{name: 0.5}).digest for name in ("shrink", "timing", "usual")}
+    assert loaded.digest == agent.digest and len(others - {agent.digest}) == 3
     before, batch = agent.clone(), random_batch(2, inputs=agent.inputs.size)
     assert loaded.update(batch) == agent.update(batch)
     assert torch.equal(loaded.critic.flat, agent.critic.flat)

@@ -1,4 +1,4 @@
-"""What evidence is worth: posteriors by quadrature, shares by hand, and nothing where nothing is known."""
+"""What evidence is worth: posteriors by quadrature, noise that is seldom believed, and skill that is found."""
 
 import math
 
@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from models.evidence import Bet, Evidence
+from models.evidence import Evidence
 from utils.statistics import cauchy_posterior
 from utils.tables import written_p
 
 SCALE = 0.02
-estimates, errors = st.floats(-0.5, 0.5), st.floats(0.002, 0.5)
+DAYS, YEAR = 1000, 252
 
 
 def by_quadrature(estimate: float, error: float, scale: float) -> tuple[float, float]:
@@ -37,72 +37,70 @@ def test_the_posterior_is_that_of_quadrature(estimate: float, error: float) -> N
     assert found == pytest.approx(by_quadrature(estimate, error, SCALE), rel=1e-5, abs=1e-7)
 
 
-def test_a_share_by_hand() -> None:
-    """Merton's: excess over aversion times variance, of ten stocks with a correlation that is known."""
-    bet = Bet(estimate=0.05, error=1e-9, spread=0.08, score=1.3, variance=0.08**2 / 10)
-    excess = 0.05 * 0.08 * 1.3
-    assert bet.share(costs=0.0032) == pytest.approx((excess - 0.0032) / (5 * 0.08**2 / 10), rel=1e-6)
-    assert bet.share(costs=0.0) == 1.0 and bet.share(costs=excess) == pytest.approx(0.0, abs=1e-9)
-    assert Bet(-0.05, 1e-9, 0.08, 1.3, 0.00064).share(0.0) == 0.0
-    # Of a single stock, timing adds no variance to the basket's.
-    timed = Bet.on_days(0.05, 1e-9, 0.08, 0.0)
-    assert timed.share(0.001) == 1.0 and timed.share(1.0) == 0.0
+def test_noise_is_seldom_believed_and_skill_is_found() -> None:
+    """Of 300 years-long series each, white or with runs: 0.02% a day of tracking 0.3%, and ten times as much."""
+    rng = np.random.default_rng(0)
+    white = 0.3 * rng.standard_normal((300, DAYS + 3))
+    runs = sum(white[:, lag : DAYS + lag] for lag in range(4)) / 2
+    for noise in (white[:, :DAYS], runs):
+        found = [Evidence.of(daily, trials=1, lead=0.0) for daily in noise]
+        assert sum(one.p_value < 0.05 for one in found) <= 0.08 * len(found)
+        assert all(0.0 <= one.shrink <= 1.0 for one in found)
+        assert np.mean([one.shrink for one in found]) < 0.2
+    skilled = [Evidence.of(daily + 0.1, trials=16, lead=1.0) for daily in white[:30, :DAYS]]
+    assert all(one.is_significant and one.shrink > 0.8 for one in skilled)
+    assert np.mean([one.excess for one in skilled]) == pytest.approx(0.1 * YEAR, abs=8.0)
+    doubtful = [Evidence.of(daily + 0.01, trials=16, lead=0.0) for daily in white[:30, :DAYS]]
+    assert 0.01 < np.mean([one.shrink for one in doubtful]) < 0.5 and not any(one.is_significant for one in doubtful)
 
 
-@pytest.mark.parametrize("stocks", [2, 8, 20, 40, 108, 669])
-def test_the_scores_of_the_ten_best_and_of_the_better_days_are_those_of_normal_draws(stocks: int) -> None:
-    """Of fewer than twenty stocks the better half."""
-    bet, draws = Bet.on_stocks(0.1, 0.1, 0.1, stocks), np.random.default_rng(0).standard_normal((4000, stocks))
-    names = min(10, stocks // 2)
-    best = np.sort(draws, axis=1)[:, -names:].mean()
-    assert bet.variance == pytest.approx(0.1**2 / names)
-    assert bet.score == pytest.approx(best, abs=0.02)
-    assert Bet.on_days(0.1, 0.1, 0.1, 0.1).score == pytest.approx(np.abs(draws).mean(), abs=0.02)
+def test_it_is_the_posterior_mean_over_the_estimate_less_what_the_best_leads_by_chance() -> None:
+    daily = 0.05 + 0.3 * np.random.default_rng(1).standard_normal(DAYS)
+    plain, led, many = (Evidence.of(daily, trials, lead) for trials, lead in ((1, 0.0), (1, 0.8), (7, 0.0)))
+    assert plain.excess == pytest.approx(YEAR * daily.mean())
+    standard_error = math.sqrt(2) * YEAR * daily.std() / math.sqrt(DAYS)
+    assert plain.error == pytest.approx(standard_error, rel=0.2)
+    assert led.excess == pytest.approx(plain.excess - 0.8 * plain.error) and led.shrink < plain.shrink
+    assert led.p_value == plain.p_value and many.p_value == pytest.approx(7 * plain.p_value)
+    assert many.shrink == plain.shrink
+    mean, _ = by_quadrature(plain.excess, plain.error, 0.03 * daily.std() * math.sqrt(YEAR))
+    assert plain.shrink == pytest.approx(mean / plain.excess, rel=1e-4)
 
 
-def test_where_nothing_is_known_nothing_is_bet() -> None:
-    """A series that never varies has no standard error; its estimate is not believed."""
-    silent = Bet(estimate=0.9, error=0.0, spread=0.08, score=1.3, variance=0.00064)
-    assert silent.posterior.mean == 0.0 and silent.share(0.0) == 0.0
-    assert Bet(estimate=0.9, error=0.01, spread=0.0, score=1.3, variance=0.0).share(0.0) == 0.0
-
-
-def test_the_larger_share_is_bet() -> None:
-    stocks, days = Bet(0.012, 0.004, 0.08, 1.3, 0.00064), Bet(0.9, 0.05, 0.05, 0.8, 0.00064)
-    silent = Bet(0.0, 0.1, 0.05, 0.8, 0.00064)
-    assert Evidence.of(0.2, 0.0001, stocks, days, costs=0.002).share == 1.0 == days.share(0.002) > stocks.share(0.002)
-    assert Evidence.of(0.2, 1.0, stocks, silent, costs=0.0).share == round(stocks.share(0.0), 2) > 0
-
-
-def test_what_is_known_and_bet_is_said_in_a_sentence() -> None:
-    found = Evidence(0.0009, 0.5, 0.03, 0.01, 0.2, 0.1)
-    assert found.sentence(0.1) == (
-        "Training days show significant evidence (selection p < 0.001, timing p = 0.500). The agents' forecasts are "
-        "worth an IC of 0.030 +- 0.010, and in time 0.20 +- 0.10: 10% of the capital follows them, the rest holds the "
-        "basket."
-    )
-    assert found.bet(0.0).endswith(": all of the capital holds the basket")
+@pytest.mark.parametrize("daily", [np.zeros(DAYS), np.full(DAYS, 0.1), np.full(1, 0.5), np.linspace(1, 2, DAYS) * 1e-7])
+def test_where_nothing_is_known_nothing_is_believed(daily: np.ndarray) -> None:
+    """A series that never varies has no standard error; one that hardly does is the benchmark's but for rounding."""
+    assert Evidence.of(daily, 1, 0.0) == Evidence() and Evidence().shrink == 0.0
 
 
 @pytest.mark.parametrize(
-    ("selection", "timing", "share", "says"),
+    ("p_value", "shrink", "says"),
     [
-        (0.0009, 0.5, 0.4, "EDGE, IC 0.03: 40% of the capital follows it"),
-        (0.5, 0.0009, 0.4, "EDGE, correlation in time 0.20: 40% of the capital follows it"),
-        (0.0009, 0.5, 0.0, "NO EDGE AFTER COSTS: holds the basket"),
-        (0.001, 0.5, 0.1, "WEAK EVIDENCE OF AN EDGE, IC 0.03: 10% of the capital follows it"),
-        (0.1, 0.5, 0.0, "NO EDGE FOUND: holds the basket"),
-        (0.11, 0.5, 1.0, "NO EDGE FOUND, IC 0.03: 100% of the capital follows it"),
+        (0.0009, 0.4, "EDGE: 40% of the differences between scores are believed"),
+        (0.001, 0.1, "WEAK EVIDENCE OF AN EDGE: 10% of the differences between scores are believed"),
+        (0.1, 0.0, "WEAK EVIDENCE OF AN EDGE: the benchmark is held"),
+        (0.11, 1.0, "NO EDGE FOUND: scores are followed in full"),
     ],
 )
-def test_the_headline(selection: float, timing: float, share: float, says: str) -> None:
-    assert Evidence(selection, timing, 0.03, 0.01, 0.2, 0.1).headline(share) == says
+def test_the_headline_and_the_sentence(p_value: float, shrink: float, says: str) -> None:
+    found = Evidence(4.04, 1.3, p_value, shrink)
+    assert found.headline == says
+    begins = "The agents' orders are worth 4.0% a year (+- 1.3) over the benchmark, out of fold and net of costs (p "
+    assert found.sentence.startswith(begins) and found.sentence.endswith(f": {says.partition(': ')[2]}.")
 
 
-def test_no_edge_is_doubted_where_scores_foretell_clearly_at_another_horizon() -> None:
-    clear, vague = (Evidence(0.5, 0.5, sessions=1, rank_ic=0.211, t=t) for t in (55.7, 2.0))
-    assert clear.headline(0.0).endswith("BUT out of fold scores foretell returns of 1 session: rank IC 0.211, t 55.7")
-    assert "But out of fold scores" in clear.sentence(0.0) and "But" not in clear.sentence(1.0) + vague.sentence(0.0)
+def test_cash_is_weighed_by_itself() -> None:
+    """As differences are; without skill in these it is what there is, and is told."""
+    rng = np.random.default_rng(2)
+    none, skilled = 0.3 * rng.standard_normal((2, DAYS))
+    found, alone = Evidence.of(none, 4, 0.5, skilled + 0.1), Evidence.of(skilled + 0.1, 4, 0.5)
+    assert (found.excess, found.shrink) == (Evidence.of(none, 4, 0.5).excess, Evidence.of(none, 4, 0.5).shrink)
+    told = found.cash_excess, found.cash_error, found.cash_p_value, found.timing
+    assert told == (alone.excess, alone.error, alone.p_value, alone.shrink)
+    assert found.is_timing_significant and not found.is_significant and found.strength == "significant"
+    held = Evidence(-0.02, 1.0, 1.0, 0.0, 9.0, 1.0, 1e-6, 0.98)
+    assert held.headline == "EDGE: 98% of their level is believed, by which cash is held"
+    assert "worth 0.0% a year" in held.sentence and "scores 9.0% (+- 1.0, p < 0.001)" in held.sentence
 
 
 @given(st.floats(0.0, 1.0))
@@ -111,6 +109,6 @@ def test_a_p_value_is_written_such_that_its_claim_can_be_read_from_it(p_value: f
     shown = 0.0 if text == "< 0.001" else float(text)
     for threshold in (0.025, 0.1):
         assert (shown <= threshold) == (p_value <= threshold + 1e-12)
-    evidence = Evidence(p_value, 1.0)
+    evidence = Evidence(p_value=p_value)
     assert evidence.is_significant == (text == "< 0.001")
     assert (evidence.strength == "weak") == (0.001 <= shown <= 0.1)

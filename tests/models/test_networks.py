@@ -175,35 +175,33 @@ def test_networks_begin_with_the_weights_of_a_closed_form() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-COST, HURDLE, TARGET = 0.1, torch.tensor([0.0, 0.2, 1.0]), torch.tensor([0, 1, 1])
+COST, GAMMA = 0.1, torch.tensor([0.6, 0.8, 0.95])
 
 
 def batch_of(seed: int = 5, days: int = 4, stocks: int = 3) -> Batch:
-    return random_batch(FOLDS, days=days, stocks=stocks, targets=2, seed=seed, inputs=1 + INPUTS)
+    return random_batch(FOLDS, days=days, stocks=stocks, seed=seed, inputs=1 + INPUTS)
 
 
 def updated(networks: Networks, micro_batches: int = 2, agents: slice = slice(None)) -> torch.Tensor:
     """The losses of these agents, whose networks have taken a step."""
-    genes = HURDLE[agents], TARGET[agents]
-    return ddpg.update(networks, *genes, batch_of(), micro_batches, cost=COST, gamma=0.9, tau=0.5)
+    return ddpg.update(networks, GAMMA[agents], batch_of(), micro_batches, cost=COST, tau=0.5)
 
 
 def test_targets_follow_the_actor_of_the_target_networks_in_the_replayed_account() -> None:
     """Stock by stock in plain numbers: what the actor keeps goes on, what it sells costs, what is closed has ended."""
     networks, batch = random_networks(), batch_of()
-    targets = ddpg.td_targets(networks, HURDLE, TARGET, batch, COST, gamma=0.9)
+    targets = ddpg.td_targets(networks, GAMMA, batch, COST)
     kept = 0
     for agent in range(AGENTS):
         for fold, day, stock in torch.ones(targets.shape[1:]).nonzero().tolist():
             place = fold, day, stock
             x = batch.next_x[place][None].expand(FOLDS, 1, -1)
             own, score = (float(part[agent, fold, 0]) for part in networks.target.outputs(x))
-            price = float(HURDLE[agent]) * float(batch.next_invested[fold, day])
-            expected = float(batch.reward[place][TARGET[agent]])
+            expected = float(batch.reward[place])
             if not batch.terminated[place]:
-                keeps = score - price >= -COST
+                keeps = score - float(batch.next_price[fold, day]) >= -COST
                 kept += keeps
-                expected += 0.9 * (own if keeps else -COST)
+                expected += float(GAMMA[agent]) * (own if keeps else -COST)
             assert float(targets[agent, fold, day, stock]) == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert 5 < kept < targets.numel() - 5
 
@@ -226,7 +224,7 @@ def test_an_actors_scores_come_to_what_the_critic_sees() -> None:
     critic = networks.tensors["critic"].detach().clone()
     for step in range(500):
         batch = batch_of(step, days=8, stocks=6)
-        ddpg.update(networks, torch.tensor([0.1]), TARGET[:1], batch, 1, cost=1.0, gamma=0.9, tau=0.05)
+        ddpg.update(networks, torch.tensor([0.9]), batch, 1, cost=1.0, tau=0.05)
     assert torch.equal(networks.tensors["critic"], critic)
     x = batch_of(-1, days=50).x.flatten(1, 2)
     value, score = (part.detach() for part in networks.online.outputs(x))

@@ -1,6 +1,6 @@
-"""The policy with known answers: what is bought, kept and sold, by the price of capital, and in which size, by risk."""
+"""The policy with known answers: what is believed of scores, and what is held of stocks that nobody can tell."""
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,119 +8,92 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from benchmarks.learning.study import study_config
-from data.synthetic.built_in import PlantedScores
-from models.policy import Forecasts, decide, invested_share
-from tests.tiny import seeded, tiny_trainer
-from training.erl_trainer import ERLTrainer, build_trainer
-from training.forecasts.training_days import fit_risk
-from training.run.market import load_market
-from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT
+from models.policy import Decision, Forecasts, decide
+from tests.tiny import seeded
 
-RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0, max_new_positions_per_day=2)
-"""A leg costs half a percent."""
+K, CASH = 0.1, 0.02
 
 
-def decided(scores: list[float], price: float = 0.0, **changes: Tensor | float):  # type: ignore[no-untyped-def]
-    score = torch.tensor([scores])
-    given = {"cash": torch.ones(1), "candidate": score > -torch.inf, "target_percent": torch.tensor([30.0])} | changes
-    return decide(Forecasts(score), torch.tensor([price]), rules=RULES, **given)  # type: ignore[arg-type]
+def decided(score: Tensor, *, risk: Tensor | None = None, cost: float = 0.0, **changes: Any) -> Decision:
+    """By accounts that hold the benchmark, which holds equal parts and trades nothing."""
+    lanes, stocks = score.shape
+    equal = torch.full((lanes, changes.pop("stocks", stocks)), 1.0 / changes.pop("of", stocks)).double()
+    accounts: dict[str, Any] = {"weights": equal, "held": equal, "wanted": equal, "can_trade": equal > 0} | changes
+    genes = torch.tensor([[K, 1.0, CASH]] * lanes).double()
+    level = accounts.pop("level", torch.zeros(lanes))
+    return decide(score, level, torch.ones_like(score) if risk is None else risk, genes, cost=cost, **accounts)
 
 
-def test_between_buying_and_selling_nothing_is_traded_and_capital_must_earn_its_price() -> None:
-    decision = decided([0.6, 0.4, -0.4, -0.6, -torch.inf])
-    assert decision.stock[decision.coefficient > 0].tolist() == [0]
-    assert decision.keep.tolist() == [[True, True, True, False, True]], "one without a bar is kept"
-    assert decision.moved_target.tolist() == [[30.0] * 5]
-    free, dear = decided([4.0, 5.0, 1.5]), decided([4.0, 5.0, 1.5], price=4.0)
-    assert (free.coefficient > 0).tolist() == [[True, True]] and free.keep.all()
-    assert dear.stock[dear.coefficient > 0].tolist() == [1] and dear.keep.tolist() == [[True, True, False]]
+def test_differences_are_believed_as_far_as_said_and_the_level_is_the_price() -> None:
+    """Without costs a stock is held beyond the benchmark by its worth less the price, over its risk."""
+    score, risk = torch.tensor([[1.0, 2.0, 0.5, 0.5]]), torch.tensor([[1.0, 2.0, 1.0, 0.5]])
+    for shrink in (1.0, 0.25):
+        worth = shrink * (score - 1.0) / 100
+        price = (worth / risk).sum() / (1 / risk).sum()
+        found = decided(score, risk=risk, shrink=shrink)
+        expected = 0.25 + (worth - price) / (K * risk)
+        torch.testing.assert_close(found.target, expected.double(), atol=1e-5, rtol=0)
+        assert float(found.price) == pytest.approx(100 * float(price) + 1.0, abs=1e-4)
+        higher = decided(score + 7.0, risk=risk, shrink=shrink)
+        torch.testing.assert_close(higher.target, found.target, atol=1e-5, rtol=0)
+        torch.testing.assert_close(higher.price, found.price + 7.0, atol=1e-4, rtol=0)
 
 
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.floats(0, 5))
-def test_a_position_that_would_be_ordered_again_is_kept(scores: list[float], price: float) -> None:
-    """Whatever its forecast and the price of capital: nothing is sold and bought again at once."""
-    decision = decided(scores, price=price)
-    assert decision.keep[0, decision.stock[decision.coefficient > 0]].all()
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.002]))
+def test_budget_and_stocks_that_cannot_be_traded_or_told(seed: int, shrink: float, cost: float) -> None:
+    """Also where the account has stocks beyond those with scores, of which it holds what the benchmark does."""
+    generator, lanes = seeded(seed), 6
+    part, believed = torch.rand(lanes, 8, generator=generator), torch.rand(lanes, 6, generator=generator) < 0.8
+    held = (part / part.sum(1, keepdim=True)).double()
+    score = torch.where(believed, torch.randn(lanes, 6, generator=generator), -torch.inf)
+    can_trade = torch.rand(lanes, 8, generator=generator) < 0.9
+    accounts = {"weights": held, "held": held, "wanted": held, "can_trade": can_trade}
+    found = decided(score, stocks=8, of=8, cost=cost, shrink=shrink, **accounts)
+    fixed = ~can_trade | torch.nn.functional.pad(~believed, (0, 2))
+    assert torch.equal(found.target[fixed], held[fixed])
+    spent = found.target.sum(1) + cost * (found.target - held).abs().sum(1)
+    assert float((spent - 1.0).abs().max()) < 1e-5 and bool((found.target >= 0).all())
+    if shrink == 0.0:
+        assert torch.equal(found.target, held)
+    else:
+        beyond = (found.target - held)[:, 6:]
+        assert float(beyond.abs().max()) <= 1.0 and not torch.equal(found.target, held)
 
 
-def test_orders_are_ranked_and_ties_go_to_the_lower_stock() -> None:
-    decision = decided([1.0, 2.0, 2.0, 0.0], candidate=torch.tensor([[True, False, True, True]]))
-    assert decision.stock.tolist() == [[2, 0]]
-    assert decision.coefficient[0, 0] > decision.coefficient[0, 1] > 9.99
-    assert not bool(decided([3.0], cash=torch.tensor([0.005])).coefficient.any()), "less cash than the smallest order"
+def test_without_belief_orders_are_the_benchmarks_to_the_bit() -> None:
+    draws = seeded(3)
+    held, wanted = (part / part.sum(1, keepdim=True) for part in torch.rand(2, 5, 7, generator=draws).double())
+    score = 9.0 * torch.randn(5, 7, generator=draws)
+    level, none = torch.randn(5, generator=draws), torch.zeros(5)
+    accounts = {"weights": held, "held": held, "wanted": wanted, "level": level}
+    assert torch.equal(decided(score, cost=0.001, shrink=none, timing=none, **accounts).target, wanted)
 
 
-def test_capital_has_a_price_as_far_as_it_is_invested_while_something_may_be_bought() -> None:
-    cash, left = torch.tensor([1.2, 1.0, 0.25, 0.0, -0.1, 0.25]), torch.tensor([9.0, 9.0, 1.0, 3.0, 3.0, 0.0])
-    assert invested_share(cash, left).tolist() == [0.0, 0.0, 0.75, 1.0, 1.0, 0.0]
+def test_cash_is_held_by_what_levels_lack() -> None:
+    """What the benchmark gains less than usual, beyond costs, over the price of the risk of cash; what is in cash stays
+    there within the band, and is invested as soon as nothing is lacking."""
+    none, cost = torch.zeros(1, 4), 0.001
+
+    def invested(level: float, weight: float = 0.25, **how: float) -> float:
+        weights = torch.full((1, 4), weight).double()
+        found = decided(none, weights=weights, held=none.double() + 0.25, wanted=none.double() + 0.25, **how,
+                        level=torch.tensor([level]), cost=cost)  # fmt: skip
+        return float(found.target.sum() + cost * (found.target - weights).abs().sum())
+
+    for timing in (1.0, 0.5):
+        lacking = timing * 0.8 / 100
+        assert invested(-0.8, timing=timing) == pytest.approx(1 - (lacking - cost) / CASH, abs=1e-5)
+        assert invested(-0.8, 0.1, timing=timing) == pytest.approx(1 - (lacking + cost) / CASH, abs=1e-5)
+        assert invested(-0.8, 0.16, timing=timing) == pytest.approx(max(0.64, 1 - (lacking + cost) / CASH), abs=1e-5)
+    assert invested(-9.0, timing=1.0) == pytest.approx(cost, abs=1e-5)  # of selling everything
+    for level, timing in ((-0.05, 1.0), (0.5, 1.0), (-0.8, 0.0)):
+        assert invested(level, timing=timing) == pytest.approx(1.0, abs=1e-5)
+    assert invested(0.5, 0.1, timing=1.0) == pytest.approx(1.0, abs=1e-5)
 
 
-SETTINGS = (
-    *("--synthetic.kind", "storms", "--synthetic.days", "1600", "--synthetic.stocks", "16"),
-    *("--population-size", "4", "--learning.risk-aversion", "0.5"),
-)
-GRID = torch.linspace(0, 1, 20_001, dtype=torch.float64)
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 2**32), st.sampled_from((4.0, 10.0)))
-def test_sizes_balance_profit_and_risk(seed: int, stake: float) -> None:
-    """The best size by trial, where it is large enough to be placed; the best utility is bought."""
-    generator, rules, lanes = seeded(seed), EnvironmentConfig(stake_percent=stake), 20
-    score, penalty = 3 * torch.rand(2, lanes, 4, generator=generator)
-    penalty = rules.largest_order * (penalty + 0.01)
-    forecasts = Forecasts(score - 1.0, penalty)
-    every, plenty = torch.ones(lanes, 4, dtype=torch.bool), torch.ones(lanes)
-    decision = decide(forecasts, torch.zeros(lanes), plenty, every, 50 * plenty, rules)
-    worth = rules.largest_order * (forecasts.score - 100 * rules.cost_rate).double()
-    for lane in range(lanes):
-        utilities = worth[lane, :, None] * GRID - penalty[lane, :, None].double() * GRID.square()
-        best = int(utilities.max(1).values.argmax())
-        size = float(GRID[utilities[best].argmax()])
-        if utilities[best].max() > 1e-4 and abs(size - 0.1) > 1e-3:
-            found = float(decision.coefficient[lane, 0]) / MAX_COEFFICIENT
-            assert found == pytest.approx(size if size >= 0.1 else 0.0, abs=1e-3)
-            assert size < 0.1 or int(decision.stock[lane, 0]) == best
-
-
-@pytest.fixture(scope="module")
-def begun() -> tuple[ERLTrainer, PlantedScores]:
-    config = study_config(SETTINGS)
-    market, scores = load_market(config)
-    assert scores is not None
-    return build_trainer(config, market, torch.device("cpu")), scores
-
-
-def test_storms_cost_more(begun: tuple[ERLTrainer, PlantedScores]) -> None:
-    trainer, sizes = begun[0], begun[1].sizes
-    days = trainer.training_days
-    assert sizes is not None and days.risk is not None
-    penalty = days.forecasts(trainer.population.networks.target, [0]).penalty
-    assert penalty is not None
-    within = days.samples.x.days
-    cost, size = penalty[0, within].mean(1), torch.from_numpy(sizes[within, 0])
-    assert cost[size < 0.15].mean() > 1.3 * cost[size > 0.8].mean()
-
-
-def test_a_fold_does_not_tell_its_own_risk(begun: tuple[ERLTrainer, PlantedScores]) -> None:
-    days = begun[0].training_days
-    assert days.risk is not None
-    held, results = days.samples.folds[2][1], days.samples.results.copy()
-    results[:, held] *= 10.0
-    found = fit_risk(replace(days, samples=replace(days.samples, results=results)), 0.5)
-    torch.testing.assert_close(found[2], days.risk[2])
-    assert (found[[0, 1, 3, 4, 5], 4] > 1.5 * days.risk[[0, 1, 3, 4, 5], 4]).all()
-
-
-def test_risk_lowers_the_fitness_of_who_trades() -> None:
-    trainer, found = tiny_trainer(), []
-    list(trainer.run(2))
-    windows = trainer.draw_windows()
-    for aversion in (0.5, 0.0):
-        trainer.rollouts.risk_aversion = aversion
-        found.append(trainer.rollouts.evaluate(trainer.population, windows, 100)[0])
-    averse, free = found
-    trades = free.profit_percent != 0
-    assert trades.any() and torch.equal(free.fitness > averse.fitness, trades)
+def test_stocks_without_a_bar_have_no_part_in_the_level() -> None:
+    """The level of a day is the mean of the others, less the usual one; without any scores it is that."""
+    score = torch.tensor([[[1.0, 2.0], [-torch.inf, 3.0], [-torch.inf, -torch.inf]]])
+    found = Forecasts.of(score, torch.tensor([[0.5]]), torch.ones(3, 2))
+    assert found.score is score and found.level.tolist() == [[1.0, 2.5, 0.0]]

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from models import evolution
 from models.ddpg_agent import HISTORY, LOSSES
-from models.evolution import GENES, HIGH, LOW, SESSIONS, TARGET
+from models.evolution import BOUNDS, GENES, HIGH, HORIZON, LOW, RISK
 from models.inputs import TradeInputs
 from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer
 from utils.config.trader import EvolutionConfig, LearningConfig
-from utils.spaces import TARGET_PERCENTS
 
 FOLDS = 2
 LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
@@ -27,7 +26,7 @@ LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
 
 @cache
 def inputs() -> TradeInputs:
-    return tiny_agent(small_market(days=120)).inputs
+    return tiny_agent(small_market()).inputs
 
 
 def generators(seed: int = 0) -> dict[str, torch.Generator]:
@@ -43,7 +42,6 @@ def population_of(size: int = 4, **changes: Any) -> Population:
         if name.endswith(("_first", "_second")):
             part += 0.1 * torch.rand(part.shape, generator=draws)
     shake(population.networks, 0.5, draws)
-    population.reward_rate.fill_(0.1)
     return population
 
 
@@ -54,11 +52,12 @@ def tensors_of(population: Population) -> dict[str, Tensor]:
 
 def test_an_agent_is_a_view_of_its_row_and_a_clone_shares_nothing() -> None:
     population = population_of()
-    for rate in (0.1, 0.4):
-        population.reward_rate.fill_(rate)
-        agent = population[1]
-        assert float(agent.hurdle) == pytest.approx(2.0 ** float(population.genes[1, SESSIONS]) * rate)
-    assert float(agent.sale_target) == TARGET_PERCENTS[int(population.genes[1, TARGET])]
+    population.genes[1, RISK] += 0.25
+    agent, horizons = population[1], 2.0 ** population.genes[:, HORIZON]
+    assert torch.equal(agent.genes, 2.0 ** population.genes[[1]]) and torch.equal(agent.acting_genes, agent.genes)
+    torch.testing.assert_close(population.gammas, (1 - 1 / horizons).float())
+    both = population.committee([1, 2])
+    torch.testing.assert_close(both.acting_genes, population.values[[1, 2]].prod(0, keepdim=True).sqrt())
     before, clone = tensors_of(population), agent.clone()
     losses = critic_loss, actor_loss = agent.update(random_batch(inputs=population.inputs.size))
     assert (losses.critic_loss, losses.actor_loss) == (critic_loss, actor_loss)
@@ -206,13 +205,12 @@ def test_mutation_moves_the_share_that_is_asked_for_within_the_bounds(seed: int,
     generator = seeded(seed)
     genes = evolution.random_genes(2000, generator)
     mutated = evolution.mutate(genes, share, strength, generator)
-    moved = (mutated != genes)[:, SESSIONS].double().mean()
+    moved = (mutated != genes)[:, HORIZON].double().mean()
     assert abs(moved - share) <= 5.5 * (share * (1 - share) / 2000) ** 0.5 + 1e-9
     for drawn in (genes, mutated):
-        assert drawn.shape == (2000, len(GENES)) and torch.equal(drawn[:, TARGET], drawn[:, TARGET].round())
+        assert drawn.shape == (2000, len(GENES)) and (2.0**LOW).tolist() == pytest.approx([low for low, _ in BOUNDS])
         assert bool(((drawn >= LOW) & (drawn <= HIGH)).all())
         assert torch.equal(evolution.within_bounds(drawn.clone()), drawn)
     step = 0.4 * (HIGH - LOW) * torch.rand(genes.shape, generator=generator, dtype=torch.float64)
-    step[:, TARGET] = step[:, TARGET].round()
     torch.testing.assert_close(evolution.within_bounds(LOW - step), LOW + step)
     torch.testing.assert_close(evolution.within_bounds(HIGH + step), HIGH - step)

@@ -37,13 +37,6 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
     assert {name: store.data_ptr() for name, store in ring.data.items()} == places
 
 
-def test_the_price_of_capital_is_what_accounts_earn_a_day_and_never_negative() -> None:
-    for rewards, rate in (([3.0, 1.0, -1.0], 1.0), ([-2.0], 0.0), ([], 0.0)):
-        replay = ReplayBuffer(50)
-        replay.add(transitions(len(rewards), reward=torch.tensor(rewards)))
-        assert float(replay.reward_rate()) == pytest.approx(rate)
-
-
 def test_parts_of_a_batch_are_the_batch() -> None:
     """Gradients are accumulated over parts that hold each day once, also where they cannot be of one size."""
     days = 7

@@ -12,7 +12,6 @@ from data.features.nine import CLOSE
 from data.market import Market
 from data.record import MarketRecord, record_market
 from models.ddpg_agent import DDPGAgent
-from models.policy import Forecasts
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from training.paper.account import Account
@@ -39,8 +38,8 @@ START = 20
 
 
 def agent_of(seed: int, rules: EnvironmentConfig = TINY_RULES, market: Market = MARKET) -> DDPGAgent:
-    """An agent that finds something to buy and something to sell on many days; every second one is a committee."""
-    return tiny_agent(market, rules=rules, target=10.0 + seed % 40, members=1 + seed % 2, seed=seed)
+    """An agent that trades on most days; every second one is a committee."""
+    return tiny_agent(market, rules=rules, members=1 + seed % 2, seed=seed)
 
 
 def price(ticker: str, day: int, feature: int = CLOSE) -> float:
@@ -56,16 +55,7 @@ def multiplied(
     return dataclasses.replace(market, data_array=array)
 
 
-class Keeper(DDPGAgent):
-    """An agent that expects much of every stock, so that it buys on every day, and keeps everything."""
-
-    def forecasts(self, *parts: Any, **options: Any) -> Forecasts:
-        found = super().forecasts(*parts, **options)
-        return dataclasses.replace(found, score=found.score + 100.0)
-
-
-def keeper(seed: int = 0) -> DDPGAgent:
-    return Keeper(**vars(agent_of(seed)))
+AGENT = agent_of(2)
 
 
 @dataclasses.dataclass
@@ -73,7 +63,7 @@ class Walk:
     """An account that is opened anew for every step, as a process each day would."""
 
     folder: Path
-    agent: DDPGAgent | Decider
+    agent: DDPGAgent | Decider = AGENT
     rules: EnvironmentConfig = TINY_RULES
     market: Market = MARKET
     broker: Venue | None = None
@@ -82,6 +72,8 @@ class Walk:
     """Of the market at the opening."""
     named: Sequence[Event] = ()
     """Splits and dividends that a vendor names."""
+    opening: dict[str, Any] | None = None
+    """What its first row has besides."""
 
     def __post_init__(self) -> None:
         opening = {
@@ -93,7 +85,7 @@ class Walk:
             "venue": "paper" if self.broker is None else "alpaca",
             "start": DATES[START],
             "certificate": TERMS,
-        }
+        } | (self.opening or {})
         self.record = self.record or record_market(self.market, START)
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / JOURNAL).exists():
@@ -122,12 +114,12 @@ class Walk:
         return is_new
 
     def replay(self, days: range) -> None:
-        """Step at all closes of days with one venue that is kept."""
+        """Step at all closes of days in one account that is kept."""
         with self.journal() as journal:
             account = self.account(journal, days[-1])
-            venue = account.new_venue()
+            walked = account.new_portfolio()
             for day in days:
-                account.on(day, embedded=venue).step()
+                account.on(day, walked=walked).step()
 
     def append(self, kind: str, body: dict[str, Any]) -> None:
         with self.journal() as journal:
@@ -141,11 +133,24 @@ class Walk:
             return [row.body for row in journal.of(kind).values()]
 
     def one_held(self) -> str:
-        """A ticker that the agents hold now."""
-        return str(next(iter(self.of("session")[-1]["positions"])))
+        """A ticker that is held now."""
+        return next(one for one in self.of("session")[-1]["positions"] if np.isfinite(price(one, START)))
 
     def rows(self) -> list[tuple[str, str, Any, str]]:
         with self.journal() as journal:
-            kinds = ("open", "session", "intent", "answer", "unknown", "hold", "doubt", "stop", "go", "missed", "event")
+            kinds = (
+                "open",
+                "conversion",
+                "session",
+                "intent",
+                "answer",
+                "unknown",
+                "hold",
+                "doubt",
+                "stop",
+                "go",
+                "missed",
+                "event",
+            )
             rows = [row for kind in kinds for row in journal.of(kind).values()]
             return [(row.kind, row.key, row.body, row.hash) for row in sorted(rows, key=lambda row: row.number)]

@@ -12,11 +12,10 @@ import pytest
 from data.events import Event
 from data.features.nine import CLOSE, OPEN, PRICES
 from models.ddpg_agent import DDPGAgent
-from tests.paper.cases import DATES, MARKET, START, Walk, agent_of, keeper, multiplied, price
+from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, agent_of, multiplied, price
 from tests.paper.fake_alpaca import FakeAlpaca, at_broker, market_order, stepped
 from tests.small_market import TINY_RULES
 from training.paper import alpaca
-from training.paper.journal import STOP
 from training.paper.venue import NoAnswer, Order
 from utils.errors import ConfigError, DataError
 
@@ -27,8 +26,6 @@ FAULTS = [
 ]
 """Of the orders of each session, one after the other."""
 DAYS = 9
-AGENT, SELLS = keeper(2), agent_of(2)
-BOTH = AGENT.with_share(0.4)
 
 
 def prices(day: int, feature: int) -> dict[str, float]:
@@ -54,7 +51,7 @@ def walked(folder: Path, faults: list[list[str]], agent: DDPGAgent = AGENT) -> t
     return account, walk, silences
 
 
-@pytest.mark.parametrize("agent", [AGENT, SELLS, BOTH], ids=["keeps", "sells at the open", "beside a basket"])
+@pytest.mark.parametrize("agent", [AGENT, agent_of(1), AGENT.shrunk(0.0)], ids=["one", "committee", "benchmark"])
 def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) -> None:
     """Whole shares are bought and sold; a lost answer is unknown until the venue says what became of the order."""
     plain, undisturbed, _ = walked(tmp_path / "one", [], agent)
@@ -65,66 +62,47 @@ def test_faults_of_the_venue_change_nothing(tmp_path: Path, agent: DDPGAgent) ->
     rows = [[row[:3] for row in each.rows() if row[0] != "unknown"] for each in (walk, undisturbed)]
     assert rows[0] == rows[1] and silences > 1 and any(row[0] == "unknown" for row in walk.rows())
     assert all(float(order["qty"]).is_integer() and float(order["qty"]) > 0 for order in account.orders)
-    forms = {(order["side"], order["type"], order["time_in_force"]) for order in account.orders}
-    assert ("buy", "market", "opg") in forms and (("sell", "market", "opg") in forms) == (agent is SELLS)
-    assert ("sell", "limit", "day") in forms
+    assert {(order["type"], order["time_in_force"]) for order in account.orders} == {("market", "opg")}
+    by_day = [(order["client_order_id"][4:14], order["symbol"]) for order in account.orders]
+    assert len({*by_day}) == len(by_day), "one order a stock"
     last, close = walk.of("session")[-1], prices(START + DAYS - 1, CLOSE)
+    assert last["cash"] == account.cash and last["positions"] == account.held
     if account.held.keys() <= close.keys():
         held = sum(shares * close[ticker] for ticker, shares in account.held.items())
-        assert last["whole"] == pytest.approx(account.cash + held) == pytest.approx(last["equity"] + last["basket"])
+        assert last["equity"] == pytest.approx(account.cash + held)
 
 
-def test_agents_and_basket_each_buy_with_their_capital(tmp_path: Path) -> None:
-    """In whole shares; the basket once, at the first open, equal parts of what does not follow the agents."""
-    account, walk, _ = walked(tmp_path, [], BOTH)
-    of_basket = [order for order in account.orders if "-basket-" in order["client_order_id"]]
-    bought = {order["symbol"]: int(order["qty"]) for order in of_basket}
-    closes, part = prices(START, CLOSE), 0.6 * 12_345.67
-    assert bought == {one: pytest.approx(part / len(closes) / closes[one], abs=1.02, rel=2e-3) for one in closes}
-    assert {order["filled_at"][:10] for order in of_basket} == {DATES[START + 1]}
-    _, first, *_, last = walk.of("session")
-    assert last["basket_positions"] == bought and last["positions"]
-    both = {one: last["positions"].get(one, 0) + bought.get(one, 0) for one in {**last["positions"], **bought}}
-    assert both == account.held
-    opens, close = prices(START + 1, OPEN), prices(START + 1, CLOSE)
-    earned = sum(size * (close[ticker] - opens[ticker]) for ticker, size in bought.items())
-    assert first["basket"] == pytest.approx(part + earned)
-    own = [order for order in account.orders if order["side"] == "buy" and order not in of_basket]
-    assert any(order["filled_avg_price"] for order in own) and last["cash"] >= -0.02 * 0.4 * 12_345.67
+def test_without_forecasts_equal_parts_are_bought_in_whole_shares(tmp_path: Path) -> None:
+    """At the first open, for no more than the cash; the benchmark beside is that of recorded prices."""
+    account, walk, _ = walked(tmp_path, [], AGENT.shrunk(0.0))
+    first = [order for order in account.orders if DATES[START] in order["client_order_id"]]
+    closes = prices(START, CLOSE)
+    bought = {order["symbol"]: int(order["qty"]) for order in first}
+    assert bought == {one: pytest.approx(12_345.67 / len(closes) / closes[one], abs=1.02, rel=2e-3) for one in closes}
+    rate = TINY_RULES.cost_rate
+    assert sum(size * closes[one] * (1 + rate) for one, size in bought.items()) <= 12_345.67
+    embedded = Walk(tmp_path / "embedded", AGENT.shrunk(0.0))
+    embedded.step(*range(START, START + DAYS))
+    assert [one["benchmark"] for one in walk.of("session")] == [one["benchmark"] for one in embedded.of("session")]
 
 
-@pytest.mark.parametrize(("lock", "missed", "again"), [(0.0, None, 4), (0.0, 4, 5), (30.0, None, None)])
-def test_a_basket_at_a_broker_is_rebalanced_when_it_is_due_and_as_its_band_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: float, missed: int | None, again: int | None
-) -> None:
-    """What has grown out of its band is sold down, and the others are bought, on the fourth session only, or the one
-    after it if that was missed; never where the fall of the others has locked the basket."""
-    monkeypatch.setattr("training.signals.basket.REBALANCING_SESSIONS", 4)
+@pytest.mark.parametrize("lock", [0.0, 30.0])
+def test_a_benchmark_is_rebalanced_when_it_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: float) -> None:
+    """What has grown out of its band is sold down, and the others are bought, on the fourth session; nothing is bought
+    where the fall of the others has locked the account."""
+    monkeypatch.setattr("environment.benchmark.REBALANCING_SESSIONS", 4)
     monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # which would ask about such moves
-    ticker, market = "T02", MARKET
+    ticker, market, day = "T02", MARKET, DATES[START + 4]
     for one in MARKET.tickers:
         market = multiplied(market, one, slice(START + 2, None), 1.2 if one == ticker else 0.4, list(PRICES))
     rules = dataclasses.replace(TINY_RULES, drawdown_lock=lock)
-    days = [START + day for day in range(8) if day != missed]
-    account, _ = at_broker(tmp_path, AGENT.with_share(0.0), *days, rules=rules, market=market)
-    dated = [(order["client_order_id"].split("-basket-")[1][:10], order) for order in account.orders]
-    later = [(date, order) for date, order in dated if date != DATES[START]]
-    assert {date for date, _ in later} == (set() if again is None else {DATES[START + again]}) and len(dated) > len(
-        later
-    )
-    assert [order["symbol"] for _, order in later if order["side"] == "sell"] == [ticker] * bool(again)
-    assert not later or (later[0][1]["side"] == "sell" and len(later) > 1)
-
-
-def test_a_stop_ends_the_baskets_orders_at_a_broker(tmp_path: Path) -> None:
-    """And they are given once it is over."""
-    account, walk = at_broker(tmp_path, AGENT.with_share(0.0))
-    (walk.folder / STOP).touch()
-    walk.step(START)
-    assert not account.orders
-    (walk.folder / STOP).unlink()
-    walk.step(START + 1)
-    assert len(account.orders) > 2 and {order["side"] for order in account.orders} == {"buy"}
+    account, _ = at_broker(tmp_path, AGENT.shrunk(0.0), *range(START, START + 8), rules=rules, market=market)
+    due = [order for order in account.orders if day in order["client_order_id"]]
+    sold = {order["symbol"]: float(order["qty"]) for order in due if order["side"] == "sell"}
+    filled = {order["symbol"] for order in due if order["side"] == "buy"}
+    assert bool(filled) == (lock == 0) and ticker not in filled and (lock or [*sold] == [ticker])
+    bought = {order["client_order_id"][4:14] for order in account.orders if order["side"] == "buy"}
+    assert not lock or bought <= {DATES[START], DATES[START + 1]}
 
 
 @pytest.mark.parametrize(
@@ -169,8 +147,7 @@ def test_a_venue_that_hangs_has_not_answered(tmp_path: Path, monkeypatch: pytest
 
 
 def test_silence_is_not_flat_and_what_the_venue_holds_is_doubted_once_and_wins(tmp_path: Path) -> None:
-    """Ten shares of a stock that is not in the data, seven more of one that the agents hold, three bought by hand of
-    another; later none is left."""
+    """Ten shares of a stock that is not in the data, and seven more of one that is held; later none of the former."""
     account, walk, _ = walked(tmp_path, [])
     day, rows = START + DAYS, walk.rows()
     account.faults = ["silent"]
@@ -179,20 +156,19 @@ def test_silence_is_not_flat_and_what_the_venue_holds_is_doubted_once_and_wins(t
     assert walk.rows() == rows
     account.faults = []
     account.fill(DATES[day], prices(day, OPEN))
-    own = next(iter(account.held))
-    ticker = next(one for one in prices(day - 1, CLOSE) if one not in account.held)
+    own = max(account.held, key=lambda one: account.held[one])
     account.held |= {"AAPL": 10.0, own: account.held[own] + 7}
-    account.by_hand(DATES[day], ticker, 3.0, price(ticker, day - 1))
     stepped(walk, account, day, day + 1)
     (doubt,) = walk.of("doubt")
-    found = {name: (int(has), int(due)) for name, has, due in re.findall(r"(\w+) (\d+), not (\d+)", doubt["text"])}
-    assert {name: has - due for name, (has, due) in found.items()} == {"AAPL": 10, own: 7, ticker: 3}
+    found = {
+        name: (float(has), float(due)) for name, has, due in re.findall(r"(\w+) ([\d.]+), not ([\d.]+)", doubt["text"])
+    }
+    assert {name: has - due for name, (has, due) in found.items()} == {"AAPL": 10, own: 7}
     book = walk.at(day).book
     assert doubt["text"] == book.journal.stop_reason() and not [one for one in book.orders(day) if one.side == "buy"]
     assert walk.of("session")[-1]["positions"] == account.held
     walk.go()
     del account.held["AAPL"]
-    account.by_hand(DATES[day + 2], ticker, -3.0, price(ticker, day - 1))
     stepped(walk, account, day + 2)
     walk.go()
     stepped(walk, account, *range(day + 3, day + 8))
@@ -209,27 +185,24 @@ def test_a_class_of_shares_keeps_its_name(tmp_path: Path) -> None:
     assert not walk.of("doubt")
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-def test_a_dividend_is_paid_to_who_held_at_its_ex_date(tmp_path: Path, is_late: bool) -> None:
-    """On the pay date, to agents beside a basket, which would have it otherwise; once, and when it is known."""
+@pytest.mark.parametrize(("size", "is_late"), [(0.02, False), (0.02, True), (0.2, False)])
+def test_a_dividend_is_paid_to_who_held_at_its_ex_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: float, is_late: bool
+) -> None:
+    """On the pay date, and no doubt, however large it is; the event is noted once."""
+    monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # which may ask about a price that did not fall
     day = START + 3
-    account, walk = at_broker(tmp_path, AGENT.with_share(0.5), *range(START, day))
+    account, walk = at_broker(tmp_path, AGENT.shrunk(0.0), *range(START, day))
     ticker, shares = next(iter(walk.of("session")[-1]["positions"].items()))
-    cash, pay, shown = 0.02 * price(ticker, day - 1), day + 2, day + (4 if is_late else 0)
-    after = multiplied(MARKET, ticker, slice(day), 0.98, list(PRICES))
+    cash, pay, shown = size * price(ticker, day - 1), day + 2, day + (4 if is_late else 0)
+    after = multiplied(MARKET, ticker, slice(day), 1 - size, list(PRICES))
     walk.named = [Event(ticker, DATES[day], "dividend", cash, DATES[pay])]
-    paid = dict[int, float]()
     for today in range(day, day + 7):
-        account.cash += account.held.get(ticker, 0.0) * cash if today == pay else 0.0
+        account.cash += shares * cash if today == pay else 0.0
         walk.market = after if today >= shown else MARKET
-        book = stepped(walk, account, today).at(today).book
-        own = [fill for fill in book.fills(today) if not book.known_orders[fill.id].is_of_basket]
-        traded = sum(fill.value if fill.side == "sell" else -fill.value for fill in own)
-        paid[today] = book.session(today)["cash"] - book.session(today - 1)["cash"] - traded
-    received = {today: money for today, money in paid.items() if abs(money) > 1e-6}
-    assert received == {max(pay, shown): pytest.approx(shares * cash)}
+        stepped(walk, account, today)
     assert [row[1] for row in walk.rows() if row[0] == "event"] == [f"{ticker} {DATES[day]} dividend"]
-    assert not walk.of("doubt")
+    assert not walk.of("doubt") and walk.of("session")[-1]["cash"] == account.cash
 
 
 def test_orders_beyond_a_page_are_read() -> None:
@@ -241,17 +214,13 @@ def test_orders_beyond_a_page_are_read() -> None:
     assert len(account.venue.fills_since(np.datetime64("2010-01-04"))) == 1203
 
 
-def test_fills_are_parts_of_orders_and_stops_of_sales() -> None:
-    """The first have no time of their own yet; a stop is a leg of its sale, under an id of Alpaca's."""
+def test_parts_of_orders_are_fills() -> None:
+    """They have no time of their own yet."""
     account = FakeAlpaca()
-    account.post(market_order("part", "T0", 3) | {"type": "limit"})
+    account.post(market_order("part", "T0", 3))
     account.orders[-1] |= {"filled_qty": "1", "filled_avg_price": "9", "updated_at": "2024-01-03T15:00:00Z"}
-    account.post(market_order("sale", "T0", -3) | {"type": "limit"})
-    filled = {"filled_qty": "3", "filled_avg_price": "9.5", "filled_at": "2024-01-03T15:00:00Z"}
-    account.orders[-1]["legs"] = [market_order("theirs", "T0", -3) | {"type": "stop"} | filled]
     fills = account.venue.fills_since(np.datetime64("2024-01-02"))
-    found = [(fill.id, fill.side, fill.shares, fill.price, fill.reason) for fill in fills]
-    assert found == [("part", "buy", 1.0, 9.0, ""), ("sale", "sell", 3.0, 9.5, "stop")]
+    assert [(fill.id, fill.side, fill.shares, fill.price, fill.value) for fill in fills] == [("part", "buy", 1, 9, 9)]
 
 
 @pytest.mark.parametrize(
@@ -266,25 +235,20 @@ def test_an_answer_that_refuses_or_lacks_its_fields_is_one_line(ask: str, path: 
             getattr(account.venue, ask)()
 
 
-def order_of(form: str) -> Order:
-    return Order("ours", "T0", "buy", request=market_order("ours", "T0", 1) | {"time_in_force": form})
+ORDER = Order("ours", "T0", "buy", request=market_order("ours", "T0", 1))
 
 
 @pytest.mark.parametrize(
-    ("form", "hour", "is_sent"),
-    [
-        *(("opg", (9, 28), False), ("opg", (18, 59), False), ("opg", (19, 0), True), ("opg", (9, 27), True)),
-        *(("cls", (15, 50), False), ("cls", (15, 49), True), ("day", (12, 0), True)),
-    ],
+    ("hour", "is_sent"), [((9, 28), False), ((12, 0), False), ((18, 59), False), ((19, 0), True), ((9, 27), True)]
 )
 def test_an_order_waits_where_alpaca_would_refuse_it(
-    form: str, hour: tuple[int, int], is_sent: bool, monkeypatch: pytest.MonkeyPatch
+    hour: tuple[int, int], is_sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refusal would be final: it stays without an answer, and the next step sends it."""
     monkeypatch.setattr("training.paper.alpaca.new_york", lambda: datetime(2024, 1, 2, *hour))
     account = FakeAlpaca()
     with contextlib.nullcontext() if is_sent else pytest.raises(NoAnswer, match="step again after 19:00"):
-        assert account.venue.submit(order_of(form)) == ""
+        assert account.venue.submit(ORDER) == ""
     assert bool(account.orders) == is_sent
 
 
@@ -293,6 +257,6 @@ def test_an_order_waits_where_alpaca_would_refuse_it(
 )
 def test_an_id_that_stands_for_another_order_is_a_refusal(change: dict[str, str]) -> None:
     account = FakeAlpaca()
-    assert account.venue.submit(order_of("opg")) == ""
+    assert account.venue.submit(ORDER) == ""
     account.orders[-1] |= change
-    assert account.venue.submit(order_of("opg")).startswith("422: ") == (change != {"status": "new"})
+    assert account.venue.submit(ORDER).startswith("422: ") == (change != {"status": "new"})

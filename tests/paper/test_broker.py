@@ -1,31 +1,34 @@
 """What an account at a broker lives through: ledger, venue and page agree, whatever happens to a stock or an order."""
 
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data.events import Event
-from data.features.nine import CLOSE, OPEN, PRICES
-from tests.paper.cases import DATES, MARKET, START, keeper, multiplied, price
-from tests.paper.fake_alpaca import at_broker, stepped
-from tests.small_market import TINY_RULES
+from data.features.nine import CLOSE, PRICES
+from models.ddpg_agent import DDPGAgent
+from tests.paper.cases import AGENT, DATES, MARKET, START, Walk, agent_of, multiplied, price
+from tests.paper.fake_alpaca import FakeAlpaca, at_broker, stepped
 from training.paper.backtest import backtest
+from training.paper.journal import STOP
 from training.paper.known import units
 from training.paper.report import write_report
+from training.paper.sessions import Sessions
 from training.paper.venue import NoAnswer
 from utils.charts import number
 
 pytest.importorskip("alpaca.trading.client", reason="requirements-alpaca.txt is not installed")
-AGENT, EVENT = keeper(), START + 4
-LIMIT = TINY_RULES.longest_holding + TINY_RULES.max_days_without_bar
+EVENT = START + 4
 
 
 class Broker:
     """A venue, and an account at it that steps session by session."""
 
-    def __init__(self, folder: Path) -> None:
-        self.account, self.walk = at_broker(folder, AGENT.with_share(0.4))
+    def __init__(self, folder: Path, agent: DDPGAgent = AGENT) -> None:
+        self.account, self.walk = at_broker(folder, agent)
 
     def last(self, day: int, feature: int) -> dict[str, float]:
         found = self.walk.market.data_array[: day + 1, :, feature]
@@ -33,30 +36,23 @@ class Broker:
         return {ticker: float(prices[-1]) for ticker, prices in known if len(prices)}
 
     def step(self, day: int) -> None:
-        """Fill what is due at the open, limits apart, which no price reaches, and step at the close."""
-        for order in self.account.orders:
-            if order["status"] == "new" and order["type"] == "limit":
-                order["status"] = "canceled"
+        """Fill what is due at the open, and step at the close."""
         stepped(self.walk, self.account, day)
 
     def check(self, day: int) -> None:
-        """Both parts are what the venue has and is worth, and the page says so; nothing is doubted or held.
-
-        Limits are in shares and prices of the day.
-        """
+        """The account is what the venue has and is worth, and the page says so; nothing is doubted or held, and no sale
+        is of more than is held."""
         assert not [row[2] for row in self.walk.rows() if row[0] in ("doubt", "hold")]
         account = self.walk.at(day)
-        factors, said, held = units(account.journal), account.book.session(day), account.book.shares(day)
-        now = {ticker: shares / factors.get(ticker, 1.0) for ticker, shares in held.items()}
-        assert now == pytest.approx(self.account.held)
+        factors, said = units(account.journal), account.book.session(day)
+        now = {ticker: shares / factors.get(ticker, 1.0) for ticker, shares in said["positions"].items()}
+        assert now == pytest.approx(self.account.held) and said["cash"] == self.account.cash
         closes = self.last(day, CLOSE)
         worth = self.account.cash + sum(shares * closes[one] for one, shares in self.account.held.items())
-        assert said["whole"] == pytest.approx(worth) == pytest.approx(said["equity"] + said["basket"])
-        assert number(said["whole"], 2) in write_report(account, backtest(account)).read_text()
-        for order in (one for one in self.account.orders if (one["status"], one["type"]) == ("new", "limit")):
-            own = said["positions"][order["symbol"]] / factors.get(order["symbol"], 1.0)
-            assert float(order["qty"]) == np.floor(own + 1e-6)
-            assert 0.8 < float(order["limit_price"]) / closes[order["symbol"]] < 2
+        assert said["equity"] == pytest.approx(worth)
+        assert number(said["equity"], 2) in write_report(account, backtest(account)).read_text()
+        for order in (one for one in self.account.orders if (one["status"], one["side"]) == ("new", "sell")):
+            assert float(order["qty"]) <= self.account.held[order["symbol"]] + 1e-6
 
     def read(self, ticker: str, ratio: float, since: int = 0) -> None:
         """Multiply a stock's prices in the data from a day on."""
@@ -77,26 +73,24 @@ class Broker:
 
 @pytest.mark.parametrize("ratio", [0.5, 2 / 3, 25.0, 0.97])
 def test_splits_and_dividends(tmp_path: Path, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2:1, 3:2, 1:25, and 3 percent, of a stock that both parts hold: what they are worth is as without."""
+    """2:1, 3:2, 1:25, and 3 percent, of a stock that is held: what the account is worth is as without."""
     monkeypatch.setattr("training.paper.account.doubts", lambda *_: ())  # random prices may look split
     plain, other = Broker(tmp_path / "plain"), Broker(tmp_path / "other")
     for day in range(START, EVENT):
         for one in (plain, other):
             one.step(day)
             one.check(day)
-    said = other.walk.of("session")[-1]
-    ordered = (order for order in other.account.orders if order["status"] == "new" and order["type"] != "limit")
-    both = {*said["positions"]} & {*said["basket_positions"]} - {order["symbol"] for order in ordered}
-    ticker = next(one for one in sorted(both) if price(one, EVENT) > 0)
+    ordered = {order["symbol"] for order in other.account.orders if order["status"] == "new"}
+    held = {*other.walk.of("session")[-1]["positions"]} - ordered
+    ticker = next(one for one in sorted(held) if price(one, EVENT) > 0)
     other.readjust(ticker, ratio, EVENT)
     for day in range(EVENT, EVENT + 3):
         for one in (plain, other):
             one.step(day)
             one.check(day)
         if day == EVENT:
-            undisturbed, event = (one.walk.of("session")[-1] for one in (plain, other))
-            for part in ("whole",) if ratio == 0.97 else ("whole", "equity", "basket"):
-                assert event[part] == pytest.approx(undisturbed[part], rel=1e-5), part
+            undisturbed, event = (one.walk.of("session")[-1]["equity"] for one in (plain, other))
+            assert event == pytest.approx(undisturbed, rel=1e-5)
     events = [one["kind"] for one in other.walk.of("event")]
     assert events == ["dividend" if ratio == 0.97 else "split"]
 
@@ -107,7 +101,7 @@ def test_a_split_that_the_data_tell_late_is_doubted_once(tmp_path: Path, monkeyp
     broker = Broker(tmp_path)
     for day in range(START, EVENT):
         broker.step(day)
-    ticker = max(broker.walk.of("session")[-1]["basket_positions"])
+    ticker = broker.walk.one_held()
     broker.readjust(ticker, 0.5, EVENT, since=EVENT)
     broker.step(EVENT)
     assert f"the venue holds {ticker}" in broker.walk.at(EVENT).journal.stop_reason()
@@ -117,35 +111,33 @@ def test_a_split_that_the_data_tell_late_is_doubted_once(tmp_path: Path, monkeyp
     assert len(broker.walk.of("doubt")) == len(broker.walk.of("event")) == 1
 
 
-def test_orders_of_the_basket_that_are_not_filled_in_full(tmp_path: Path) -> None:
-    """Some are rejected, others filled in part: it holds less, and the rest is its cash."""
-    broker = Broker(tmp_path)
-    broker.account.faults = ["fine", "fine", "403", "fine", "403"]
-    broker.account.most = {"T00": 2.0, "T02": 1.0}
-    for day in range(START, START + 7):
+def test_orders_that_are_not_filled_in_full_are_given_again(tmp_path: Path) -> None:
+    """Some are rejected, others filled in part; what is lacking is ordered at the next close."""
+    broker = Broker(tmp_path, AGENT.shrunk(0.0))
+    broker.account.faults = ["fine", "403", "403"]
+    broker.account.most = {"T00": 2.0}
+    for day in range(START, START + 2):
         broker.step(day)
         broker.check(day)
-    of_basket = [order for order in broker.account.orders if "-basket-" in order["client_order_id"]]
-    held = broker.walk.of("session")[-1]["basket_positions"]
-    assert held == {one["symbol"]: float(one["filled_qty"]) for one in of_basket}
-    refused = [one for one in broker.walk.of("answer") if one["status"] == "rejected"]
-    assert refused and {"T00": 2.0, "T02": 1.0}.items() & held.items()
+    refused = {row[1] for row in broker.walk.rows() if row[0] == "answer" and row[2]["status"] == "rejected"}
+    first, second = (broker.walk.of("intent")[place]["orders"] for place in (0, 1))
+    lacking = {one["ticker"] for one in first if one["id"] in refused} | {"T00"}
+    assert len(refused) == 2 and lacking <= {one["ticker"] for one in second if one["side"] == "buy"}
 
 
-def test_a_position_that_is_never_sold_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever refuses its sale is asked again at every close, however long it lasts."""
-    account, walk = at_broker(tmp_path, AGENT)
+def test_a_sale_that_is_refused_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that lasts; nothing is doubted."""
+    account, walk = at_broker(tmp_path, agent_of(1))
     post = account.post
     monkeypatch.setattr(account, "post", lambda body: post(body) if body["side"] == "buy" else (403, {"message": "no"}))
-    stepped(walk, account, START, START + 1)
-    first, last = {*account.held}, START + LIMIT + 4
-    book = stepped(walk, account, *range(START + 2, last + 1)).at(last).book
-    assert first and first <= {position.holding.ticker for position in book.positions(last)} and not walk.of("doubt")
-    assert first <= {order.ticker for order in book.intended(last) if order.side == "sell"}
+    stepped(walk, account, *range(START, START + 12))
+    sales = [[one["ticker"] for one in row["orders"] if one["side"] == "sell"] for row in walk.of("intent")]
+    assert sum(map(bool, sales)) > 3 and not walk.of("doubt")
+    assert not [order for order in account.orders if order["side"] == "sell"]
 
 
 def test_many_orders_without_an_answer_are_asked_about_at_once(tmp_path: Path) -> None:
-    account, walk = at_broker(tmp_path, AGENT.with_share(0.4))
+    account, walk = at_broker(tmp_path, AGENT)
     account.faults = ["lost before"]
     with pytest.raises(NoAnswer):
         walk.step(START)
@@ -155,15 +147,38 @@ def test_many_orders_without_an_answer_are_asked_about_at_once(tmp_path: Path) -
     assert account.asked - asked == 2 and not list(walk.at(START).book.unanswered())
 
 
-def test_a_basket_whose_orders_lapsed_is_bought_on_the_next_evening(tmp_path: Path) -> None:
-    account, walk = at_broker(tmp_path, AGENT.with_share(0.0))
-    account.faults = ["fine", "lost before"]
+def cut_off(account: FakeAlpaca, walk: Walk, day: int, **options: Any) -> None:
+    """Step to where orders are intended, and the venue never answers."""
+    account.faults = ["lost before"]
     with pytest.raises(NoAnswer):
-        walk.step(START)
+        walk.step(day, **options)
+
+
+def test_an_order_that_was_not_sent_in_time_lapses_and_is_given_on_the_next_evening(tmp_path: Path) -> None:
+    dates = MARKET.dates.astype("datetime64[D]")
+    calendar = Sessions.of("XNYS", dates[0], dates[-1])
+    account, walk = at_broker(tmp_path, AGENT.shrunk(0.0), calendar=calendar)
+    cut_off(account, walk, START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
+    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
+    assert {one["status"] for one in walk.of("answer")} == {"lapsed"} and not account.orders
     stepped(walk, account, START + 1, START + 2)
-    days = [order["client_order_id"].split("-basket-")[1][:10] for order in account.orders]
-    assert days[0] == DATES[START] and len({*days}) == 2 and days.count(DATES[START + 1]) >= 3
     assert len(account.held) == sum(np.isfinite(MARKET.data_array[START + 1, :, CLOSE]))
+
+
+def test_unsent_purchases_are_cancelled_under_a_stop_and_sales_are_sent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed between intent and venue, and stopped before the next step: nothing is bought of it, ever."""
+    statuses = set[tuple[str, str]]()
+    for seed, last in ((1, START), (1, START + 3), (2, START + 6)):
+        account, walk = at_broker(tmp_path / f"{seed} {last}", agent_of(seed), *range(START, last))
+        account.fill(DATES[last], {})
+        cut_off(account, walk, last)
+        (walk.folder / STOP).touch()
+        walk.step(last)
+        answers = {row[1]: row[2]["status"] for row in walk.rows() if row[0] == "answer"}
+        statuses |= {(order["side"], answers[order["id"]]) for order in walk.of("intent")[-1]["orders"]}
+    assert statuses == {("sell", "accepted"), ("buy", "cancelled")} and "is cancelled" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["split", "dividend"])
@@ -187,27 +202,10 @@ def test_a_session_that_is_caught_up_with_has_the_units_of_today(kind: str, tmp_
         walk.step(day + 1)
         sessions = walk.of("session")
         assert not walk.of("doubt") and len(sessions) == 5
-        curves.append([row["whole"] for row in sessions])
+        curves.append([row["equity"] for row in sessions])
     assert curves[0][-1] == pytest.approx(curves[1][-1])
     # Cash is that of today: a dividend is there a session before.
     assert not is_split or curves[0] == pytest.approx(curves[1])
-
-
-def test_a_stock_that_a_person_bought_is_not_an_old_position_of_the_agents(tmp_path: Path) -> None:
-    """Which had it once; theirs would be due, and sold."""
-    account, walk = at_broker(tmp_path, AGENT, START, START + 1)
-    ticker = next(iter(account.held))
-    day = START + 2
-    while ticker in account.held:  # until it is sold at its limit, which any open reaches here
-        stepped(walk, account, day)
-        day += 1
-    walk.append("stop", {"text": "by hand"})
-    stepped(walk, account, *range(day, day + LIMIT))
-    day += LIMIT - 1
-    account.by_hand(DATES[day + 1], ticker, 5.0, price(ticker, day + 1, OPEN))
-    stepped(walk, account, day + 1, day + 2, day + 3)
-    assert ticker not in {one.holding.ticker for one in walk.at(day + 3).book.positions(day + 3)}
-    assert account.held[ticker] == 5.0
 
 
 @pytest.mark.parametrize("missed", [0, 1])

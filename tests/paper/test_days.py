@@ -1,12 +1,9 @@
 """Days that are no session, are missing, or cannot be right are not taken in; a stop holds for what is not yet sent."""
 
 import dataclasses
-from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import exchange_calendars  # type: ignore[import-untyped]
 import numpy as np
@@ -15,29 +12,22 @@ import pytest
 
 from data.features.nine import CLOSE, PRICES
 from data.market import Market
-from tests.paper.cases import MARKET, START, Walk, agent_of, keeper, multiplied, price
-from training.paper.account import Account, Suspended
+from tests.paper.cases import AGENT, MARKET, START, Walk, agent_of, multiplied, price
+from tests.small_market import TINY_RULES
+from training.paper.account import Suspended
 from training.paper.journal import STOP
 from training.paper.sessions import Sessions
-from training.paper.venue import NoAnswer
 from utils.errors import ConfigError, DataError
 
 DATES = MARKET.dates.astype("datetime64[D]")
 NEW_YORK = Sessions.of("XNYS", DATES[0], DATES[-1])
 PRESIDENTS_DAY = int(np.searchsorted(DATES, np.datetime64("2010-02-15")))
-AGENT = keeper()
 
 
 def without(market: Market, *days: int) -> Market:
     return dataclasses.replace(
         market, data_array=np.delete(market.data_array, days, axis=0), dates=np.delete(market.dates, days)
     )
-
-
-def cut_off(walk: Walk, day: int, **options: Any) -> None:
-    """Step to where orders are intended, and the venue never answers."""
-    with mock.patch.object(Account, "_send", side_effect=NoAnswer("silence")), pytest.raises(NoAnswer):
-        walk.step(day, **options)
 
 
 def day(text: str) -> np.datetime64:
@@ -150,13 +140,6 @@ def test_stale_data_send_nothing(tmp_path: Path) -> None:
     assert walk.rows()[4][0] == "intent" and walk.rows()[4][2]["orders"]
 
 
-def test_an_order_that_was_not_sent_in_time_lapses(tmp_path: Path) -> None:
-    walk = Walk(tmp_path, AGENT, calendar=NEW_YORK)
-    cut_off(walk, START, now=datetime(2010, 2, 1, 23, tzinfo=UTC))
-    walk.step(START, now=datetime(2010, 2, 2, 23, tzinfo=UTC))
-    assert {one["status"] for one in walk.of("answer")} == {"lapsed"}
-
-
 @pytest.mark.parametrize(("fault", "got"), [("few", "got 1"), ("repeated", "got those of the day before for 3")])
 def test_bars_that_cannot_be_a_days_are_held_until_they_are_accepted(tmp_path: Path, fault: str, got: str) -> None:
     walk, bars = Walk(tmp_path, AGENT), MARKET.data_array.copy()
@@ -172,90 +155,56 @@ def test_bars_that_cannot_be_a_days_are_held_until_they_are_accepted(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("ratio", "is_ordered"), [*((ratio, True) for ratio in (1 / 150, 0.5, 0.8, 1.2, 1.5, 4.0)), (0.25, False)]
+    ("ratio", "is_small", "is_told"),
+    [*((ratio, False, True) for ratio in (1 / 150, 0.5, 0.8, 1.2, 1.5, 4.0)), (0.25, True, True), (0.8, True, False)],
 )
-def test_a_round_move_beyond_what_the_stock_has_shown_is_held(tmp_path: Path, ratio: float, is_ordered: bool) -> None:
-    """Splits, reverse ones and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`; also
-    of a stock that the basket alone holds."""
-    walk, day = Walk(tmp_path, AGENT if is_ordered else AGENT.with_share(0.4)), START + 3
+def test_a_round_move_beyond_what_the_stock_has_shown_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, is_small: bool, is_told: bool
+) -> None:
+    """Splits, reverse ones and odd ratios, which a person calls a split, by adjusted bars, or news, by `paper go`; of
+    small positions that nothing is ordered of the large moves alone."""
+    monkeypatch.setattr("training.paper.sessions._LARGE", 2.0 if is_small else 0.05)
+    walk, day = Walk(tmp_path, AGENT.shrunk(0.0) if is_small else AGENT), START + 3
     walk.step(*range(START, day))
-    asked = {*walk.of("session")[-1]["positions"], *(order["ticker"] for order in walk.of("intent")[-1]["orders"])}
-    others = (one for one in MARKET.tickers if one not in asked and np.isfinite(price(one, day - 1)))
-    ticker = walk.one_held() if is_ordered else next(others)
-    bars, column = MARKET.data_array.copy(), MARKET.tickers.index(ticker)
+    ticker, bars = walk.one_held(), MARKET.data_array.copy()
+    assert not is_small or ticker not in {order["ticker"] for order in walk.of("intent")[-1]["orders"]}
+    column = MARKET.tickers.index(ticker)
     bars[day:, column, list(PRICES)] = bars[day - 1, column, CLOSE] * ratio
     bars[day:, column, CLOSE] *= 1.01
     walk.market = dataclasses.replace(MARKET, data_array=bars)
-    kind = "reverse split" if ratio > 1 else "split"
-    with pytest.raises(Suspended, match=f"{ticker}, got what looks like a {kind} by"):
-        walk.step(day)
-    walk.go()
+    if is_told:
+        kind = "reverse split" if ratio > 1 else "split"
+        with pytest.raises(Suspended, match=f"{ticker}, got what looks like a {kind} by"):
+            walk.step(day)
+        walk.go()
     assert walk.step(day)
 
 
-def test_a_stock_without_bars_is_sold_at_its_last_price_and_its_loss_counts_when_it_trades_again(
-    tmp_path: Path,
-) -> None:
-    """The account got its last price; the certificate gets what the stock is worth."""
-    walk = Walk(tmp_path, AGENT)
+def test_a_stock_without_bars_is_sold_at_its_last_price_less_a_loss(tmp_path: Path) -> None:
+    rules = dataclasses.replace(TINY_RULES, delisting_loss=30.0)
+    walk = Walk(tmp_path, rules=rules)
     walk.step(*range(START, START + 3))
     ticker = walk.one_held()
-    halted = multiplied(MARKET, ticker, slice(START + 3, START + 8), np.nan)
-    walk.market = multiplied(halted, ticker, slice(START + 8, None), 0.4)
-    walk.step(*range(START + 3, START + 9))
-    *_, before, last = sessions = walk.of("session")
-    assert "no_bar" in {fill["reason"] for one in sessions for fill in one["fills"] if fill["ticker"] == ticker}
-    assert ticker not in before["positions"] and last["result"] < -0.01
+    walk.market = multiplied(MARKET, ticker, slice(START + 3, None), np.nan)
+    walk.step(*range(START + 3, START + 6))
+    (sold,) = (fill for one in walk.of("session")[3:] for fill in one["fills"] if fill["ticker"] == ticker)
+    assert (sold["side"], sold["reason"]) == ("sell", "no_bar")
+    assert sold["price"] == pytest.approx(0.7 * price(ticker, START + 2))
+    assert ticker not in walk.of("session")[-1]["positions"]
 
 
-def test_the_file_stop_ends_purchases_and_nothing_else(tmp_path: Path) -> None:
-    """What was ordered before is filled, and agents go on selling what they hold."""
-    filled, after = list[bool](), set[str]()
-    for seed in range(3):
-        walk = Walk(tmp_path / str(seed), agent_of(seed))
-        for day in range(START, START + 7):
-            if day == START + 2:
-                (walk.folder / STOP).touch()
-            walk.step(day)
-        intents, sessions = walk.of("intent"), walk.of("session")
-        assert [STOP in intent.get("stopped", "") for intent in intents] == 2 * [False] + 5 * [True]
-        after |= {order["side"] for intent in intents[2:] for order in intent["orders"]}
-        bought = [any(fill["side"] == "buy" for fill in session["fills"]) for session in sessions]
-        assert bought[1] and not any(bought[3:])
-        filled.append(bought[2])
-    assert any(filled) and after == {"sell"}
-
-
-STOPS: dict[str, Callable[[Walk], object]] = {
-    "file": lambda walk: (walk.folder / STOP).touch(),
-    "dangling link": lambda walk: (walk.folder / STOP).symlink_to(walk.folder / "nothing"),
-    "command": lambda walk: walk.append("stop", {"text": "`paper stop one`"}),
-}
-
-
-@pytest.mark.parametrize("stop", STOPS)
-def test_an_intent_without_an_answer_is_cancelled_under_a_stop(
-    tmp_path: Path, stop: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Killed between intent and venue, and stopped before the next step: nothing is bought, ever."""
-    walk = Walk(tmp_path, AGENT)
-    cut_off(walk, START)
-    STOPS[stop](walk)
-    walk.step(START)
-    assert {one["status"] for one in walk.of("answer")} == {"cancelled"} and "is cancelled" in caplog.text
-    walk.step(START + 1)
-    assert not any(session["fills"] or session["positions"] for session in walk.of("session"))
-
-
-def test_sales_go_on_under_a_stop(tmp_path: Path) -> None:
-    """An intended sale is sent: a stop is of purchases."""
-    statuses = set[tuple[str, str]]()
-    for seed, last in product(range(3), (START + 2, START + 5)):
-        walk = Walk(tmp_path / f"{seed} {last}", agent_of(seed))
-        walk.step(*range(START, last))
-        cut_off(walk, last)
-        STOPS["file"](walk)
-        walk.step(last)
-        answers = {row[1]: row[2]["status"] for row in walk.rows() if row[0] == "answer"}
-        statuses |= {(order["side"], answers[order["id"]]) for order in walk.of("intent")[-1]["orders"]}
-    assert statuses == {("sell", "accepted"), ("buy", "cancelled")}
+@pytest.mark.parametrize("stop", ["file", "dangling link", "command"])
+def test_a_stop_ends_purchases_and_nothing_else(tmp_path: Path, stop: str) -> None:
+    """What was ordered before is filled, and what is held is sold as before."""
+    walk = Walk(tmp_path, agent_of(1))
+    for day in range(START, START + 9):
+        if day == START + 2 and stop == "command":
+            walk.append("stop", {"text": "`paper stop one`"})
+        elif day == START + 2:
+            (walk.folder / STOP).touch() if stop == "file" else (walk.folder / STOP).symlink_to(walk.folder / "nothing")
+        walk.step(day)
+    intents, sessions = walk.of("intent"), walk.of("session")
+    assert ["stopped" in intent for intent in intents] == 2 * [False] + 7 * [True]
+    assert {order["side"] for intent in intents[2:] for order in intent["orders"]} == {"sell"}
+    bought = [any(fill["side"] == "buy" for fill in session["fills"]) for session in sessions]
+    assert bought[1] and not any(bought[3:])

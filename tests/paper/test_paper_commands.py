@@ -12,7 +12,6 @@ import pytest
 
 from main import main
 from models.ddpg_agent import DDPGAgent
-from tests.paper.cases import Keeper
 from tests.paper.commands import DATES, LEARNED, Commands, rows_until
 from tests.tiny_run import TINY, unjudged
 from tests.tiny_run import run as train
@@ -33,7 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> Path:
     rows_until(LEARNED - 1).to_parquet(folder / "all.parquet")
     with unjudged():
         flags = ("--run", "one", "--data", str(folder / "all.parquet"), "--evaluation.evidence", "require")
-        assert train(folder / "tiny.toml", *flags) == 0  # all of it holds the basket
+        assert train(folder / "tiny.toml", *flags) == 0  # it holds the benchmark
     return folder
 
 
@@ -52,10 +51,15 @@ def account(fresh: Commands) -> Commands:
     return fresh
 
 
+def followed(patch: pytest.MonkeyPatch) -> None:
+    """Follow the forecasts of a champion that was judged to have no skill."""
+    patch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: load(path).shrunk(1.0))
+
+
 def test_an_account_goes_on_from_day_to_day(fresh: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a champion that orders on every day."""
+    """With a champion whose forecasts are followed, so that it orders on most days."""
     account = fresh
-    monkeypatch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: Keeper(**vars(load(path))))
+    followed(monkeypatch)
     assert account("open", "--run", "one") == 2  # the name is taken
     assert account("status") == account("step") == 0
     rows = account.kinds
@@ -75,21 +79,26 @@ def test_an_account_goes_on_from_day_to_day(fresh: Commands, monkeypatch: pytest
     assert account("step") == 0 and account.kinds[-2:] == ["session", "intent"]
     assert "no new orders" in account.shown
     assert account("go") == account("report") == 0
-    assert f"differ, first on {DATES[LEARNED + 2]}: buy" in account.page  # by the orders that were not given
     account.write(LEARNED - 1)
     assert account("step") == 2
     assert "give the file that has it" in account.shown
 
 
+def test_orders_that_were_not_given_are_the_first_difference(fresh: Commands) -> None:
+    fresh.write(LEARNED + 1)
+    assert fresh("step") == fresh("report") == 0 and fresh.kinds.count("missed") == 2
+    assert f"differ, first on {DATES[LEARNED]}: 0.0 shares of T0, backtest " in fresh.page
+
+
 def test_a_replay_is_its_backtest(home: Path, account: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Walked on validation days, without a look at the holdout, and told in a few lines."""
-    monkeypatch.setattr(DDPGAgent, "load", lambda path, load=DDPGAgent.load: load(path).with_share(0.3))
+    followed(monkeypatch)
     first, last = read_market_record(account.path).splits["validation"]
-    assert account("status") == 0 and "basket" in account.shown
+    assert account("status") == 0 and "orders for the next open: buy" in account.shown
     assert account("replay") == 0
     shown, page = account.shown, account.path / "replay" / REPORT
     assert "equal bit for bit" in shown and "accepted" not in shown and len(shown.splitlines()) == 3
-    earned = r"[+-][\d.]+%, its basket [+-][\d.]+%"
+    earned = r"[+-][\d.]+%, its benchmark [+-][\d.]+%"
     assert re.match(rf"{account.name} on \d+ sessions, {first} to {last}: {earned}; \d+ fills\n", shown)
     assert page.is_file() and shown.endswith(f"written to {page}\n")
     assert not (account.runs / LEDGER).exists()
@@ -136,15 +145,20 @@ def test_where_no_account_is_one_is_begun(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_an_account_of_an_earlier_version_is_refused_in_one_line(fresh: Commands) -> None:
-    """Its journal says nothing of its layout."""
+    """Its journal says nothing of its layout; one of the version before is converted by a step alone."""
     path = fresh.path / JOURNAL
     with Journal(path) as journal:
         opening = {name: value for name, value in journal.opening.items() if name != "layout"}
-    path.unlink()
-    Journal.create(path, opening)
-    assert fresh("step") == 2
-    (line,) = fresh.shown.splitlines()
-    assert f"got {fresh.name} of an earlier version" in line and "open a new one with `paper open`" in line
+    for layout, command, remedy in (
+        ({}, "step", "open a new one with `paper open`"),
+        ({"layout": 2}, "report", f"`paper step {fresh.name}` converts it"),
+    ):
+        path.unlink()
+        Journal.create(path, opening | layout)
+        assert fresh(command) == 2
+        (line,) = fresh.shown.splitlines()
+        assert f"got {fresh.name} of an earlier one" in line and remedy in line
+    assert fresh("step") == fresh("report") == 0 and "nothing is held yet" in fresh.shown
 
 
 def test_a_folder_stop_is_refused_before_anything_is_written(fresh: Commands) -> None:

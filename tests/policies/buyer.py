@@ -6,10 +6,9 @@ import numpy as np
 
 
 class Buyer:
-    """Orders the first candidate, and keeps what it has."""
+    """Holds a third of the equity in the first stock with a bar, and keeps what else it has."""
 
     def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
-        action = np.zeros((len(info["candidates"]), 2), np.float32)
-        action[int(info["candidates"].argmax())] = 3.0, 20.0
-        action[observation["portfolio"][:, 0] > 0, 0] = 1.0
+        action = np.full(len(info["has_bar"]), np.nan, np.float32)
+        action[int(info["has_bar"].argmax())] = 1 / 3
         return action

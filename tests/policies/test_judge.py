@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from data.features.nine import CLOSE, OPEN
 from data.features.wide import WideBars
 from main import main
 from tests.tiny_run import TINY, frame, to_reproduce, unjudged
@@ -49,11 +50,11 @@ def short_drift(bars: WideBars) -> pd.DataFrame:
 class Idle:
     def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
         assert observation["portfolio"].ndim == 2 and np.ndim(info["day_index"]) == 0
-        return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))
+        return np.zeros(len(info["has_bar"]), np.float32)
 
 
 class Counting(Idle):
-    """A policy that remembers, and so must not be shared by windows."""
+    """A policy that remembers, and sees each of the judged days once."""
 
     def __init__(self) -> None:
         self.days: list[int] = []
@@ -62,68 +63,56 @@ class Counting(Idle):
         self.days.append(int(info["day_index"]))
         assert np.diff(self.days).tolist() == [1] * (len(self.days) - 1)
         action = super().act(observation, info)
-        action[self.days[0] % len(action), 0] = 4.0
+        action[len(self.days) % len(action)] = 0.5
         return action
-
-
-class Moving(Idle):
-    """Buys and keeps everything, and takes smaller gains where a position is up."""
-
-    def act(self, observation: dict[str, Any], info: dict[str, Any]) -> np.ndarray[Any, Any]:
-        action = super().act(observation, info)
-        action[:, 0] = 2.0
-        action[:, 1] = np.where(observation["portfolio"][:, 2] > 0.01, 10.0, 50.0)
-        return action
-
-
-def test_targets_that_a_policy_moves_are_moved_under_other_costs(tmp_path: Path) -> None:
-    """At the costs of the rules the same account comes out."""
-    path = tmp_path / "volatile.toml"
-    path.write_text(TINY.replace("[synthetic]", "[synthetic]\ndaily_noise = 0.06"))
-    evaluation = judge(load_market(settings=path), {"moving": Moving}, judging=QUICK).evaluations["moving"]
-    played, rules = evaluation.played, evaluation.config.env
-    assert {trade["reason"] for trade in played.trades} & {"target", "target_open"}
-    again = played.at_cost[rules.cost_bps + rules.slippage_bps]["moving"]
-    np.testing.assert_allclose(again.equity, played.curves["moving"].equity, rtol=1e-12)
 
 
 def test_equal_scores_earn_equal_money(market: TradedMarket) -> None:
     """60-day momentum is a baseline; as a frame of scores, wide or long, it is the same trader."""
-    scores = drift(market.market.wide(market.market.investable_columns))
-    first = market.market.dates[market.market.splits.validation.first]
-    wide = scores[scores.index >= first]  # without training days, so that nothing is tuned on them
+    wide = drift(market.market.wide(market.market.investable_columns)).astype(np.float32)
     long = wide.rename_axis(index="date", columns="ticker").stack().rename("score").reset_index()
     found = judge(market, {"wide": wide, "long": long.sample(frac=1.0, random_state=0)}, judging=QUICK)
     for name in ("wide", "long"):
-        pd.testing.assert_series_equal(found.table.loc[name], found.table.loc["60-day momentum"], check_names=False)
-        np.testing.assert_array_equal(found.equity[name], found.equity["60-day momentum"])
-    assert set(found.trades["policy"]) == {"wide", "long"}
+        np.testing.assert_allclose(found.equity[name], found.equity["60-day momentum"], rtol=1e-6)
+        assert found.table.loc[name, "rank_ic_5"] == pytest.approx(found.table.loc["60-day momentum", "rank_ic_5"])
+    assert set(found.trades["policy"]) == set(found.positions["policy"]) == {"wide", "long"}
     assert set(found.table.columns) == {*METRICS, "rank_ic_1", "rank_ic_5", "rank_ic_20"}
     assert found.verdict["wide"] == found.evaluations["wide"].sentence
+
+
+def test_scores_of_judged_days_alone_are_held_too(market: TradedMarket) -> None:
+    """In deviations of their day: their scale says nothing."""
+    scores = short_drift(market.market.wide(market.market.investable_columns))
+    late = scores[scores.index >= market.market.dates[market.market.splits.validation.first]]
+    found = judge(market, {"late": late, "scaled": 1000 * late}, judging=QUICK)
+    np.testing.assert_allclose(found.equity["late"], found.equity["scaled"], rtol=1e-6)
+    assert np.abs(found.equity["late"] / found.equity["equal weight"] - 1).max() > 1e-3
 
 
 def test_a_function_is_the_frame_that_it_returns(market: TradedMarket) -> None:
     stocks = market.market.investable_columns
     found = judge(market, {"code": short_drift, "frame": short_drift(market.market.wide(stocks))}, judging=QUICK)
     np.testing.assert_array_equal(found.equity["code"], found.equity["frame"])
-    assert found.table.loc["code", "trades"] > 0
+    assert found.table.loc["code", "turnover"] > 0
     said = {name: " ".join(one.caveats) for name, one in found.evaluations.items()}
     assert "cannot be audited" in said["frame"] and "cannot be audited" not in said["code"]
 
 
-def test_each_window_has_an_object_of_its_own(market: TradedMarket) -> None:
-    assert judge(market, {"counting": Counting}, judging=QUICK).table.loc["counting", "trades"] > 0
+def test_a_class_acts_on_each_judged_day_and_ends_marked_to_market(market: TradedMarket) -> None:
+    found = judge(market, {"counting": Counting}, judging=QUICK)
+    assert found.table.loc["counting", "turnover"] > 50 and found.positions["last_date"].isna().sum() == 1
+    assert len(found.trades["date"].unique()) == len(found.equity) - 1
 
 
 class Model:
     """What is used of a model of Stable-Baselines3: flat observations, actions between -1 and 1."""
 
-    def __init__(self, market: TradedMarket, coefficient: float) -> None:
+    def __init__(self, market: TradedMarket, weight: float) -> None:
         stocks = len(market.market.investable_columns)
         env = api.TradingEnvironment.on(market.market, market.config.env)
         self.observation_space = gym.spaces.flatten_space(env.observation_space)
-        self.action_space = gym.spaces.Box(-1.0, 1.0, (2 * stocks,), np.float32)
-        self.mode = np.tile([coefficient / 5.0 - 1.0, -0.5], stocks).astype(np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (stocks,), np.float32)
+        self.mode = np.full(stocks, 2 * weight - 1).astype(np.float32)
 
     def predict(self, observation: Any, deterministic: bool = False) -> tuple[Any, None]:
         assert deterministic and observation.shape == self.observation_space.shape
@@ -131,36 +120,46 @@ class Model:
 
 
 def test_a_models_actions_are_scaled_to_the_environments(market: TradedMarket) -> None:
-    found = judge(market, {"buys": Model(market, 4.0), "waits": Model(market, 0.5)}, judging=QUICK)
-    assert found.table.loc["waits", "trades"] == 0 < found.table.loc["buys", "trades"]
-    first = found.trades.iloc[0]
-    assert first["value"] == pytest.approx(4.0 * market.config.env.stake)
-    assert first["target_price"] == pytest.approx(1.2 * first["entry_price"])
+    found = judge(market, {"buys": Model(market, 0.1), "waits": Model(market, 0.0)}, judging=QUICK)
+    assert found.table.loc["waits", "turnover"] == 0 < found.table.loc["buys", "turnover"]
+    assert found.table.loc["buys", "exposure"] == pytest.approx(60, abs=0.5), "six stocks of a tenth each"
+    np.testing.assert_allclose(found.trades["value"][:6], 0.1 * market.config.env.initial_capital, rtol=0.1)
 
 
 def weights(bars: WideBars) -> pd.DataFrame:
-    """Return 4 % of the first stock from Monday to Wednesday."""
+    """Return 4 % of the first stock from Monday to Wednesday, then none; of the second 20 %, once."""
     frame = bars.close * 0.0
     frame.iloc[:, 0] = np.where(pd.DatetimeIndex(frame.index).day_of_week < 3, 0.04, 0.0)
+    frame.iloc[:, 1] = np.nan
     return frame
 
 
-def test_weights_are_bought_as_they_are_and_sold_at_zero(market: TradedMarket) -> None:
+def test_weights_are_held_as_they_are(market: TradedMarket) -> None:
+    """To the digit of what cash allows, NaN keeps; as a function, a wide frame and rows of a file."""
     weights.returns = "weights"  # type: ignore[attr-defined]
-    judgement = judge(market, {"weights": weights}, judging=QUICK)
-    trades = judgement.trades
-    assert set(trades["ticker"]) == {"S000"} and len(trades) > 3
-    np.testing.assert_allclose(trades["value"], 0.04 * market.config.env.initial_capital, rtol=1e-6)
-    sold = trades[trades["reason"] == "sold"]
-    assert len(sold) and set(pd.to_datetime(sold["exit_date"]).dt.day_of_week) == {4}, "decided on Thursday"
-    days, others = len(judgement.equity) - 1, trades[trades["reason"] != "sold"]
-    asked = 0.04 * 252 / 5  # bought and sold once a week
-    sentence = judgement.verdict["weights"]
-    assert sentence.startswith("Asked: a turnover of ") and f"{len(others)} of {len(trades)} sales" in sentence
-    told = re.search("turnover of ([0-9.]+) a year", sentence)
-    assert told is not None and float(told[1]) == pytest.approx(asked, abs=0.3)
-    done = trades["value"].sum() / market.config.env.initial_capital * 252 / days
-    assert f"done: {done:.1f}," in sentence
+    wide = weights(market.market.wide(market.market.investable_columns))
+    wide.attrs["returns"] = "weights"
+    first = market.market.splits.validation.first
+    wide.iloc[first, 1] = 0.2
+    rows = wide.rename_axis(index="date", columns="ticker").stack().rename("weight").reset_index()
+    rows.attrs = {}
+    judgement = judge(market, {"code": weights, "wide": wide, "rows": rows.dropna()}, judging=QUICK)
+    np.testing.assert_array_equal(judgement.equity["wide"], judgement.equity["rows"])
+    trades, equity = judgement.trades, judgement.equity
+    tickers = trades.groupby("policy")["ticker"].unique().map(set)
+    assert tickers["code"] == {"S000"} and tickers["wide"] == {"S000", "S001"}
+    own = trades[(trades["policy"] == "wide") & (trades["ticker"] == "S001")]
+    close, open_ = (market.market.data_array[first + day, 1, place] for day, place in ((0, CLOSE), (1, OPEN)))
+    assert own["value"].tolist() == [pytest.approx(0.2 * market.config.env.initial_capital / close * open_, rel=1e-6)]
+    sold = trades[(trades["policy"] == "code") & (trades["value"] < 0)]
+    bought = trades[(trades["policy"] == "code") & (trades["value"] > 0)]
+    closing = judgement.positions[judgement.positions["policy"] == "code"]["last_date"].dropna()
+    assert set(pd.to_datetime(closing).dt.day_of_week) == {4}, "decided on Thursday"
+    done = (bought["value"].sum() - sold["value"].sum()) / equity["code"].mean() / 2 * 252 / (len(equity) - 1)
+    sentence = judgement.verdict["code"]
+    told = re.search("turnover of ([0-9.]+) a year; done: ([0-9.]+)[.] ", sentence)
+    assert told is not None and [float(one) for one in told.groups()] == pytest.approx([done, done], abs=0.2)
+    assert "On the mean day 0.0% of the equity was elsewhere" in sentence
     policy = {"buys": lambda bars: bars.close}
     assert not judge(market, policy, judging=QUICK).verdict["buys"].startswith("Asked")
 
@@ -188,12 +187,12 @@ class Broken:
     def act(self, observation, info):
         return np.zeros(3)
 
-def negative(bars):
-    return -bars.close
+def equal(bars):
+    return bars.close * 0.0
 
 class Waits:
     def act(self, observation, info):
-        return np.tile(np.array([0.0, 10.0], np.float32), (len(info["candidates"]), 1))
+        return np.zeros(len(info["has_bar"]), np.float32)
 """
 
 
@@ -281,10 +280,10 @@ TRADES = "date,ticker,side,value\n"
     ("flag", "place", "text", "said"),
     [
         ("--policy", "mine.py:peeks", POLICIES, "'peeks' to follow from bars up to its day, but of S00"),
-        ("--policy", "mine.py", POLICIES, "got fair, peeks, Broken, negative, Waits"),
+        ("--policy", "mine.py", POLICIES, "got fair, peeks, Broken, equal, Waits"),
         ("--policy", "mine.py:fare", POLICIES, "the nearest is 'fair'"),
-        ("--policy", "mine.py:Broken", POLICIES, "expected an action (6, 2) of policy 'Broken'"),
-        ("--policy", "mine.py:negative", POLICIES, "expected scores of 'negative' above 0"),
+        ("--policy", "mine.py:Broken", POLICIES, "expected an action (6,) of policy 'Broken'"),
+        ("--policy", "mine.py:equal", POLICIES, "expected scores of 'equal' that differ between stocks"),
         ("--policy", "mine.py:fair", None, "expected an existing FILE.py"),
         ("--policy", "mine.py:f", "def f(:\n", "expected a Python file of policies"),
         ("--policy", "mine.zip", "PK", f"expected {'a model of PPO' if HAS_SB3 else 'stable_baselines3'}"),
@@ -349,17 +348,15 @@ def test_of_a_policy_that_never_trades_one_line_says_so(
     """No verdict and no tables; files and exit code are those of other judgements."""
     frame(300, 5).to_parquet(tmp_path / "data.parquet")
     late = tmp_path / "late.csv"
-    # On a day of the first window's settlement.
-    late.write_text("date,ticker,score,value\n2010-11-29,T1,1,20000\n")
+    late.write_text("date,ticker,weight\n2010-11-29,T1,0.0\n")
     data = ("--config", str(tiny), "--data", str(tmp_path / "data.parquet"))
     for flag, place, name, reason in (
-        ("--policy", f"{policies}:Waits", "Waits", "a coefficient of 1 or more"),
-        ("--scores", str(late), "late", "none of its 1 scores above 0 passed the level"),
-        ("--trades", str(late), "late", "windows are settled"),
+        ("--policy", f"{policies}:Waits", "Waits", "a weight above 0"),
+        ("--scores", str(late), "late", "stocks or days without a price"),
     ):
         assert evaluate(tmp_path, flag, place, *data) == 0
         shown = capsys.readouterr().out
-        assert f"{name} never traded from 2010-11-10 to 2010-12-24: no verdict. Perhaps " in shown and reason in shown
+        assert f"{name} never traded from 2010-11-22 to 2010-12-24: no verdict. Perhaps " in shown and reason in shown
         assert "Sharpe" not in shown and "skill" not in shown
         verdict = results(judged(tmp_path, name))["verdict"]
         assert not verdict["has_skill"] and f"{name} never traded" in verdict["sentence"]

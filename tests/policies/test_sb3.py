@@ -15,7 +15,7 @@ from utils.config.trader import EvaluationConfig
 sb3 = pytest.importorskip("stable_baselines3", reason="stable_baselines3 is not installed")
 SETTINGS = {
     **{"synthetic.kind": "momentum", "synthetic.days": 400, "synthetic.stocks": 4, "split.context_window_days": 16},
-    **{"env.trading_days": 20, "env.settlement_days": 5, "env.max_holding_days": 5},
+    **{"env.trading_days": 20, "env.settlement_days": 5},
 }
 TOML = "".join(f"{name} = {json.dumps(value)}\n" for name, value in SETTINGS.items())
 

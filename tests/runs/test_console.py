@@ -3,16 +3,15 @@
 import math
 from typing import Any
 
-import pytest
-
-from training.run.status import status_block, warn_of_few_stocks
-from utils.config.trader import Config, EnvironmentConfig
+from training.run.status import status_block
+from utils.config.trader import EnvironmentConfig
 
 RULES = EnvironmentConfig(initial_capital=10_000.0)
 """Episodes of 145 steps."""
 PHASES = {"evaluate": 20.12, "train": None, "evolve": 0.1, "validate": 5.0, "checkpoint": 1.0, "other": 19.6}
-TRADES = {"trades": 1600, "wins": 900, "losses": 700, "win_rate": 0.5625, "costs": 12_345.678, "penalties": 8.0}
-LEARNED = {"elite_profit_percent": -0.75, "hurdle": 1.0512, "founders": 5, "noise_scale": 0.1}
+TRADES = {"trades": 1600, "wins": 900, "losses": 700, "win_rate": 0.5625, "positions_opened": 1760, "costs": 12_345.678}
+LEARNED = {"elite_profit_percent": -0.75, "founders": 5, "noise_scale": 0.1}
+LEARNED |= {"risk": 0.0312, "largest": 0.1, "horizon": 7.5}
 RECORD: dict[str, Any] = {
     "generation": 3,
     "generations": 25,
@@ -32,17 +31,6 @@ def trained(size: int, **learned: float) -> dict[str, Any]:
     return {**RECORD, "replay": replay, "learning": {**LEARNED, **learned}}
 
 
-@pytest.mark.parametrize(
-    ("stocks", "stake", "says"),
-    [(3, 1.0, "3 stocks x 10% = at most 30% invested: raise --env.stake-percent"), (10, 1.0, ""), (1, 50.0, "")],
-)
-def test_few_stocks_that_cannot_take_the_capital_are_told(
-    stocks: int, stake: float, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    warn_of_few_stocks(Config(env=EnvironmentConfig(stake_percent=stake)), stocks)
-    assert says in caplog.text and bool(caplog.text) == bool(says)
-
-
 def assert_says(record: dict[str, Any], *texts: str) -> None:
     block = status_block(record, "resident 1 MB", RULES, "worth a look")
     for text in texts:
@@ -57,10 +45,11 @@ def test_the_block_of_a_generation() -> None:
         "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging (evaluate 20.1 s, evolve 0.1 s, train -",
         "checkpoint 1.0 s, other 19.6 s)",
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
-        "(1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %; an episode costs 7.72 % of ",
+        "110.0 an episode (1,760 in 16 episodes); of 1,600 closed 900 wins, 700 losses, win rate 56.25 %; ",
+        "an episode costs 7.72 % of ",
         "Validation  champion +2.25 %, other -, mean of single episodes\n",
-        "Evidence    on training days, worth a look\n",
-        "Learning    not trained; elites earned -0.75 % an episode; a position has to earn them 1.05 % ",
+        "Evidence    worth a look\n",
+        "Learning    not trained; elites earned -0.75 % an episode; price of risk 0.031, largest weight 0.10; ",
         "Memory      resident 1 MB",
     )
     losses = "Learning    losses: critic 9.438, actor -0.003; elites earned -0.75 % an episode; "

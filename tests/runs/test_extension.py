@@ -92,12 +92,11 @@ def test_prices_that_were_adjusted_again_are_the_same_data(folder: Path, capsys:
         return {name: measures["return"]["value"] for name, measures in results["policies"].items()}
 
     assert told_by("signals", *data) and told_by("audit", "--days", "1", *data)
-    for how in ((), ("--continuous",)):
-        words = ("evaluate", "--random-pickers", "20", "--rivals", "none", *how)
-        assert told_by(*words, *data)
-        adjusted = returns()
-        assert not told_by(*words)
-        assert adjusted == pytest.approx(returns(), abs=1e-3)
+    words = ("evaluate", "--random-pickers", "20", "--rivals", "none")
+    assert told_by(*words, *data)
+    adjusted = returns()
+    assert not told_by(*words)
+    assert adjusted == pytest.approx(returns(), abs=1e-3)
 
 
 def test_a_ticker_with_another_past_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +128,7 @@ def test_it_begins_with_the_genes_of_the_other(folder: Path) -> None:
     assert population.updates == earlier["updates"] > 0
     # Agents of both runs count in the p-values.
     assert population.trials == earlier["examined"] > len(population)
-    for name in ("genes", "feature_groups", "reward_rate"):
+    for name in ("genes", "feature_groups"):
         assert torch.equal(getattr(population, name), earlier[name]), name
     networks = population.networks
     for online, target in ((name, f"{name}_target") for name in ("critic", "actor")):

@@ -18,7 +18,6 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.record import MarketRecord, past_ratios, pin_market, read_record, record_market, sealed
 from main import main
-from models.evolution import TARGET
 from tests.market_cases import random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import assert_like, frame, tiny_in
@@ -29,7 +28,6 @@ from training.run.saved import open_saved_run
 from utils.arrays import Float32Array
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import load_latest
-from utils.spaces import TARGET_PERCENTS
 
 pytestmark = pytest.mark.usefixtures("judge_nothing")
 
@@ -142,7 +140,7 @@ def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixtur
     with pytest.raises(DataError, match="data without T04"):
         pin_market(market(bars[:, :4]), record)
     with pytest.raises(DataError, match="which the run knew, got data from"):
-        pin_market(market(bars[: DAYS - 10]), record)
+        pin_market(market(bars[: DAYS - 3]), record)
     with pytest.raises(DataError, match="do not fit their sha256"):
         read_record({"tickers": []}, "here")
     pin_market(market(panel(0)[:DAYS]), record)
@@ -154,8 +152,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a data file and a finished run on it."""
     path = tmp_path_factory.mktemp("runs")
     tiny = tiny_in(path)
-    frame(303, 6).to_parquet(path / "all.parquet")
-    frame(303, 6).head(300 * 6).to_parquet(path / "data.parquet")
+    frame(343, 6).to_parquet(path / "all.parquet")
+    frame(343, 6).head(340 * 6).to_parquet(path / "data.parquet")
     (path / "listed.txt").write_text("T1\nT3\nT4\nT5\n")
     flags = ("--data", str(path / "data.parquet"), "--investable", str(path / "listed.txt"))
     assert train(tiny, "--run", "one", *flags) == 0
@@ -172,12 +170,11 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
                 stored = checkpoint.state[which][part][name]
                 assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
     elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))
-    targets = torch.tensor(TARGET_PERCENTS)[genes[elites, TARGET].long()]
-    assert torch.equal(saved.champion.sale_targets, targets)
-    assert torch.equal(saved.best_agent.sale_targets, targets[:1])
+    assert torch.equal(saved.champion.genes, 2.0 ** genes[elites])
+    assert torch.equal(saved.best_agent.genes, 2.0 ** genes[elites[:1]])
     assert saved.beside.keys() == {BEST_AGENT, CLOSED}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
-    assert saved.planted_scores is None and len(saved.market.dates) == 300
+    assert saved.planted_scores is None and len(saved.market.dates) == 340
 
 
 def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_it_begins_anew_from_its_own_settings(
 
 def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped before the fold had written down its market."""
-    frame(300, 4).to_parquet(tiny.parent / "data.parquet")
+    frame(300, 6).to_parquet(tiny.parent / "data.parquet")
     runs = ["--runs-dir", str(tiny.parent / "runs")]
     plan = ["--folds", "1", "--test-windows", "1", "--validation-days", "30", "--generations", "1"]
     data = ["--data", str(tiny.parent / "data.parquet"), "--profile", "quick", "--config", str(tiny)]

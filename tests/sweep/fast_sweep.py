@@ -23,7 +23,7 @@ STARTS = "starts.log"
 """A line for each time that a run was begun or gone on with, in the sweep's folder."""
 SPACE = """
 evolution.mutation_strength = {low = 0.0, high = 1.0}
-env.stake_percent = {low = 0.5, high = 2.5}
+learning.exploration_noise = {low = 0.5, high = 2.5}
 learning.gradient_accumulation = {choices = [1, 2, 4]}
 """
 HELD, DAMAGED = "FAST_SWEEP_HELD", "FAST_SWEEP_DAMAGED"
@@ -32,18 +32,23 @@ HELD, DAMAGED = "FAST_SWEEP_HELD", "FAST_SWEEP_DAMAGED"
 
 def profit_of(config: Config) -> float:
     """Percent: best at a strength of 0.3; seeds differ by more than most trials do, alike for all of them."""
-    return 10 - 20 * abs(config.evolution.mutation_strength - 0.3) + 3 * (config.seed % 3) + config.env.stake_percent
+    return (
+        10
+        - 20 * abs(config.evolution.mutation_strength - 0.3)
+        + 3 * (config.seed % 3)
+        + config.learning.exploration_noise
+    )
 
 
 def learn(config: Config, explicit: frozenset[str], **_: Any) -> None:
-    """Leave what a run leaves that a sweep reads; one with a stake above 2.3 % is refused."""
+    """Leave what a run leaves that a sweep reads; one that explores more than 2.3 is refused."""
     name = config.run or config.resume
     assert name is not None
     folder = config.runs_dir / name
     with (config.runs_dir / STARTS).open("a") as file:
         file.write(f"{name}\n")
-    if config.env.stake_percent > 2.3:
-        raise ConfigError(f"expected a smaller stake, got {config.env.stake_percent}")
+    if config.learning.exploration_noise > 2.3:
+        raise ConfigError(f"expected less exploration, got {config.learning.exploration_noise}")
     if name == os.environ.get(DAMAGED):
         raise CheckpointError("expected a disk with room, got a full one")
     if not (folder / CONFIG).is_file():
@@ -67,7 +72,11 @@ def write_results(folder: Path, percent: float, seed: int) -> None:
     dates = np.datetime64("2020-01-01") + np.arange(DAYS + 1)
     frame = pd.DataFrame({"date": dates, "champion": champion, "equal weight": np.linspace(100, 101, DAYS + 1)})
     write_atomically(folder / "equity.csv", frame.to_csv(index=False))
-    found = {"policies": {"champion": {"return": {"value": percent}}}, "verdict": {"sentence": f"Seed {seed}."}}
+    found = {
+        "benchmark": "equal weight",
+        "policies": {"champion": {"return": {"value": percent}}},
+        "verdict": {"sentence": f"Seed {seed}."},
+    }
     write_json(folder / "results.json", found)
     write_json(folder / SUMMARY, {})
 

@@ -118,11 +118,11 @@ def test_tables_are_read_quoted_or_not(tmp_path: Path) -> None:
             for name in ("data", "seed", "device", "run", "env.cost_bps", "env.trading_days", "split.input_clip")
         ),
         ("[generations]\nlow = 0\nhigh = 2", "--generations: expected INT >= 1, got 0"),
-        ("[learning.gamma]\nchoices = [0.5, 1.5]", "--learning.gamma: expected NUMBER >= 0 and <= 1, got 1.5"),
+        ("[learning.tau]\nchoices = [0.5, 1.5]", "--learning.tau: expected NUMBER > 0 and <= 1, got 1.5"),
         ("[generations", "TOML in"),
         *(
             (f"[{name}]\n{table}", "expected low and high, with")
-            for name in ("generations", "env.loss_multiplier")
+            for name in ("generations", "learning.exploration_noise")
             for table in (
                 *("low = 1\nhihg = 2", "low = 3\nhigh = 2", "low = 1\nhigh = 6\nstep = 2"),
                 *("low = 1\nhigh = 6\nstep = nan", "choices = [1, 1]", "choices = [1, 2]\nlow = 1"),

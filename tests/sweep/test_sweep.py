@@ -75,7 +75,11 @@ def test_the_best_trial_is_the_one_of_the_highest_median(folder: Path) -> None:
     assert min(pruned) >= 8, "trials of the first round have nobody to lose to"
     assert pruned == [one["number"] for one in tried if len(one["profits"]) == 4]
     for one in tried:
-        assert (one["state"] == "fail") == (one["settings"]["env.stake_percent"] > 2.3) == ("stake" in one["error"])
+        assert (
+            (one["state"] == "fail")
+            == (one["settings"]["learning.exploration_noise"] > 2.3)
+            == ("exploration" in one["error"])
+        )
     starts = (folder / "runs" / "whole" / STARTS).read_text().split()
     assert len(starts) == len(set(starts)), "every run began once"
     said = (folder / "runs" / "whole" / "run.log").read_text()
@@ -153,9 +157,9 @@ def test_a_full_disk_stops_the_sweep_which_then_goes_on(
 def test_a_sweep_whose_trials_all_fail_says_why(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "space.toml").write_text("[env.stake_percent]\nlow = 3\nhigh = 4\n")
+    (tmp_path / "space.toml").write_text("[learning.exploration_noise]\nlow = 3\nhigh = 4\n")
     assert main(words(folder, "failing", "--space", str(tmp_path / "space.toml"), "--seeds", "1")) == 2
-    assert "expected a smaller stake, got 3." in errors(capsys)[-1]
+    assert "expected less exploration, got 3." in errors(capsys)[-1]
 
 
 @pytest.mark.parametrize(

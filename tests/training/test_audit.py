@@ -15,8 +15,8 @@ from data.features.nine import CLOSE, PRICES
 from data.loader import StockDataLoader
 from data.market import Market
 from environment import trading_env
-from environment.ledger import Bars
-from environment.portfolio import Portfolio
+from environment.account import Account
+from environment.quotes import Quotes
 from main import main
 from models import inputs
 from models.ddpg_agent import DDPGAgent
@@ -143,7 +143,10 @@ def _of_all_days(real: Any) -> Any:
 
 
 def _shifted_prices(real: Any) -> Any:
-    return classmethod(lambda cls, data, *rest, **named: real.__func__(cls, earlier(data), *rest, **named))
+    def later(values: torch.Tensor) -> torch.Tensor:
+        return torch.cat((values[1:], values[-1:]))
+
+    return classmethod(lambda cls, *prices, **named: real.__func__(cls, *map(later, prices[:2]), **named))
 
 
 def _close(change: Callable[[Array], Array]) -> Change:
@@ -171,8 +174,8 @@ LEAKS: dict[str, tuple[Any, str, Change]] = {
     "forecasts of tomorrow": (DDPGAgent, "forecasts", of_gains(earlier)),
     "forecasts in deviations of all days": (DDPGAgent, "forecasts", of_gains(relative_to_all)),
     "decisions by forecasts of tomorrow": (DDPGAgent, "act", _next_day),
-    "an account at prices of tomorrow": (Bars, "of", _shifted_prices),
-    "candidates of tomorrow": (Portfolio, "candidates", lambda real: lambda self: self.bars.tradable[self.day + 1]),
+    "an account at prices of tomorrow": (Quotes, "of", _shifted_prices),
+    "bars of tomorrow": (Account, "has_bar", lambda _: property(lambda self: self.quotes.close[self.day + 1] > 0)),
 }
 
 

@@ -1,10 +1,9 @@
-"""The computation on a CUDA device: rollouts and updates that are launched as a graph give what they give one by one.
+"""The computation on a CUDA device: updates that are launched as a graph give what they give one by one.
 
 What would make the host wait for the device can be told on a CPU too: such operations read a tensor's value, or have a
 result whose shape depends on one. The tests that need a device are skipped without.
 """
 
-import contextlib
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -45,27 +44,17 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [tiny_rules(exits="target"), tiny_rules(delisting_loss=30.0, volume_cap=5.0, max_new_positions_per_day=3)],
-    ids=["target", "three orders"],
-)
-def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
-    world, modes, days = random_world(rules=rules), contextlib.ExitStack(), [0]
-    world.trading.account.has_fixed_shapes = True
-    score, penalty = torch.randn(2, 1, world.days, world.stocks, generator=seeded(4))
-    forecasts = Forecasts.of(score, world.env.bars.tradable, 0.1 + penalty.abs())
-
-    def begin() -> None:
-        if not days[0]:
-            modes.enter_context(NoWaiting())
-        days[0] += 1
-
-    with modes:
-        noise = torch.randn(1, 1, rules.trading_days, generator=seeded(4))
-        parts = world.trading, forecasts, torch.tensor([0.1]), torch.tensor([20.0]), world.starts(4)
-        roll_out(*parts, noise=noise, records=True, safe_point=begin)
-    assert days[0] == rules.episode_steps
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+def test_no_day_of_a_rollout_waits(fill: str) -> None:
+    """On the meta device, whose tensors have no values that could be waited for."""
+    rules = tiny_rules(fill=fill, delisting_loss=30.0, volume_cap=5.0, drawdown_lock=10.0)
+    world = random_world(rules=rules)
+    score = torch.randn(2, world.days, world.stocks, generator=seeded(4))
+    forecasts = Forecasts(*(part.to("meta") for part in (score, score[..., 0], score[0])))
+    portfolio, genes = Portfolio.on(world.market, rules, "meta"), torch.ones(2, 4, dtype=torch.float64, device="meta")
+    noise = torch.randn(1, rules.episode_steps, world.stocks, generator=seeded(4)).to("meta")
+    found = roll_out(portfolio, forecasts, genes, world.starts(4), rules.episode_steps, noise=noise, timing=0.5)
+    assert found.equity.shape == (rules.episode_steps + 1, 2, 4) and found.utility().device.type == "meta"
 
 
 def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
@@ -73,7 +62,7 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
     market = learnable_market()
     tiny_agent(market).save(tmp_path / "agent")
     agent = DDPGAgent.load(tmp_path / "agent", device="meta")
-    held = {"hurdles": agent.hurdles, "targets": agent.sale_targets, **agent.networks.tensors}
+    held = {"genes": agent.genes, **agent.networks.tensors}
     assert {name for name, part in held.items() if part.device.type != "meta"} == set()
     assert agent.device.type == agent.forecasts(market).score.device.type == "meta"
 
@@ -88,38 +77,28 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         replayed = torch.stack([rows[torch.randint(len(rows), (4,), generator=seeded(seed))] for rows in known])
         at = trainer.replay.at(replayed)
         rows = days.draw(at.day, seeded(seed))
-        hurdles, places = population.hurdles, population.sale_target_indices
         with NoWaiting():
-            losses = trainer.updates.run(population, UpdateInputs(rows, replayed, hurdles, places))
-        parts = Networks(networks.tensors, learning.learning_rate), hurdles, places, days.batch(rows, at)
-        how = {"cost": days.cost, "gamma": learning.gamma, "tau": learning.tau}
-        expected = ddpg.update(*parts, learning.gradient_accumulation, **how)
+            losses = trainer.updates.run(population, UpdateInputs(rows, replayed, population.gammas))
+        parts = Networks(networks.tensors, learning.learning_rate), population.gammas, days.batch(rows, at)
+        expected = ddpg.update(*parts, learning.gradient_accumulation, cost=days.cost, tau=learning.tau)
         assert torch.equal(losses, expected)
     for name, part in networks.tensors.items():
         assert torch.equal(population.networks.tensors[name], part), name
 
 
 def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
-    """A trainer on the card, whose rollouts and updates are launched or run one by one."""
+    """A trainer on the card, whose updates are launched or run one by one."""
     market, like = learnable_market(1), tiny_trainer()
     env = TradingEnvironment.on(market, rules, "cuda")
     parts = replace(TINY_LEARNING, gradient_steps=4), like.population.evolution, like.evaluation
     trainer = ERLTrainer(market, env, *parts, seed=2, log=tiny_trainer().log)
-    for graph in (trainer.rollouts.graph, trainer.updates.graph):
-        graph.is_eager = is_eager
+    trainer.updates.graph.is_eager = is_eager
     return trainer
 
 
 @needs_cuda
 @pytest.mark.parametrize(
-    "rules",
-    [
-        TINY_RULES,
-        tiny_rules(max_new_positions_per_day=3, delisting_loss=30.0, loss_multiplier=2.0),
-        tiny_rules(fill="same_close", inaction_penalty=0.1, stop_percent=3.0),
-        tiny_rules(exits="target"),
-    ],
-    ids=["one order", "three orders", "same close", "sale targets"],
+    "rules", [TINY_RULES, tiny_rules(delisting_loss=30.0), tiny_rules(fill="same_close", drawdown_lock=5.0)]
 )
 def test_generations_that_launch_are_those_that_run_one_by_one(
     rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture
@@ -141,20 +120,3 @@ def test_generations_that_launch_are_those_that_run_one_by_one(
     here.load_state_dict(launched.state_dict())
     assert here.champion.device.type == "cpu"
     assert here.validate_best_agent()["champion"] == pytest.approx(ours["validation"]["champion"], rel=1e-3)
-
-
-@needs_cuda
-def test_a_rollout_that_reads_a_value_runs_eagerly(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    launched, eager = (trainer_of(TINY_RULES, is_eager=is_eager) for is_eager in (False, True))
-    step = Portfolio.step_orders
-
-    def reading(self: Portfolio, orders: object) -> None:
-        step(self, orders)  # type: ignore[arg-type]
-        assert float(self.cash[0]) >= 0
-
-    monkeypatch.setattr(Portfolio, "step_orders", reading)
-    for ours, theirs in zip(launched.run(3), eager.run(3), strict=True):
-        assert ours["fitness"] == theirs["fitness"]
-    assert "rollouts run eagerly: capturing a CUDA graph failed" in caplog.text

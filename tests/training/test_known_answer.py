@@ -8,18 +8,15 @@ from numpy.typing import NDArray
 from models import ddpg
 from models.ddpg import Batch
 from models.networks import Networks
-from models.policy import Forecasts, decide
 from tests.tiny import seeded
 from utils.arrays import Float64Array
-from utils.config.trader import EnvironmentConfig
 
 PERSISTENCE, NOISE = 0.8, 1.0
 """Of the drift from session to session, and deviation of returns around it; the drift's own is one percent."""
-RULES = EnvironmentConfig(cost_bps=30.0, slippage_bps=20.0)
-COST = 100 * RULES.cost_rate
+COST = 0.5
 GRID = np.linspace(-4.0, 4.0, 161)
 SESSIONS = (3.0, 4.0, 4.5, 5.0)
-"""In which the optimal trader earns the price of capital of each of four agents."""
+"""In which the optimal trader earns the price of capital of each of four folds."""
 
 
 def chances() -> Float64Array:
@@ -51,37 +48,27 @@ def earned(buys: NDArray[np.bool_], keeps: NDArray[np.bool_]) -> float:
     return float(law @ reward.ravel())
 
 
-def transitions(days: int, stocks: int, draws: torch.Generator) -> Batch:
-    """Sessions of stocks of this kind, in accounts that are fully invested."""
-    shape = 1, days, stocks
-    drift, shock, noise = torch.randn(3, *shape, generator=draws)
+def transitions(prices: torch.Tensor, days: int, stocks: int, draws: torch.Generator) -> Batch:
+    """Sessions of stocks of this kind, the same at each price of capital, a fold each."""
+    drift, shock, noise = torch.randn(3, 1, days, stocks, generator=draws).expand(-1, len(prices), -1, -1)
     following = PERSISTENCE * drift + (1 - PERSISTENCE**2) ** 0.5 * shock
-    invested = torch.ones(1, days)
-    reward, terminated = (drift + NOISE * noise)[..., None], torch.zeros(shape, dtype=torch.bool)
-    return Batch(drift[..., None], following[..., None], reward, terminated, invested, invested)
-
-
-def trained(hurdle: torch.Tensor, steps: int) -> Networks:
-    """Agents with these prices of capital, from random numbers."""
-    draws, mask = seeded(0), torch.ones(len(hurdle), 1, dtype=torch.bool)
-    networks = Networks.initialize(mask, 8, 1, 0.004, draws, scale=2**0.5)
-    place = torch.zeros(len(hurdle), dtype=torch.int64)
-    for _ in range(steps):
-        ddpg.update(networks, hurdle, place, transitions(16, 32, draws), 1, cost=COST, gamma=1.0, tau=0.03)
-    return networks
+    price, terminated = prices[:, None].expand(-1, days), torch.zeros(drift.shape, dtype=torch.bool)
+    return Batch(drift[..., None], following[..., None], drift + NOISE * noise, terminated, price, price)
 
 
 def test_agents_find_the_band_of_an_optimal_trader() -> None:
-    """The fittest of a few agents earns 95% of what can be earned, and trades at about the same drifts."""
+    """Who trades where scores less the price of capital exceed the cost earns, at the fittest of a few prices, 95% of
+    what can be earned, and trades at about the same drifts."""
     worth = optimal_worth()
     best = earned(worth > COST, worth >= -COST)
-    hurdle = best * torch.tensor(SESSIONS)
-    networks, drifts = trained(hurdle, 400), torch.tensor(GRID[:, None]).float()
-    found, every = [], torch.ones(len(GRID))
-    for agent, price in enumerate(hurdle):
-        forecasts = Forecasts(networks.target.played_scores(agent, 0, drifts)[:, None])
-        decision = decide(forecasts, price * every, every, every[:, None] > 0, every, RULES)
-        trades = decision.coefficient[:, 0].numpy() > 0, decision.keep[:, 0].numpy()
+    prices, draws = best * torch.tensor(SESSIONS), seeded(0)
+    networks = Networks.initialize(torch.ones(1, 1, dtype=torch.bool), 8, len(prices), 0.004, draws, scale=2**0.5)
+    for _ in range(400):
+        ddpg.update(networks, torch.ones(1), transitions(prices, 16, 32, draws), 1, cost=COST, tau=0.03)
+    drifts, found = torch.tensor(GRID[:, None]).float(), []
+    for fold, price in enumerate(prices):
+        gain = (networks.target.played_scores(0, fold, drifts) - price).numpy()
+        trades = gain > COST, gain >= -COST
         found.append((earned(*trades), float(GRID[trades[0]].min()), float(GRID[trades[1]].min())))
     fittest, buys, keeps = max(found)
     assert fittest > 0.95 * best

@@ -8,42 +8,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from environment.trading_env import TradingEnvironment
+from environment.portfolio import play
+from environment.trading_env import windows_from
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
 from models.replay_buffer import FIELDS
-from tests.small_market import TINY_RULES, small_market
-from tests.tiny import (
-    World,
-    learnable_market,
-    random_world,
-    seeded,
-    tiny_agent,
-    tiny_rules,
-    tiny_trainer,
-)
+from tests.small_market import small_market
+from tests.tiny import World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
 from training import rollout as rollouts
 from training.forecasts.training_days import TrainingDays
-from training.rollout import kept_windows, roll_out
+from training.rollout import RISK_AVERSION, follow, kept_windows, roll_out
 from utils.config.trader import EvolutionConfig
-from utils.spaces import TARGET_PERCENTS
 
-AGENTS = 3
-
-
-def genes() -> tuple[Tensor, Tensor]:
-    draws = seeded()
-    targets = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (AGENTS,), generator=draws)]
-    return torch.rand(AGENTS, generator=draws), targets
+GENES = (
+    torch.tensor([[0.01, 0.6, 0.02, 5.0], [0.03, 0.3, 0.1, 5.0], [0.1, 1.0, 0.05, 5.0]]).double().log2().exp2()
+)  # as agents act by them
+AGENTS = len(GENES)
 
 
-def forecasts_of(world: World, seed: int = 0, *, averse: bool = False) -> Forecasts:
-    """By which about half of all stocks are worth more than a purchase costs, and a third less than a sale."""
-    score, penalty = torch.randn(2, AGENTS, world.days, world.stocks, generator=seeded(seed))
-    held = 0.05 + 0.05 * penalty.abs() if averse else None
-    return Forecasts.of(0.5 * score, world.env.bars.tradable, held)
+def forecasts_of(world: World, seed: int = 0) -> Forecasts:
+    score, risk = torch.randn(2, AGENTS, world.days, world.stocks, generator=seeded(seed))
+    score = torch.where(world.env.quotes.close > 0, 3.0 * score, -torch.inf)
+    return Forecasts.of(score, torch.full((AGENTS, 1), 0.5), 0.3 + risk[0].square())
 
 
 @cache
@@ -51,94 +38,92 @@ def agent() -> DDPGAgent:
     return tiny_agent(small_market())
 
 
-def alone(world: World, forecasts: Forecasts, row: int, start: int) -> tuple[Tensor, dict[str, list[Tensor]]]:
-    """The account of one agent that acts on observations, day by day: its equity, and its transitions."""
-    rules, env = world.env.rules, TradingEnvironment.on(world.market, world.env.rules)
-    hurdles, targets = (part[[row]] for part in genes())
-    own = replace(agent(), hurdles=hurdles, sale_targets=targets, rules=rules)
-    seen = Forecasts(**{name: part[[row]] for name, part in vars(forecasts).items() if part is not None})
-    last, trading_end = start + rules.episode_steps, start + rules.trading_days
-    observation, info = env.reset(start_idx=start, end_idx=last, trading_end_idx=trading_end)
-    rows: dict[str, list[Tensor]] = {name: [] for name in FIELDS}
-    is_over = False
-    while not is_over:
-        action = own.act(observation, seen, info["day_index"])
-        cash, day = float(observation["account"][0]), info["day_index"]
-        observation, reward, is_over, _, info = env.step(action)
-        values = {"day": day, "cash": cash, "left": trading_end - day, "reward": reward}
-        values |= {"next_cash": float(observation["account"][0]), "next_left": trading_end - day - 1}
-        for name, value in values.items():
-            rows[name].append(torch.tensor(value))
-    return env.account.equity_curve[: env.account.steps + 1, 0].clone(), rows
-
-
 @given(
-    seed=st.integers(0, 2**16),
-    orders=st.integers(1, 3),
-    fill=st.sampled_from(("next_open", "same_close")),
-    exits=st.sampled_from(("daily", "target")),
-    stake=st.sampled_from((1.0, 4.0, 8.0)),
-    averse=st.booleans(),
+    st.integers(0, 2**16),
+    st.sampled_from(("next_open", "same_close")),
+    st.sampled_from((0.0, 10.0)),
+    st.sampled_from((0.0, 0.3, 1.0)),
 )
-@settings(max_examples=15)
-def test_lanes_are_what_each_would_be_alone(seed: int, averse: bool, **changes: Any) -> None:
-    """Equity bit for bit, and transitions; the last window with noise, which adds to all scores of a day.
-
-    By one that is averse to risk, whose sizes tell the last bit of a score, without noise.
-    """
-    # Beside smaller orders the best one is no longer the largest, which the environment buys first.
-    limits = {"max_new_positions_per_day": 1 if averse else changes["orders"], "stake_percent": changes["stake"]}
-    rules = tiny_rules(**limits, fill=changes["fill"], exits=changes["exits"])
+@settings(max_examples=8, deadline=None)
+def test_lanes_are_what_each_would_be_alone(seed: int, fill: str, volume_cap: float, shrink: float) -> None:
+    """As policies bit for bit, and by what an agent does on observations, to their rounding."""
+    rules = tiny_rules(fill=fill, volume_cap=volume_cap, cost_bps=20.0)
     world = random_world(seed % 100, rules=rules)
-    forecasts, starts = forecasts_of(world, seed, averse=averse), world.starts(3, seed)
-    noise = (not averse) * torch.randn(AGENTS, 1, rules.trading_days, generator=seeded(seed))
-    found = roll_out(world.trading, forecasts, *genes(), starts, noise=noise, records=True)
-    assert int(found.summary.trades.sum()) > 0
-    assert found.transitions.keys() == FIELDS.keys()
-    for window, start in enumerate(starts.tolist()):
-        seen = forecasts
-        if window == 2:
-            days = slice(start, start + rules.trading_days)
-            seen = replace(forecasts, score=forecasts.score.clone())
-            seen.score[:, days] += noise[:, 0, :, None]
-        for row in range(AGENTS):
-            equity, rows = alone(world, seen, row, start)
-            assert torch.equal(found.equity[:, row, window], equity)
-            own = {name: value[:, row, window] for name, value in found.transitions.items()}
-            expected = {name: torch.stack(values).to(own[name].dtype) for name, values in rows.items()}
-            for name in own:
-                torch.testing.assert_close(own[name], expected[name], rtol=1e-6, atol=1e-6, msg=name)
+    forecasts, starts = forecasts_of(world, seed), world.starts(2, seed)
+    how: dict[str, Any] = {"trading_steps": rules.trading_days, "is_flat_at_end": True}
+    believed = torch.full((AGENTS,), shrink, dtype=torch.float64)
+    how |= {"shrink": believed, "timing": believed / 2}
+    found = roll_out(world.env, forecasts, GENES, starts, rules.episode_steps, **how)
+    equity, benchmark = found.equity.clone(), found.benchmark.clone()
+    own = {name: value.clone() for name, value in found.transitions.items()}
+    assert own.keys() == FIELDS.keys()
+    for row in range(AGENTS):
+        one = replace(agent(), genes=GENES[[row]], rules=rules, shrink=shrink, timing=shrink / 2)
+        seen, env = Forecasts(forecasts.score[[row]], forecasts.level[[row]], forecasts.risk), world.trading.twin()
+        for window, start in enumerate(starts.tolist()):
+            observation, info = env.reset(**windows_from(start, rules))
+            rows: dict[str, list[float]] = {name: [] for name in ("day", "cash", "reward")}
+            is_over = False
+            while not is_over:
+                rows["day"].append(info["day_index"])
+                rows["cash"].append(observation["account"][0])
+                action = one.act(observation, seen, info["day_index"])
+                observation, reward, is_over, _, info = env.step(action)
+                rows["reward"].append(reward)
+            torch.testing.assert_close(equity[:, row, window], env.account.equity_curve[:, 0], rtol=1e-4, atol=0)
+            for name, values in rows.items():
+                expected = torch.tensor(values).to(own[name].dtype)
+                torch.testing.assert_close(own[name][:, row, window], expected, rtol=1e-3, atol=1e-2)
+            edges = {name: how[name] for name in ("trading_steps", "is_flat_at_end")}
+            world.env.begin(starts[[window]], steps=rules.episode_steps, **edges)
+            while not world.env.account.is_done:
+                world.env.trade(follow(one, seen)(world.env))
+            assert torch.equal(equity[:, row, window], world.env.account.equity_curve[:, 0])
+            assert torch.equal(benchmark[:, window], world.env.benchmark.equity_curve[:, 0])
+    assert torch.equal(own["next_cash"][:-1], own["cash"][1:]) and torch.equal(own["next_price"][:-1], own["price"][1:])
+    assert (shrink == 0.0) == torch.equal(equity, benchmark[:, None].expand(-1, AGENTS, -1))
 
 
-def test_fitness_is_the_mean_over_windows_without_exploration() -> None:
-    """Of the profit less penalties, and less what the risk of trades costs one who is averse to it."""
-    rules = tiny_rules(inaction_penalty=0.1, loss_multiplier=1.5)
-    world, noise = random_world(3, rules=rules), torch.randn(AGENTS, 2, rules.trading_days, generator=seeded())
-    found = roll_out(world.trading, forecasts_of(world), *genes(), world.starts(5), risk_aversion=0.5, noise=noise)
-    assert len(set(found.fitness.tolist())) == AGENTS and found.transitions == {}
-    profit = (100 * (found.equity[-1] / found.equity[0] - 1))[:, :3]
-    penalties = found.summary.penalties.view(AGENTS, 5)[:, :3]
-    risk = 0.25 * world.env.entry_credited_rewards().square().sum(0).view(AGENTS, 5)[:, :3]
-    assert bool((penalties > 0).any()) and bool((risk > 0).any())
-    torch.testing.assert_close(found.fitness, (profit - penalties - risk).mean(1))
-    torch.testing.assert_close(found.by_window, profit)
-    torch.testing.assert_close(found.profit_percent, profit.mean(1))
+def test_noise_adds_to_the_scores_of_the_last_windows_alone() -> None:
+    world = random_world(3)
+    rules, forecasts, starts = world.env.rules, forecasts_of(world), world.starts(3)
+    noise = torch.randn(1, rules.episode_steps, world.stocks, generator=seeded(1))
+    plain, found = (
+        roll_out(world.env, forecasts, GENES, starts, rules.episode_steps, noise=own).equity.clone()
+        for own in (None, noise)
+    )
+    assert torch.equal(found[..., :2], plain[..., :2])
+    other = replace(forecasts, score=forecasts.score.clone())
+    other.score[:, int(starts[2]) + torch.arange(rules.episode_steps)] += noise[0]
+    alone = roll_out(world.env, other, GENES, starts[2:], rules.episode_steps)
+    assert torch.equal(found[..., 2], alone.equity[..., 0]) and not torch.equal(found[..., 2], plain[..., 2])
 
 
-@pytest.mark.parametrize("exits", ["daily", "target"])
-def test_only_days_on_which_something_is_decided_are_looked_at(exits: str) -> None:
-    """Those of the window, without its last close; where nothing is sold by decision, those of trading alone."""
-    world = random_world(6, rules=tiny_rules(exits=exits))
-    rules, start, forecasts = world.env.rules, torch.tensor([14]), forecasts_of(world)
-    found = roll_out(world.trading, forecasts, *genes(), start)
-    decided = rules.episode_steps if exits == "daily" else rules.trading_days
+def test_utility_is_the_profit_over_the_benchmark_less_its_risk() -> None:
+    world = random_world(3)
+    found = roll_out(world.env, forecasts_of(world), GENES, world.starts(5), 8)
+    own, other = found.equity.numpy() / 1e6, found.benchmark.numpy() / 1e6
+    for row in range(AGENTS):
+        for window in range(5):
+            ahead = own[:, row, window] - other[:, window]
+            assert float(found.excess[row, window]) == pytest.approx(100 * ahead[-1])
+            risk = RISK_AVERSION / 2 * sum((ahead[1:] - ahead[:-1]) ** 2)
+            assert float(found.utility()[row, window]) == pytest.approx(100 * (ahead[-1] - risk))
+
+
+def test_only_days_on_which_something_is_decided_are_looked_at() -> None:
+    """Those of the window, without its last close; nor is what another policy of the same portfolio did."""
+    world = random_world(6)
+    steps, start, forecasts = world.env.rules.episode_steps, torch.tensor([14]), forecasts_of(world)
+    found = roll_out(world.env, forecasts, GENES, start, steps).equity.clone()
     outside = torch.ones(world.days, dtype=torch.bool)
-    outside[14 : 14 + decided] = False
-    other = Forecasts(forecasts.score.clone())
+    outside[14 : 14 + steps] = False
+    other = replace(forecasts, score=forecasts.score.clone())
     other.score[:, outside] = torch.nan
-    assert torch.equal(roll_out(world.trading, other, *genes(), start).equity, found.equity)
-    other.score[:, 14 + decided - 1] -= 1.0
-    assert not torch.equal(roll_out(world.trading, other, *genes(), start).equity, found.equity)
+    play(world.env, lambda portfolio: portfolio.held, world.starts(4), steps=9)
+    assert torch.equal(roll_out(world.env, other, GENES, start, steps).equity, found)
+    other.score[:, 14 + steps - 1, :2] -= 9.0
+    assert not torch.equal(roll_out(world.env, other, GENES, start, steps).equity, found)
 
 
 def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,21 +131,24 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
     kept of their transitions comes from all days."""
     trainer = tiny_trainer(learnable_market(1), evolution=EvolutionConfig(population_size=7))
     list(trainer.run(2))
-    windows, population = trainer.draw_windows(), trainer.population
+    windows, population, steps = trainer.draw_windows(), trainer.population, trainer.eval_env.rules.episode_steps
     one, first = trainer.rollouts.evaluate(population, windows, 80)
-    assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["left"]) <= 80
-    assert set(first["left"].tolist()) == {TINY_RULES.trading_days - day for day in range(TINY_RULES.episode_steps)}
+    assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["cash"]) <= 80
+    played = {day for start in windows.starts.tolist() for day in range(start, start + steps)}
+    assert len(set(first["day"].tolist())) >= steps and set(first["day"].tolist()) <= played
     monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.training_days.tradable.numel())
     assert [*map(len, trainer.rollouts.groups(7))] == [2, 2, 2, 1]
     other, second = trainer.rollouts.evaluate(population, windows, 80)
-    for name in ("fitness", "profit_percent", "by_window"):
-        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    assert torch.equal(one.by_window, other.by_window) and torch.equal(one.profit_percent, other.profit_percent)
+    torch.testing.assert_close(one.fitness, other.fitness, rtol=1e-12, atol=0)
     assert one.trading == pytest.approx(other.trading)
     assert all(torch.equal(first[name], second[name]) for name in first)
     row = population.elites[0]
-    parts = population.hurdles[[row]], population.sale_targets[[row]], windows.starts[:2]
     forecasts = trainer.training_days.forecasts(population.networks.target, [row])
-    assert torch.equal(roll_out(trainer.eval_env, forecasts, *parts).by_window[0], one.by_window[row])
+    alone = roll_out(trainer.eval_env.portfolio, forecasts, population.values[[row]], windows.starts[:2], steps)
+    assert torch.equal(alone.excess[0], one.by_window[row])
+    torch.testing.assert_close(one.fitness[row], alone.utility()[0].mean())
+    torch.testing.assert_close(one.profit_percent[row], 100 * (alone.equity[-1, 0].mean() / 1e6 - 1))
 
 
 def test_days_that_no_window_plays_have_no_forecast_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

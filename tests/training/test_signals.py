@@ -1,11 +1,9 @@
-"""Signals are what the agent does in the environment, know nothing of later days, and say what they came from."""
+"""Signals are what the agent does in its account, know nothing of later days, and say what they came from."""
 
 import csv
 import dataclasses
-import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,165 +16,140 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.events import events_file
+from data.features.nine import CLOSE
 from data.market import Market
-from environment.basket import Basket
+from environment.benchmark import Benchmark
+from environment.portfolio import Portfolio
 from main import main
 from models.ddpg_agent import DDPGAgent
-from tests.small_market import TINY_RULES, environment_of, random_action, small_market
+from tests.small_market import TINY_RULES, small_market
 from tests.tiny import tiny_agent
 from tests.tiny_run import TINY, frame, unjudged
 from tests.tiny_run import run as train
 from training.api import open_run, signals
-from training.signals.holdings import Holding, read_holdings
-from training.signals.signals import Signals, cash_left, make_signals
-from utils.config.trader import EnvironmentConfig
-from utils.errors import ConfigError, DataError
+from training.rollout import follow
+from training.signals.holdings import Holding
+from training.signals.signals import Signals, make_signals
+from utils.errors import DataError
 
-CONTEXT = 16
+CONTEXT, CAPITAL = 16, TINY_RULES.initial_capital
 MARKET = small_market(3)
-BASKET = Basket.of(MARKET, "", 0)
 FRAME = frame(301, 5)
 DATES = np.unique(FRAME["date"].to_numpy().astype("datetime64[D]"))
-HEADER = "ticker,entry_date,entry_price,target_percent,shares\n"
-days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
+days = st.integers(CONTEXT, len(MARKET.dates) - 2)
 
 
 @cache
-def agent(seed: int, rules: EnvironmentConfig = TINY_RULES) -> DDPGAgent:
-    """An agent that finds something to order on many days; every second one is a committee."""
-    return tiny_agent(MARKET, rules=rules, target=10.0 + seed % 40, members=1 + seed % 2, seed=seed)
+def agent(seed: int, shrink: float = 1.0) -> DDPGAgent:
+    """Every second one is a committee."""
+    return tiny_agent(MARKET, members=1 + seed % 2, seed=seed).shrunk(shrink)
 
 
 def signals_of(
-    market: Market,
-    seed: int,
-    day: int,
-    cash: float | None = None,
-    holdings: Sequence[Holding] = (),
-    rules: EnvironmentConfig = TINY_RULES,
+    seed: int, day: int, holdings: Sequence[Holding] = (), cash: float = CAPITAL, market: Market = MARKET, **how: Any
 ) -> Signals:
-    cash = rules.initial_capital if cash is None else cash
-    return make_signals(agent(seed, rules), Basket.of(market, "", 0), market, day, rules, cash, list(holdings))
+    options = {name: how.pop(name) for name in ("benchmark", "rules") if name in how}
+    benchmark, rules = options.get("benchmark", Benchmark.of(market)), options.get("rules", TINY_RULES)
+    return make_signals(how.pop("agent", agent(seed)), benchmark, market, day, rules, cash, list(holdings), **how)
 
 
-@settings(max_examples=10)
-@given(st.integers(0, 50), days, st.sampled_from(["next_open", "same_close"]), st.sampled_from([1, 2]))
-def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: int) -> None:
-    rules = dataclasses.replace(TINY_RULES, fill=fill, max_new_positions_per_day=orders)
-    made = signals_of(MARKET, seed, day, rules=rules)
-    chosen, env = agent(seed, rules), environment_of(MARKET, day, rules=rules)
-    forecasts, (observation, info) = chosen.forecasts(MARKET), env.reset()
-    env.step(chosen.act(observation, forecasts, info["day_index"]))
-    # An order on a stock without a bar in the next session lapses in the environment; nobody knows that today.
-    trades = {trade["stock"]: trade for trade in env.get_trades()}
-    tradable = np.isfinite(MARKET.close[day + (fill == "next_open")])
-    ordered = {MARKET.tickers.index(order.ticker): order for order in made.orders}
-    assert {stock for stock in ordered if tradable[stock]} == set(trades)
-    for stock, trade in trades.items():
-        order = ordered[stock]
-        if len(trades) == len(ordered):
-            assert order.value == pytest.approx(trade["value"], rel=1e-5)
-        else:  # what lapses leaves its cash to the others
-            assert order.value <= trade["value"] * (1 + 1e-5)
-        target_percent = 100 * (trade["target_price"] / trade["entry_price"] - 1)
-        assert order.target_percent == pytest.approx(target_percent, rel=1e-4)
-        assert order.target_price == pytest.approx(order.close * (1 + order.target_percent / 100), rel=1e-6)
-        assert order.close == MARKET.close[day, stock]
-        gain = float(forecasts.score[0, day, stock])
-        assert order.expected_percent == pytest.approx(gain - 100 * rules.cost_rate, abs=1e-4)
-        last_day = trade["entry_day"] + rules.longest_holding - 1
-        assert order.latest_exit == str(MARKET.dates[last_day])
+@settings(max_examples=8)
+@given(st.integers(0, 50), days, st.floats(0.0, 1.0))
+def test_orders_are_those_of_an_account_that_holds_as_much(seed: int, day: int, invested: float) -> None:
+    """Of whole shares, next to a benchmark that holds equal parts of what has a bar."""
+    close = MARKET.close[day].astype(np.float64)
+    has_bar = np.isfinite(close)
+    value = np.random.default_rng(seed).dirichlet(np.ones(len(close))) * has_bar * invested * CAPITAL
+    shares = np.floor(np.nan_to_num(value / close))
+    held = [Holding(MARKET.tickers[one], one, shares[one]) for one in np.flatnonzero(shares).tolist()]
+    cash = CAPITAL - float(shares @ np.nan_to_num(close))
+    made = signals_of(seed, day, held, cash, least=0.0)
+    portfolio = Portfolio.on(MARKET, TINY_RULES)
+    portfolio.begin(torch.tensor([day]), steps=1)
+    portfolio.hold(torch.from_numpy(shares)[None], torch.tensor([cash], dtype=torch.float64))
+    equal = has_bar / has_bar.sum()
+    np.testing.assert_allclose(portfolio.held[0], equal, atol=1e-9)
+    np.testing.assert_array_equal(portfolio.held, portfolio.wanted)
+    lacking = portfolio.orders(follow(agent(seed), agent(seed).forecasts(MARKET))(portfolio))[0].numpy()
+    sizes = np.array([made.by_ticker.get(ticker, 0) for ticker in MARKET.tickers])
+    assert np.abs(sizes - lacking).max() < 1 + 1e-6 * CAPITAL / np.nanmin(close)
+    assert made.equity == pytest.approx(CAPITAL) and made.waiting == ((lacking != 0) & (sizes == 0)).sum()
+    bought = np.maximum(sizes, 0) @ np.nan_to_num(close) * (1 + TINY_RULES.cost_rate)
+    sold = np.maximum(-sizes, 0) @ np.nan_to_num(close) * (1 - TINY_RULES.cost_rate)
+    assert bought <= cash + sold + 1e-6
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(st.integers(0, 50), days)
 def test_later_days_are_not_seen(seed: int, day: int) -> None:
     spoilt = MARKET.data_array.copy()
     spoilt[day + 1 :] = np.random.default_rng(seed).uniform(1, 1000, spoilt[day + 1 :].shape)
-    assert signals_of(dataclasses.replace(MARKET, data_array=spoilt), seed, day) == signals_of(MARKET, seed, day)
+    assert signals_of(seed, day, market=dataclasses.replace(MARKET, data_array=spoilt)) == signals_of(seed, day)
 
 
-def test_at_the_end_of_the_data_later_dates_are_estimates() -> None:
-    last = len(MARKET.dates) - 1
-    made = next(made for seed in range(50) if (made := signals_of(MARKET, seed, last)).orders)
-    assert made.date == str(MARKET.dates[last])
-    assert np.busday_count(MARKET.dates[last], np.datetime64(made.orders[0].latest_exit)) == TINY_RULES.longest_holding
-    assert made.next_session > made.date
+def test_orders_tell_what_moved_their_forecasts_and_what_is_too_small_waits() -> None:
+    day, last = 60, len(MARKET.dates) - 1
+    made = signals_of(1, day)
+    gains = agent(1).forecasts(MARKET).score[0, day]
+    for order in made.orders:
+        column = MARKET.tickers.index(order.ticker)
+        assert order.expected_percent == pytest.approx(float(gains[column]), abs=1e-5) and order.moved_by
+        assert order.value == order.shares * order.close and order.close == MARKET.close[day, column]
+        assert order.target_percent == pytest.approx(100 * order.value / made.equity, abs=0.05)
+    assert all(order.moved_by is None for order in signals_of(1, day, agent=agent(1, 0.0)).orders)
+    values = sorted(order.value for order in made.orders)
+    few = signals_of(1, day, least=values[0] + 1)
+    assert len(few.orders) == len(values) - 1 and few.waiting == made.waiting + 1
+    at_end = signals_of(1, last)
+    assert at_end.date == str(MARKET.dates[last]) and at_end.next_session > at_end.date
 
 
-@pytest.mark.parametrize("fill", ["next_open", "same_close"])
-def test_a_position_is_told_to_be_closed_when_the_environment_stops_it(fill: str) -> None:
-    rules = dataclasses.replace(TINY_RULES, fill=fill, stop_percent=2.0, max_new_positions_per_day=3)
-    rng, env = np.random.default_rng(0), environment_of(MARKET, CONTEXT, rules=rules)
-    env.reset()
-    for _ in range(rules.episode_steps):
-        env.step(random_action(rng, len(MARKET.tickers)))
-    stops = 0
-    for trade in env.get_trades():
-        stock, entry, leave = trade["stock"], trade["entry_day"], trade["exit_day"]
-        bars = MARKET.data_array[entry : leave + 1, stock]
-        one = Holding(MARKET.tickers[stock], stock, entry, trade["entry_price"], 50.0, trade["shares"], bars)
-        stopped = one.stop_day(rules)
-        assert (stopped == leave) if trade["reason"].startswith("stop") else stopped in (None, leave)
-        if stopped is not None:
-            (position,) = signals_of(MARKET, 1, leave, holdings=[one], rules=rules).positions
-            assert position["status"] == f"stop reached on {MARKET.dates[leave]}, to be closed"
-            assert position["stop_price"] == pytest.approx(0.98 * trade["entry_price"])
-        stops += trade["reason"].startswith("stop")
-    assert stops > 5
+def test_without_forecasts_the_benchmark_is_bought_and_then_held() -> None:
+    day, close = 60, MARKET.close[60].astype(np.float64)
+    parts = Benchmark.of(MARKET, "T00=3,T02=1")
+    for benchmark, expected in ((Benchmark.of(MARKET), None), (parts, {"T00": 0.75, "T02": 0.25})):
+        made = signals_of(0, day, agent=agent(0, 0.0), benchmark=benchmark)
+        equal = {
+            one: 1 / np.isfinite(close).sum() for one, price in zip(MARKET.tickers, close, strict=True) if price > 0
+        }
+        worth = {order.ticker: order.value / CAPITAL for order in made.orders}
+        assert worth == pytest.approx(expected or equal, abs=2e-3)
+        held = [Holding(one.ticker, MARKET.tickers.index(one.ticker), one.shares) for one in made.orders]
+        cash = CAPITAL - sum(order.value for order in made.orders)
+        assert signals_of(0, day, held, cash, agent=agent(0, 0.0), benchmark=benchmark).orders == []
 
 
-def test_orders_are_cut_to_the_cash() -> None:
-    day = next(day for day in range(40, 60) if signals_of(MARKET, 1, day).orders)
-    (order,) = signals_of(MARKET, 1, day, 1000.0).orders
-    assert 0 < order.value * TINY_RULES.purchase_factor <= 1000 + 1e-6
-    assert not signals_of(MARKET, 1, day, 0.0).orders
-    with pytest.raises(ConfigError, match="positions that cost at most the capital"):
-        held = [Holding("T00", 0, 20, 10.0, 20.0, 1000.0, MARKET.data_array[20:31, 0])]
-        cash_left(held, dataclasses.replace(TINY_RULES, initial_capital=1000.0))
+def test_what_may_not_be_bought_is_sold_unless_the_benchmark_holds_it() -> None:
+    market = small_market(3, investable=(0, 2, 3))
+    own, day = tiny_agent(market, seed=3).shrunk(0.0), 60
+    held = [Holding("T04", 4, 1000.0)]
+    worth = 1000.0 * float(market.data_array[day, 4, CLOSE])
+    for weights, is_sold in (("", True), ("T04=1", False)):
+        benchmark = Benchmark.of(market, weights)
+        made = signals_of(0, day, held, 10.0, market, agent=own, benchmark=benchmark)
+        assert made.equity == pytest.approx(worth + 10.0)
+        assert made.by_ticker.get("T04", 0) == (-1000 if is_sold else 0)
+        assert made.positions[0]["target_percent"] == pytest.approx(0.0 if is_sold else 100.0, abs=0.1)
 
 
-def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
-    """Its stock is not ordered again, however much is expected of it."""
-    free = [(day, seed, signals_of(MARKET, seed, day)) for day, seed in itertools.product(range(40, 60, 7), range(3))]
-    ordering = [(day, seed, made) for day, seed, made in free if made.orders]
-    assert len(ordering) > 3
-    for day, seed, made in ordering:
-        held = bought(MARKET.tickers.index(made.orders[0].ticker), day - TINY_RULES.longest_holding, day)
-        again = signals_of(MARKET, seed, day, holdings=[held])
-        assert held.ticker not in {order.ticker for order in again.orders}
+def test_a_locked_account_buys_nothing_until_it_is_released() -> None:
+    rules, day = dataclasses.replace(TINY_RULES, drawdown_lock=10.0), 60
+    for cash, peak, is_locked in (
+        (0.95 * CAPITAL, CAPITAL, False),
+        (0.9 * CAPITAL, CAPITAL, True),
+        (CAPITAL, 0.0, False),
+    ):
+        made = signals_of(1, day, cash=cash, rules=rules, peak=peak)
+        assert (made.is_locked, bool(made.orders)) == (is_locked, not is_locked)
+    held = [Holding("T04", 4, 1e6)]  # more than any weight that an agent gives
+    assert {one.side for one in signals_of(1, day, held, 0.0, rules=rules, peak=1e12).orders} == {"sell"}
 
 
-def bought(stock: int, entry_day: int, day: int, target_percent: float = 50.0, shares: float = 100.0) -> Holding:
-    price = float(MARKET.close[entry_day, stock])
-    bars = MARKET.data_array[entry_day : day + 1, stock]
-    return Holding(MARKET.tickers[stock], stock, entry_day, price, target_percent, shares, bars)
-
-
-def test_the_status_of_a_position_says_when_it_is_sold() -> None:
-    """By hand, under rules of five sessions held and two without a bar, of an agent that keeps it and one that sells.
-
-    One without a bar on the day of the decision would be kept.
-    """
-    sells = agent(0)
-    gain = sells.forecasts(MARKET).score[0]
-    stock, day = next(
-        (stock, day)
-        for stock, day in itertools.product(range(5), range(40, 60))
-        if np.isfinite(MARKET.data_array[day - 6 : day + 1, stock]).all() and gain[day, stock] < -1
-    )
-    due = "to be closed at the next close"
-    keeps = dataclasses.replace(agent(0), hurdles=torch.tensor([-1e6]))
-    for age, expected in enumerate([*(f"open, {left} sessions left" for left in (4, 3, 2)), *[due] * 3]):
-        held = bought(stock, day - age, day, target_percent=1e4)
-        silent = dataclasses.replace(held, bars=held.bars.copy())
-        silent.bars[-2:] = np.nan
-        reached = dataclasses.replace(held, target_percent=1e-4 - 100)
-        for chosen, kept in ((keeps, True), (sells, False)):
-            parts = chosen, Basket.of(MARKET, "", 0), MARKET, day, TINY_RULES, 1e5
-            made = [make_signals(*parts, [one]).positions[0]["status"] for one in (held, silent, reached)]
-            plain = [expected, due if age else expected] if kept else 2 * ["to be sold at the next open"]
-            assert made == [*plain, f"target reached on {MARKET.dates[day - age]}"]
+def test_a_day_before_all_that_was_learned_from_is_refused() -> None:
+    first = MARKET.splits.train.first
+    assert signals_of(0, first).date == str(MARKET.dates[first])
+    with pytest.raises(DataError, match=str(MARKET.dates[first])):
+        signals_of(0, first - 1)
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +177,8 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert code == 0 and shown.splitlines()[0] == before["evidence"]
     assert (before["date"], after["date"]) == (str(DATES[-2]), str(DATES[-1]))
     _, again = command(folder, "--data", str(folder / "more.parquet"), "--date", str(DATES[-2]))
-    # Of the orders only what the calendar says differs: the day added is no estimate any more.
-    for order in (*again["orders"], *before["orders"]):
-        del order["latest_exit"]
-    assert again["orders"] == before["orders"]
-    assert again["next_session"] == str(DATES[-1])
-    assert f"decided at the close of {DATES[-2]}" in shown and ("latest exit" in shown or "no order" in shown)
+    assert again["orders"] == before["orders"] and again["next_session"] == str(DATES[-1])
+    assert f"decided at the close of {DATES[-2]}" in shown and "target percent" in shown
     capsys.readouterr()
     assert command(folder, "--date", "2010-01-03")[0] == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
@@ -237,38 +206,31 @@ def test_a_newest_day_with_few_bars_is_told_and_not_acted_on(
         assert command(folder, "--data", str(data))[1]["date"] == last and signals(short).date == str(DATES[-2])
 
 
-def test_the_command_writes_orders_of_both_parts_to_both_files_and_leaves_the_others_as_they_are(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = DDPGAgent.from_state
-    monkeypatch.setattr(DDPGAgent, "from_state", classmethod(lambda _, *parts: real(*parts).with_share(0.5)))
-    held = (0, 299, 100), (1, 297, 10.75), (2, 299, 0.5)
-    closes = FRAME["close"].to_numpy().reshape(301, 5).round(3)
-    rows = [f"T{stock},{DATES[day]},{closes[day, stock]},50,{shares}" for stock, day, shares in held]
-    (folder / "held.csv").write_text(HEADER + "\n".join(rows) + "\n")
-    ib, alpaca, flags = folder / "basket.csv", folder / "orders.json", ("--positions", str(folder / "held.csv"))
-    before = command(folder, *flags)
-    capsys.readouterr()
-    code, made = command(folder, *flags, "--ib", str(ib), "--alpaca", str(alpaca))
-    assert (code, made) == before and code == 0
-    assert made["cash"] == pytest.approx(made["capital"] - 1.001 * sum(n * closes[day, own] for own, day, n in held))
-    assert not {order["ticker"] for order in made["orders"]} & {"T0", "T1", "T2"}
+def test_the_command_writes_both_files_and_asks_for_the_cash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    closes = FRAME["close"].to_numpy().reshape(301, 5)[299]
+    (folder / "held.csv").write_text(
+        f"ticker,shares,entry_date,entry_price\nT0,2000,,\nT1,10.75,{DATES[299]},{closes[1]:.4f}\n"
+    )
+    flags = ("--positions", str(folder / "held.csv"))
+    assert command(folder, *flags)[0] == 2 and "expected --cash AMOUNT" in capsys.readouterr().err
+    ib, alpaca = folder / "basket.csv", folder / "orders.json"
+    _, before = command(folder, *flags, "--cash", "1000")
+    code, made = command(folder, *flags, "--cash", "1000", "--ib", str(ib), "--alpaca", str(alpaca))
+    assert (code, made) == (0, before)
+    assert made["equity"] == pytest.approx(1000 + 2000 * closes[0] + 10.75 * closes[1], rel=1e-6)
+    first, second = made["positions"]
+    assert (first["unrealised_percent"], second["unrealised_percent"]) == (None, pytest.approx(0.0, abs=1e-3))
     with ib.open(newline="") as file:
-        basket = list(csv.DictReader(file))
-    requests, sales = json.loads(alpaca.read_text()), made["sales"]
-    assert [row["Quantity"] for row in basket] == [one["qty"] for one in requests]
-    assert [row["BasketTag"] for row in basket] == [one["client_order_id"] for one in requests]
-    assert {"T0", "T1"} <= {*sales} and {one["time_in_force"] for one in requests} == {"opg"}
-    net = Counter({"T0": -100, "T1": -10})  # one order for each stock: the sales of agents and what is bought
-    net.update({order["ticker"]: int(order["value"] / order["close"]) for order in made["orders"]})
-    net.update({order["ticker"]: int(order["shares"]) for order in made["basket"]["orders"]})
-    signs = {"buy": 1, "sell": -1}
-    assert [(one["symbol"], signs[one["side"]] * int(one["qty"])) for one in requests] == [*sorted(net.items())]
-    shown, warned = capsys.readouterr()
-    assert 0.49 < made["basket"]["value"] / made["capital"] < 0.5
-    assert f"basket: 5 stocks, {made['basket']['value']:,.0f}" in shown and "open positions" in shown
-    assert (f"to be sold at the next open: {', '.join(sales)}" in shown) == bool(sales)
-    assert "nothing is sent" in shown and "less than a share, and not in the files for brokers: T2" in warned
+        rows = list(csv.DictReader(file))
+    requests = json.loads(alpaca.read_text())
+    for one, row, order in zip(requests, rows, made["orders"], strict=True):
+        assert (one["qty"], one["client_order_id"]) == (row["Quantity"], row["BasketTag"]) and one["side"] == order[
+            "side"
+        ]
+        assert (one["symbol"], int(one["qty"]), one["time_in_force"]) == (order["ticker"], order["shares"], "opg")
+    assert requests[0]["side"] == "sell" and len(requests) > 2
+    shown = capsys.readouterr().out
+    assert "nothing is sent" in shown and "holdings" in shown
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -283,65 +245,12 @@ def test_a_position_of_before_a_split_is_moved(
     bought, last = float(closes[297 * 5 + 3]), float(closes[300 * 5 + 3])
     if is_named:
         events_file(data).write_text(f"ticker,date,split,dividend\nT3,{DATES[300]},4,\n")
-    (folder / "held.csv").write_text(f"{HEADER}T3,{DATES[297]},{bought:.4f},20,20\n")
-    code, made = command(folder, "--data", str(data), "--positions", str(folder / "held.csv"))
+    held = folder / "held.csv"
+    held.write_text(f"ticker,shares,entry_date,entry_price\nT3,20,{DATES[297]},{bought:.4f}\n")
+    code, made = command(folder, "--data", str(data), "--positions", str(held), "--cash", "500")
     event = f"split 4:1 of {DATES[300]}" if is_named else "split that no file names"
     line = f"T3: {event} applied to the position: 20 shares at {bought:.2f} are 80 at {bought / 4:.4g}"
     assert code == 0 and f"{line}\n" in capsys.readouterr().out and line in made["notes"]
-    assert made["cash"] == pytest.approx(made["capital"] - 20 * bought * 1.001, abs=0.01)
-    assert made["equity"] == pytest.approx(made["cash"] + 80 * last, abs=0.01)
+    assert made["equity"] == pytest.approx(500 + 80 * last, abs=0.01)
     assert made["positions"][0]["shares"] == 80
-    assert made["positions"][0]["target_price"] == pytest.approx(1.2 * bought / 4, abs=1e-3)
-
-
-def test_a_day_before_all_that_was_learned_from_is_refused() -> None:
-    first = MARKET.splits.train.first
-    assert signals_of(MARKET, 0, first).date == str(MARKET.dates[first])
-    with pytest.raises(DataError, match=str(MARKET.dates[first])):
-        signals_of(MARKET, 0, first - 1)
-
-
-def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
-    rules, capital = dataclasses.replace(TINY_RULES, drawdown_lock=10.0), TINY_RULES.initial_capital
-    day = next(day for day in range(40, 60) if signals_of(MARKET, 1, day).orders)
-    for cash, peak, is_locked in ((0.95 * capital, 0.0, False), (0.9 * capital, 0.0, True), (capital, 1.2e9, True)):
-        made = make_signals(agent(1, rules), BASKET, MARKET, day, rules, cash, [], peak)
-        free = signals_of(MARKET, 1, day, cash)
-        assert (made.is_locked, made.orders) == (is_locked, [] if is_locked else free.orders)
-        assert free.orders and not free.is_locked
-    made = make_signals(agent(1, rules).with_share(0.5), BASKET, MARKET, day, rules, 0.8 * capital, [])
-    assert made.is_locked and made.orders == [] and made.basket is not None
-    assert (made.basket.orders, made.basket.stocks, made.basket.value) == ([], 0, 0.0)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.25])
-def test_the_rest_of_the_capital_buys_the_basket_at_once(share: float) -> None:
-    """In equal parts, costs included; the agents' orders are those of an account of their capital."""
-    rules, day = dataclasses.replace(TINY_RULES, exposure=0.5), 45
-    capital, exposed = rules.initial_capital, 0.5 * rules.initial_capital
-    made = make_signals(agent(1, rules).with_share(share), BASKET, MARKET, day, rules, capital, [])
-    assert made.basket is not None
-    tradable = int(np.isfinite(MARKET.close[day]).sum())
-    assert made.basket.stocks == tradable > 3
-    each = (1 - share) * exposed / rules.purchase_factor / tradable
-    assert [order.value for order in made.basket.orders] == pytest.approx([each] * tradable)
-    whole = dataclasses.replace(rules, initial_capital=share * exposed or 1.0, exposure=1.0)
-    alone = make_signals(agent(1, rules), BASKET, MARKET, day, whole, share * exposed, [])
-    assert alone.basket is None and bool(alone.orders) == (share > 0)
-    assert [order.value for order in made.orders] == pytest.approx([order.value for order in alone.orders])
-
-
-def test_a_row_without_a_target_is_of_the_basket(tmp_path: Path) -> None:
-    """A stock may be in both; a basket's stock need not be one that agents buy."""
-    of_basket, of_agents = "T00,2010-02-01,119,,5\n", "T00,2010-02-01,119,20,5\n"
-
-    def read(rows: str, columns: Sequence[int] = range(len(MARKET.tickers))) -> list[bool]:
-        path = tmp_path / "held.csv"
-        path.write_text(HEADER + rows)
-        return [one.is_of_basket for one in read_holdings(path, MARKET, 60, columns)]
-
-    assert read(of_basket + of_agents) == [True, False]
-    with pytest.raises(DataError, match=r"line 4 of .*a second time"):
-        read(of_basket + of_agents + of_basket)
-    with pytest.raises(DataError, match="which the basket cannot buy"):
-        read(of_basket, [1])
+    assert made["positions"][0]["unrealised_percent"] == pytest.approx(100 * (last / (bought / 4) - 1), abs=1e-2)

@@ -178,9 +178,8 @@ def known_on_day(
     known: Known = {"features": (0, market.data_array[: day + 1])}
     if day >= market.splits.train.last:
         known |= {f"normalisation {name}": (0, value[None]) for name, value in vars(market.stats).items()}
-    for name, value in vars(forecasts).items():
-        if value is not None:
-            known[f"forecast {name}"] = start, value[0, start : day + 1].cpu().numpy()
+    for name, value in (("score", forecasts.score[0]), ("risk", forecasts.risk)):
+        known[f"forecast {name}"] = start, value[start : day + 1].cpu().numpy()
     return known | {name: (start, np.stack(values)) for name, values in played.items()}
 
 

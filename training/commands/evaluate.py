@@ -10,19 +10,18 @@ import torch
 
 from data.splits import Span
 from data.synthetic.built_in import PlantedScores
-from environment.portfolio import Portfolio
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.export import log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation
-from training.evaluation.play import PlayedPolicies, play_all
+from training.evaluation.play import Baselines, PlayedPolicies, account_of_agent
 from training.evaluation.stage import stage_of
-from training.features.importance import explain_trades, importance
+from training.features.importance import explain_positions, importance
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients
 from training.policies.judgement import TradedMarket, judge, load_market, require_own_names
 from training.policies.planted import planted_shares
-from training.policies.read import read_policy, read_rows, wide_scores
+from training.policies.read import read_policy, read_rows, wide_table
 from training.policies.trades import Trades
 from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
@@ -58,8 +57,7 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
         return
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
     require_past_columns(run.market)
-    env = Portfolio.on(run.market, run.config.env, device)
-    evaluation = evaluate(run, env, arguments)
+    evaluation = evaluate(run, arguments)
     if evaluation.split == "holdout":
         evaluation = record_look(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
@@ -82,7 +80,6 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
         split=arguments.split,
         variants=arguments.variants,
         judging=_judging(market.config, arguments, settings),
-        is_continuous=arguments.continuous,
         spend_look=arguments.spend_look,
         runs_dir=arguments.runs_dir,
         command=_command(arguments),
@@ -91,7 +88,7 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
         log_evaluation(evaluation)
     if arguments.planted:
         shares = planted_shares(policies, market.config).to_dict("records")
-        logger.info("profit of a window on the built-in markets, %% of the capital\n%s", table(shares, list(shares[0])))
+        logger.info("lead over the benchmark on the built-in markets, %% a year\n%s", table(shares, list(shares[0])))
     judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
 
 
@@ -104,7 +101,7 @@ def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:
     policies = dict[str, Any]()
     read = [read_policy(place) for place in arguments.policy]
     if path := arguments.scores:
-        read.append((path.stem, wide_scores(read_rows(path, "scores"), str(path))))
+        read.append((path.stem, wide_table(read_rows(path, "scores"), str(path))))
     if path := arguments.trades:
         read.append((path.stem, Trades(read_rows(path, "trades"), str(path))))
     for name, policy in read:
@@ -129,11 +126,10 @@ def _command(arguments: EvaluateArguments) -> str:
     return command_line("evaluate", *changed_flags(EvaluateArguments(), arguments))
 
 
-def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Evaluation:
+def evaluate(run: SavedRun, arguments: EvaluateArguments) -> Evaluation:
     """Play a run's champion and the baselines on the days of a split, and judge them."""
     split, judging = arguments.split, _judging(run.config, arguments)
-    days = getattr(run.market.splits, split)
-    played = play_run(run, days, env, judging, "evaluation", is_continuous=arguments.continuous)
+    played = play_run(run, getattr(run.market.splits, split), judging, "evaluation")
     sessions = clearest(rank_coefficients(played.scores[CHAMPION], played.ahead)) or HORIZONS[0]
     return Evaluation(
         name=run.name,
@@ -146,38 +142,25 @@ def evaluate(run: SavedRun, env: Portfolio, arguments: EvaluateArguments) -> Eva
         champion_generation=run.generation,
         champion_digest=run.champion.digest,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
-        evidence=[run.champion.evidence],
-        shares=[run.champion.share],
-        importance=importance(run.champion, run.market, int(played.days.min()), played.ahead[sessions]),
-        decided=explain_trades(run.champion, run.market, played.trades),
+        evidence=[run.evidence],
+        importance=importance(run.champion, run.market, int(played.days[0]), played.ahead[sessions]),
+        decided=explain_positions(run.champion, run.market, played.positions),
         extends=run.extends,
     )
 
 
-def play_run(
-    run: SavedRun,
-    days: Span,
-    env: Portfolio,
-    judging: EvaluationConfig,
-    draws: str,
-    *,
-    is_continuous: bool = False,
-) -> PlayedPolicies:
+def play_run(run: SavedRun, days: Span, judging: EvaluationConfig, draws: str) -> PlayedPolicies:
     """Play a run's champion and the baselines on some days, see `stage_of`.
 
     Args:
         draws: name of the generator of random pickers.
-        is_continuous: in one account that goes on over all of them.
     """
-    stage = stage_of(run.market, run.planted_scores, env, days, judging, run.basket, is_continuous=is_continuous)
-    return play_all(
-        stage.setup,
-        run.champion,
-        stage.rules,
-        random_pickers=judging.random_pickers,
-        generator=named_generator(run.config.seed, draws),
-        others=run.beside,
-    )
+    stage = stage_of(run.market, run.planted_scores, run.config, days, judging, run.device)
+    champion = account_of_agent(stage.setup, run.champion)
+    others = {name: account_of_agent(stage.setup, agent) for name, agent in run.beside.items()}
+    generator = named_generator(run.config.seed, draws)
+    baselines = Baselines.of(stage.setup, stage.rules)
+    return baselines.beside(CHAMPION, champion, judging.random_pickers, generator, others)
 
 
 def judge_training(
@@ -193,4 +176,4 @@ def judge_training(
     judging = {name: getattr(config.evaluation, name) for name in JUDGING}
     again = EvaluateArguments(run=path.name, runs_dir=path.parent, **judging)
     trainer.safe_point()
-    return evaluate(run, trainer.val_env.account, again)
+    return evaluate(run, again)

@@ -3,14 +3,13 @@
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from data.market import Market
-from environment.portfolio import Portfolio
-from training.evaluation.baselines import tuning_windows
+from environment.benchmark import Benchmark
 from training.paper.arguments import (
     PaperArguments,
     PaperOpenArguments,
@@ -20,7 +19,7 @@ from training.paper.arguments import (
 )
 from training.paper.backtest import backtest
 from training.paper.certificate import finding
-from training.paper.decider import Champion, Decider, OwnPolicy, load_decider, word_of
+from training.paper.decider import Champion, Decider, OwnPolicy, word_of
 from training.paper.folder import load_account, open_account, opened
 from training.paper.journal import STOP, Journal
 from training.paper.known import names, units
@@ -40,6 +39,8 @@ from utils.runs.devices import choose_threads
 
 logger = logging.getLogger(__name__)
 _CENT = 0.01
+_SHOWN = 20
+"""Positions and orders that the status lists."""
 
 
 def run_open(arguments: PaperOpenArguments) -> None:
@@ -79,8 +80,8 @@ def _decider(arguments: PaperOpenArguments) -> tuple[Decider, Market, Config, st
 
     loaded = load_market(arguments.data, arguments.config)
     market, rules = loaded.market, loaded.config.env
-    policy = OwnPolicy.of_file(arguments.policy, market, rules, tuning_windows(market, Portfolio.on(market, rules)))
-    policy.warn_of_limit(market, rules)
+    benchmark = Benchmark.of(market, loaded.config.evaluation.benchmark_weights, loaded.config.seed)
+    policy = OwnPolicy.of_file(arguments.policy, market, rules, benchmark)
     return policy, market, loaded.config, f"policy {policy.name}, of which it keeps a copy in {policy.file},"
 
 
@@ -94,7 +95,7 @@ def run_step(arguments: PaperStepArguments) -> None:
     choose_threads(1)
     with _stoppable(), opened(arguments.path, arguments.head) as journal:
         setup_logging(journal.path.parent)
-        account = load_account(journal, _broker(journal.opening["venue"]))
+        account = load_account(journal, _broker(journal.opening["venue"]), converts=True)
         now, newest = datetime.now(UTC), len(account.market.dates) - 1
         day = newest if arguments.date is None else session(arguments.date, account.market, "--date")
         if day < (last := account.book.last):
@@ -105,8 +106,6 @@ def run_step(arguments: PaperStepArguments) -> None:
         account = account.on(day)
         if not is_current(account):
             write_report(account, backtest(account))
-        if is_new and isinstance(account.decider, OwnPolicy):
-            account.decider.warn_of_limit(account.market, account.config.env)
         if not is_new:
             logger.info("%s is in the account already: nothing to do", account.book.date(-1))
         _show(journal)
@@ -134,7 +133,7 @@ def run_stop(arguments: PaperArguments) -> None:
     """Stop new orders."""
     with opened(arguments.path, arguments.head) as journal:
         journal.append("stop", str(journal.last.number), {"text": f"`paper stop {arguments.name}`"})
-        logger.info("no new orders until %s; positions are sold by the rules", _whole("go", arguments.path))
+        logger.info("nothing is bought until %s", _whole("go", arguments.path))
 
 
 def run_go(arguments: PaperArguments) -> None:
@@ -187,30 +186,30 @@ def _whole(command: str, account: Path) -> str:
 
 def _show(journal: Journal) -> None:
     """Log where the account stands, without its data."""
-    sessions, intents, certificate = journal.of("session"), journal.of("intent"), journal.opening["certificate"]
+    sessions, intents, certificate = journal.sessions, journal.of("intent"), journal.opening["certificate"]
     if not sessions:
         logger.info("no session yet; for the first orders: %s", _whole("step", journal.path.parent))
         return
     date, last = next(reversed(sessions.items()))
-    factors, positions = units(journal), last.body["positions"].items()
-    holdings = ", ".join(f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in positions)
+    factors, who = units(journal), word_of(journal.opening)
     refused = {key for key, row in journal.of("answer").items() if row.body["status"] != "accepted"}
     orders = [order for order in intents[date].body["orders"] if order["id"] not in refused] if date in intents else []
-    of_basket = [order for order in orders if order["is_of_basket"]]
-    purchases = (order for order in orders if order["side"] == "buy" and not order["is_of_basket"])
-    bought = ", ".join(f"{one['ticker']} for {one['value']:,.2f}" for one in purchases)
-    share, who = load_decider(journal.path.parent, journal.opening).share, word_of(journal.opening)
-    whole, decided = last.body["whole"], last.body["equity"]
-    split = f"; of the {who}'s account {decided:,.2f}" if share < 1 or whole != decided else ""
-    split += f", of its basket {last.body['basket']:,.2f}" if share < 1 else ""
-    logger.info("%s: equity %s%s; the %s's cash %s", date, f"{whole:,.2f}", split, who, f"{last.body['cash']:,.2f}")
+    equity, benchmark = last.get("whole", last["equity"]), last.get("benchmark")
+    beside = "" if benchmark is None else f"; its benchmark {benchmark:,.2f}"
+    logger.info("%s: equity %s, cash %s%s", date, f"{equity:,.2f}", f"{last['cash']:,.2f}", beside)
     logger.info("head of the journal: %s, row %d", journal.last.hash, journal.last.number)
-    logger.info("positions: %s; purchases at the next open: %s", holdings or "none", bought or "none")
-    if of_basket or last.body["basket_positions"]:
-        logger.info("basket: %d stocks held, %d orders", len(last.body["basket_positions"]), len(of_basket))
+    held = [f"{ticker} {shares / factors[ticker]:g}" for ticker, shares in last["positions"].items()]
+    asked = [f"{one['side']} {one['ticker']} {one.get('shares', 0.0) / factors[one['ticker']]:g}" for one in orders]
+    logger.info("positions: %s; orders for the next open: %s", _listed(held), _listed(asked))
     if reason := journal.stop_reason():
         logger.warning("no new orders: %s; they are given again after %s", reason, _whole("go", journal.path.parent))
-    logger.info("%s", finding([row.body["result"] for row in sessions.values()], list(sessions), certificate, who))
+    results = [body["result"] for body in sessions.values()]
+    logger.info("%s", finding(results, list(sessions), certificate, who))
+
+
+def _listed(texts: Sequence[str]) -> str:
+    others = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"{', '.join(texts[:_SHOWN])}{others}" or "none"
 
 
 @contextmanager

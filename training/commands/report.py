@@ -29,13 +29,13 @@ from utils.tables import table
 
 logger = logging.getLogger(__name__)
 DIFFERENCES = {
-    "over_equal_weight": "Over equal weight",
+    "over_benchmark": "Over benchmark",
     "over_random_picker": "Selection",
     "timing": "Timing",
     "over_best_rival": "Over best baseline",
 }
 """Parts and differences of a champion's profit that are shown, by their names in the files."""
-MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "trades", "costs")
+MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "turnover", "costs")
 """Keys of `METRICS` that are shown."""
 SAME_DAYS = "All runs were judged on the same validation days of the same data"
 OTHER_DAYS = "The runs were judged on different days, data or stocks, on which results depend as on the champion"

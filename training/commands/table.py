@@ -91,8 +91,8 @@ class EvaluateArguments(SavedRunArguments):
     """Policies of your own: FILE.py or FILE.py:NAME, a function from wide bars to scores or a class with `act`, or the
     FILE.zip of a model of Stable-Baselines3."""
     scores: kinds.InputFile = None
-    """CSV or parquet file of your own scores: `date, ticker, score`, known at that day's close; above 0 asks for the
-    stock."""
+    """CSV or parquet file of your own scores: `date, ticker, score`, known at that day's close, the higher the more is
+    held; with `weight` in place of `score`, target weights, which are held as they are."""
     trades: kinds.InputFile = None
     """CSV or parquet file of another backtester's orders: `date, ticker`, `side` (buy, sell), and `value` or `shares`;
     known at that day's close, filled at the next open."""
@@ -106,17 +106,14 @@ class EvaluateArguments(SavedRunArguments):
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each look at the holdout is recorded, and asks for --spend-look."""
     spend_look: kinds.SpendLook = False
-    continuous: bool = False
-    """Play one account that goes on over all of the days, in place of windows at whose ends everything is sold; sizes
-    refer to its equity."""
     random_pickers: kinds.PositiveInt = 1000
-    """Random pickers that the champion is compared with."""
+    """Random pickers that the champion is compared with: its weights, beside the benchmark's, in permuted stocks."""
     rivals: Rivals = "learned"
     """Supervised baselines. `learned`: ridge regression and LightGBM on the run's training days; `none`: none."""
     rival_refit: kinds.NonNegativeInt = 0
     """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
     benchmark: kinds.InputFile = None
-    """CSV file (`date, close`) of a benchmark that the champion is compared with."""
+    """CSV file (`date, close`) of an index that is shown beside the champion."""
     device: kinds.Device = "auto"
 
     @property
@@ -145,15 +142,16 @@ class SignalsArguments(SavedRunArguments):
     date: str | None = None
     """Session at whose close the orders are decided, as 2014-11-10; default: the last one of the data."""
     positions: kinds.InputFile = None
-    """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
-    capital: Annotated[float | None, Field(ge=1, le=10**12)] = None
-    """Initial capital of the account, to which sizes refer; default: the run's."""
+    """CSV file of what is held: ticker,shares and perhaps entry_date,entry_price, which tell splits and dividends since
+    then and the unrealised return; default: nothing."""
     cash: Annotated[float | None, Field(ge=0, le=10**15)] = None
-    """Cash now; default: the capital less the cost of the open positions."""
+    """Cash now; default, without positions: the run's initial capital."""
     peak: Annotated[float | None, Field(gt=0, le=10**15)] = None
-    """Highest equity of the account so far, which a drawdown lock refers to; default: the capital."""
+    """Highest equity of the account so far, which a drawdown lock refers to; default: that of today."""
+    least: Annotated[float | None, Field(ge=0, le=10**12)] = None
+    """Smallest order, in currency units; what is lacking below it waits. Default: 0.1% of the equity."""
     release: bool = False
-    """Place orders although the account has fallen beyond --env.drawdown-lock."""
+    """Buy although the account has fallen beyond --env.drawdown-lock."""
     json: kinds.OutputFile = None
     """JSON file to write everything to."""
     ib: kinds.OutputFile = None
@@ -207,7 +205,7 @@ class WalkForwardArguments(StudyArguments):
     folds: kinds.PositiveInt = 4
     """Number of folds, each of which trains a population; the test days of the last one end with the data."""
     test_windows: kinds.PositiveInt = 2
-    """Episodes on a fold's test days, each beginning where the one before it ended."""
+    """Length of a fold's test days, in episodes."""
     validation_days: kinds.PositiveInt = 290
     """Days before a fold's test days (less a purge) on which its champion is first evaluated."""
     train_days: kinds.NonNegativeInt = 0
@@ -220,8 +218,8 @@ class SweepArguments(StudyArguments):
 
     Each trial is a few training runs in runs/NAME/trial-N-seed-K; --run, --resume and all settings of a training run
     apply: they are what the trials vary. Which ones may vary: evolution.*, learning.*, generations,
-    evaluation.fitness_windows and exploration_windows, env.stake_percent, env.max_new_positions_per_day and the
-    penalties of env; the others change no learning, or the days, prices and costs by which trials are compared.
+    evaluation.fitness_windows and exploration_windows; the others change no learning, or the days, prices and costs by
+    which trials are compared.
     """
 
     space: kinds.InputFile = None
@@ -278,10 +276,7 @@ def help_lists(name: str, is_whole: bool) -> Lists:
         return commands
     from data.synthetic.planted import PLANTED_KINDS  # takes long where no kind is needed
 
-    kinds = {}
-    for name, kind in PLANTED_KINDS.items():
-        rules = [f"--{rule.replace('_', '-')} {value:g}" for rule, value in kind.trading_rules.items()]
-        kinds[name] = kind.structure + "".join(f" (brings {rule})" for rule in rules)
+    kinds = {name: kind.structure for name, kind in PLANTED_KINDS.items()}
     return {
         **commands,
         "environment variables": ENVIRONMENT,

@@ -37,7 +37,6 @@ from training.run.status import (
     result_block,
     status_block,
     terminal_header,
-    warn_of_few_stocks,
 )
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
@@ -102,7 +101,6 @@ def run_training(
         market, scores = load_market(config, audits=not (session.run.path / MARKET).is_file())
         market = record_or_pin_market(session.run.path, market, splits)
         logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
-        warn_of_few_stocks(config, len(market.investable_columns))
         if config.evaluation.benchmark is not None:
             read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
         if parent is not None:
@@ -161,9 +159,9 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         trainer.log.add("checkpoint", checkpoint_seconds)
         total, champion = record["seconds"]["total"] + checkpoint_seconds, trainer.champion
         shown = {**record, "seconds": {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}}
-        bet = champion.evidence.bet(champion.share)
+        evidence = dataclasses.replace(champion.evidence, shrink=champion.shrink, timing=champion.timing).sentence
         row = generation_row(shown, is_first=trainer.generation == done + 1)
-        whole = status_block(shown, get_profiler().summary_line(), config.env, bet)
+        whole = status_block(shown, get_profiler().summary_line(), config.env, evidence)
         logger.info("%s", whole, extra={"terminal": row})
         if get_profiler().is_reporting:
             logger.info("%s", get_profiler().report())

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from data.record import MARKET
 from data.splits import FoldPlan, Splits, make_folds
-from environment.portfolio import Portfolio
-from models.ddpg_agent import DDPGAgent
+from models.evidence import Evidence
 from training.commands.evaluate import play_run
 from training.commands.table import WalkForwardArguments
 from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
-from training.evaluation.measures import EquityCurves
 from training.evaluation.play import PlayedPolicies
 from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
@@ -102,54 +98,26 @@ def _train_folds(
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     """Play each fold's champion on its test days, as one account that reinvests."""
-    folds, results, champions, device = [], [], list[DDPGAgent](), choose_device(config.device)
+    folds, results, evidence, device = [], [], list[Evidence](), choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
-        env = Portfolio.on(run.market, run.config.env, device)
-        played = play_run(run, fold.holdout, env, config.evaluation, f"walk-forward {run.name}")
+        played = play_run(run, fold.holdout, config.evaluation, f"walk-forward {run.name}")
         champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         days = {
             name: run.market.dates[[span.first, span.last]].astype(str).tolist() for name, span in vars(fold).items()
         }
         folds.append(FoldResult(run.name, days, run.generation, champion, random))
         results.append(played)
-        champions.append(run.champion)
+        evidence.append(run.evidence)
     again = ("walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
         name=path.name,
         split="walk-forward",
         config=config,
         market=run.market,
-        played=join(results),
+        played=PlayedPolicies.joined(results),
         trials=1,
         command=command_line(*again),
         folds=folds,
-        evidence=[agent.evidence for agent in champions],
-        shares=[agent.share for agent in champions],
-    )
-
-
-def join(results: Sequence[PlayedPolicies]) -> PlayedPolicies:
-    """Join what policies played on windows that follow one another, perhaps by another champion each.
-
-    Left out is a policy that is not in all results, such as a baseline that could not be fitted in one.
-    """
-    common = [name for name in results[0].curves if all(name in part.curves for part in results)]
-    before = np.cumsum([0, *(len(part.days) for part in results)]).tolist()
-    numbered = zip(before, results, strict=False)
-    at_cost = {bps: [part.at_cost[bps] for part in results] for bps in results[0].at_cost}
-    scored = [name for name in results[0].scores if name in common]
-    return PlayedPolicies(
-        curves={name: EquityCurves.joined(part.curves[name] for part in results) for name in common},
-        trades=[{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
-        days=np.concatenate([part.days for part in results]),
-        at_cost={
-            bps: {name: EquityCurves.joined(one[name] for one in levels) for name in levels[0] if name in common}
-            for bps, levels in at_cost.items()
-        },
-        shifted=EquityCurves.joined(part.shifted for part in results),
-        held_profit=np.concatenate([part.held_profit for part in results]),
-        known_share=np.concatenate([part.known_share for part in results]),
-        scores={name: np.concatenate([part.scores[name] for part in results]) for name in scored},
-        ahead={sessions: np.concatenate([part.ahead[sessions] for part in results]) for sessions in results[0].ahead},
+        evidence=evidence,
     )

@@ -2,7 +2,7 @@
 
 import shutil
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from training.evaluation.baselines import CLOSED, EQUAL, LIGHTGBM, RANDOM, RULE
 from training.evaluation.judge import Evaluation
@@ -10,8 +10,8 @@ from training.evaluation.verdict import yearly
 from utils.charts import number
 from utils.statistics import MeanTest, mean_test
 
-BESIDE = (RANDOM, EQUAL, LIGHTGBM, CLOSED)
-"""What a person wants the champion compared with."""
+BESIDE = (EQUAL, LIGHTGBM, CLOSED)
+"""What a person wants the champion compared with, besides random pickers and the benchmark."""
 _LEADS = {1: "clearly better", 0: "no difference", -1: "clearly worse"}
 _SKILLS = {
     "selection": {1: "picks stocks better than chance", 0: "no skill in picking stocks", -1: "picks worse than chance"},
@@ -29,7 +29,7 @@ class Lead:
     policy: str
     return_percent: float | None
     test: MeanTest
-    """The champion's lead, percent of the initial capital a year."""
+    """The champion's lead, percent a year."""
     sign: int
     """1 or -1 where the champion is significantly better or worse, as the verdict says; 0: nothing is told apart."""
 
@@ -43,12 +43,12 @@ def leads(evaluation: Evaluation) -> list[Lead]:
     shown, verdict, curves = list[Lead](), evaluation.verdict, evaluation.played.curves
     best = verdict.best_baseline
     looks = evaluation.trials * (1 if best is None else best.among)
-    for name in BESIDE:
+    for name in dict.fromkeys((RANDOM, evaluation.played.benchmark, *BESIDE)):
         if name not in curves:
             continue
-        test = {RANDOM: verdict.selection, EQUAL: verdict.over_equal_weight}.get(name)
+        test = {RANDOM: verdict.selection, evaluation.played.benchmark: verdict.over_benchmark}.get(name)
         if test is None:
-            test = yearly(mean_test(curves[evaluation.judged].daily_profit[0] - curves[name].daily_profit[0], looks))
+            test = yearly(mean_test(curves[evaluation.judged].daily[0] - curves[name].daily[0], looks))
         sign = verdict.skills["selection"] if name == RANDOM else test.sign
         shown.append(Lead(name, evaluation.policies[name]["return"].value, test, sign))
     return shown
@@ -58,15 +58,18 @@ def headline(evaluation: Evaluation) -> str:
     """Return in a few words whether training days show an edge, and what follows it; empty where nothing was tested."""
     if not evaluation.evidence:
         return ""
-    strongest = min(evaluation.evidence, key=lambda one: one.smallest)
-    return strongest.headline(sum(evaluation.shares) / len(evaluation.shares))
+    strongest = min(evaluation.evidence, key=lambda one: min(one.p_value, one.cash_p_value))
+    shrink, timing = evaluation.mean_believed
+    return replace(strongest, shrink=shrink, timing=timing).headline
 
 
 def conclusion(evaluation: Evaluation) -> str:
     """Return what these days tell, in one line."""
     told, beaten = [_SKILLS[part][sign] for part, sign in evaluation.verdict.skills.items()], leads(evaluation)
     for sign, verb in _BEATS.items():
-        if names := [one.policy for one in beaten if one.sign == sign and one.policy in (EQUAL, LIGHTGBM)]:
+        if names := [
+            one.policy for one in beaten if one.sign == sign and one.policy in (evaluation.played.benchmark, LIGHTGBM)
+        ]:
             told.append(f"{verb} {' and '.join(names)}")
     return "; ".join(told)
 
@@ -97,7 +100,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
         said.append(f"{_cells('ceiling', evaluation.policies[RULE]['return'].value)}   {RULE}")
     labelled = {
         "asked": evaluation.asked,
-        "training days": evaluation.evidence_sentence.removeprefix("Training days show "),
+        "training days": evaluation.evidence_sentence,
         "these days": conclusion(evaluation),
         "networks": untrained(evaluation),
         "warning": evaluation.suspicion,

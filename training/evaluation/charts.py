@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from data.features.nine import CLOSE
+from data.features.nine import CLOSE, OPEN
 from training.evaluation import baselines
 from training.evaluation.answer import leads
 from training.evaluation.judge import Evaluation
@@ -21,40 +21,33 @@ COLOURS = {
     baselines.LIGHTGBM: "#009E73",
     baselines.CLOSED: "#6A3D9A",
     baselines.RIDGE: "#CC79A7",
-    baselines.ALL_ORDERS: "#56B4E9",
-    baselines.BENCHMARK: "#333333",
+    baselines.IN_FULL: "#56B4E9",
+    baselines.BENCHMARK: "#E69F00",
+    baselines.INDEX: "#333333",
     baselines.MOMENTUM: "#D55E00",
     baselines.RULE: "#A6761D",
 }
 """Of the policies that charts show apart, in all of them."""
-_COMPARED = (baselines.EQUAL, baselines.LIGHTGBM)
 _ROLLING = 126
 """Sessions of a rolling measure."""
 _EXTREME_STOCKS = 5
 _DECIDING = 10
 """Inputs that are shown."""
-EXITS = {
-    "sold": "sold by its own decision",
-    "target_open": "sale target, at the open",
-    "target": "sale target",
-    "stop_open": "stop, at the open",
-    "stop": "stop",
-    "holding": "longest holding time",
-    "no_bar": "no more prices",
-    "episode_end": "end of the window",
-}
-"""Words for the reasons of exits."""
-_MARKS = {"close": "#8A8A8A", "bought": "#333333", "sold at a gain": "#0072B2", "sold at a loss": "#D55E00"}
-"""Colours of a stock's chart; gains and losses have those of the page."""
+ENDS = {"order": "sold", "no_bar": "no more prices", "end": "end of the days"}
+"""Words for the reasons of ends."""
+HELD = "still held"
+_MARKS = {"close": "#8A8A8A", "bought": "#0072B2", "sold": "#D55E00"}
+"""Colours of a stock's chart."""
 _TRADED_STOCKS = 4
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
     "critic": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
-    "actor": "Minus the value of the actors' relaxed choices, in temperatures.",
+    "actor": "Of the actors' scores, by the critic.",
 }
-_REWARDS = {
-    "reward_rate": "What the replayed accounts earn a day, percent of the initial capital.",
-    "hurdle": "What a position has to earn for the elites where all capital is invested, percent of its value.",
+_GENES = {
+    "risk": "Price of risk of the elites: what a unit of weight more lowers the worth of the next one.",
+    "largest": "Largest weight of a stock, of the elites.",
+    "horizon": "Sessions of the elites' discount.",
 }
 
 
@@ -94,13 +87,13 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
 
 
 def rolling_charts(evaluation: Evaluation) -> list[Chart]:
-    """Draw what is invested, by window, and, where the days suffice, the Sharpe ratio of the last half year."""
+    """Draw what is invested and, where the days suffice, the Sharpe ratio of the last half year."""
     curves, dates = evaluation.played.curves, evaluation.dates[1:]
-    names = [name for name in (evaluation.judged, *_COMPARED) if name in curves]
-    steps = evaluation.played.days.shape[1] - 1
-    invested = {name: np.repeat(100.0 * curves[name].exposure.mean(axis=0), steps) for name in names}
-    note = "Mean of each window, share of the equity."
-    charts = [Chart("Exposure, %", dates, invested, "{:.0f} %", note=note, colours=colours(evaluation))]
+    names = [n for n in (evaluation.judged, evaluation.played.benchmark, baselines.LIGHTGBM) if n in curves]
+    invested = {name: 100.0 * curves[name].exposure.mean(axis=0) for name in names}
+    charts = [
+        Chart("Exposure, %", dates, invested, "{:.0f} %", note="Share of the equity.", colours=colours(evaluation))
+    ]
     if len(dates) > _ROLLING:
         returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
         sharpe = {str(name): series.to_numpy() for name, series in (YEAR_ROOT * returns.mean() / returns.std()).items()}
@@ -148,29 +141,22 @@ def input_bars(evaluation: Evaluation) -> list[Bar]:
 
 
 def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
-    """Return the net profit of the champion's trades by "ticker" or "reason", best first; of stocks the extremes."""
-    trades, capital = evaluation.trades, evaluation.played.curves[evaluation.judged].capital
-    net = 100.0 * (trades["profit"] - trades["costs"]) / capital
-    sums = (
-        net.groupby(trades[by].fillna("still held"))
-        .agg(["sum", "count"])
-        .sort_values("sum", ascending=False, kind="stable")
-    )
+    """Return the net profit of positions by "ticker" or "reason" of their ends, best first; of stocks the extremes."""
+    held, capital = evaluation.positions, evaluation.played.curves[evaluation.judged].capital
+    net = 100.0 * (held["profit"] - held["costs"]) / capital
+    sums = net.groupby(held[by].fillna(HELD)).agg(["sum", "count"]).sort_values("sum", ascending=False, kind="stable")
     if len(sums) > 2 * _EXTREME_STOCKS:
         sums = pd.concat([sums[:_EXTREME_STOCKS], sums[-_EXTREME_STOCKS:]])
     rows = []
     for key, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
-        text = f"{number(value, 2, is_signed=True)} % of the capital in {count:,} trades"
-        rows.append((EXITS.get(key, str(key)), value, text, int(np.sign(value))))
+        text = f"{number(value, 2, is_signed=True)} % of the capital in {count:,} positions"
+        rows.append((ENDS.get(key, str(key)), value, text, int(np.sign(value))))
     return bars(rows)
 
 
 def _drawn(evaluation: Evaluation) -> dict[str, Float64Array]:
     """Return the equity that a chart can show apart: tables have all policies."""
-    shown = {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
-    if np.array_equal(shown.get(baselines.ALL_ORDERS, ()), shown[evaluation.judged]):  # all of the capital is theirs
-        del shown[baselines.ALL_ORDERS]
-    return shown
+    return {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
 
 
 def gain_percent(equity: Float64Array) -> Float64Array:
@@ -179,48 +165,50 @@ def gain_percent(equity: Float64Array) -> Float64Array:
 
 
 def traded_stocks(evaluation: Evaluation) -> list[Chart]:
-    """Draw the stocks that the champion traded most, each with its trades."""
-    market, days, trades = evaluation.market, evaluation.played.days, evaluation.trades
-    played = slice(int(days.min()), int(days.max()) + 1)
-    trades = trades.assign(is_gain=trades["profit"] > trades["costs"])
-    by_ticker = sorted(trades.groupby("ticker", sort=False), key=lambda pair: -len(pair[1]))
+    """Draw the stocks of which the judged account traded most, each with its purchases and sales."""
+    market, trades = evaluation.market, evaluation.trades
+    traded = trades["value"].abs().groupby(trades["ticker"]).sum().sort_values(ascending=False, kind="stable")
     charts = []
-    for ticker, of_ticker in by_ticker[:_TRADED_STOCKS]:
-        sold = of_ticker[of_ticker["exit_date"].notna()]
-        groups = {"bought": ("entry", of_ticker), "sold at a gain": ("exit", sold[sold["is_gain"]])}
-        groups["sold at a loss"] = ("exit", sold[~sold["is_gain"]])
+    for ticker in traded.index[:_TRADED_STOCKS]:
+        column, of_ticker = market.tickers.index(ticker), trades[trades["ticker"] == ticker]
+        days = np.searchsorted(evaluation.dates, of_ticker["date"].to_numpy(dtype="datetime64[D]"))
+        bars, is_bought = market.data_array[evaluation.played.days, column], of_ticker["value"].to_numpy() > 0
+        price = bars[days, CLOSE if evaluation.config.env.fill == "same_close" else OPEN].astype(np.float64)
         points = {
-            label: (rows[f"{when}_date"].to_numpy(dtype="datetime64[D]"), rows[f"{when}_price"].to_numpy(np.float64))
-            for label, (when, rows) in groups.items()
+            label: (evaluation.dates[days[some]], price[some])
+            for label, some in (("bought", is_bought), ("sold", ~is_bought))
         }
-        close = market.data_array[played, market.tickers.index(ticker), CLOSE].astype(np.float64)
-        dates, note = market.dates[played].astype("datetime64[D]"), f"{len(of_ticker)} trades, gains after costs."
-        lines = {"close": close}
-        charts.append(Chart(str(ticker), dates, lines, "{:,.2f}", points, note=note, has_zero=False, colours=_MARKS))
+        lines, note = {"close": bars[:, CLOSE].astype(np.float64)}, f"{len(of_ticker)} purchases and sales."
+        charts.append(
+            Chart(str(ticker), evaluation.dates, lines, "{:,.2f}", points, note=note, has_zero=False, colours=_MARKS)
+        )
     return charts
 
 
 def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
     return Chart(
-        "Fitness by generation, % of the initial capital per episode",
+        "Profit by generation, % of the initial capital per episode",
         _generations(records),
         {
             "population mean": column(records, "fitness", "mean"),
             "validation result": column(records, "validation", "champion"),
+            "benchmark": column(records, "validation", "benchmark"),
         },
         bands={"population, lowest to highest": (column(records, "fitness", "min"), column(records, "fitness", "max"))},
-        colours={"population mean": COLOURS[baselines.RANDOM], "validation result": COLOURS[baselines.CHAMPION]},
-        note="Of the population on training days, by forecasts out of fold, with penalties. The champion's validation "
-        "result is from days that neither training nor selection has seen.",
+        colours={
+            "population mean": COLOURS[baselines.RANDOM],
+            "validation result": COLOURS[baselines.CHAMPION],
+            "benchmark": COLOURS[baselines.EQUAL],
+        },
+        note="Of the population, its fitness on training days: by forecasts out of fold, over the benchmark, less the "
+        "price of risk. The champion's validation result, and the benchmark's, are from days that neither training nor "
+        "selection has seen.",
     )
 
 
 def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Draw what is learned, from the records of metrics.jsonl.
-
-    Losses of critics and actors, what the elites earn, and their hurdle.
-    """
+    """Draw what is learned, from the records of metrics.jsonl: losses, what the elites earn, evidence and genes."""
     generations, charts = _generations(records), []
     for name, note in _LOSSES.items():
         losses = {name: column(records, "learning", f"{name}_loss")}
@@ -228,9 +216,12 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     earned = {"elites": column(records, "learning", "elite_profit_percent")}
     note = "Mean of the elites over the training windows of the fitness, % of the capital."
     charts.append(Chart("Profit of an episode, %", generations, earned, note=note))
-    for name, note in _REWARDS.items():
-        rewards = {name.replace("_", " "): column(records, "learning", name)}
-        charts.append(Chart(f"{name.replace('_', ' ').capitalize()}, %", generations, rewards, "{:.3f}", note=note))
+    worth = {"champion": column(records, "learning", "evidence_excess")}
+    note = "Of the champion's orders on training days, out of fold and net of costs."
+    charts.append(Chart("Over the benchmark, % a year", generations, worth, note=note))
+    for name, note in _GENES.items():
+        genes = {name: column(records, "learning", name)}
+        charts.append(Chart(name.capitalize(), generations, genes, "{:.3f}", note=note))
     return charts
 
 

@@ -31,8 +31,8 @@ from utils.runs.run_log import REPORT, write_atomically, write_json
 from utils.tables import spreadsheet_text, table, written_p
 
 logger = logging.getLogger(__name__)
-RESULTS, EQUITY = "results.json", "equity.csv"
-FILES = (RESULTS, REPORT, EQUITY, "trades.csv", "trades.parquet")
+RESULTS, EQUITY, TRADES, POSITIONS = "results.json", "equity.csv", "trades.csv", "positions.csv"
+FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS)
 """What `write_evaluation` writes."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -45,7 +45,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "run": evaluation.name,
         "split": evaluation.split,
-        "windows": len(evaluation.played.days),
+        "benchmark": evaluation.played.benchmark,
         **(folds if evaluation.folds else champion),
         "verdict": _verdict(evaluation),
         "information_coefficients": {
@@ -68,24 +68,19 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "sentence": evaluation.sentence,
         "evidence": [
-            {
-                **dataclasses.asdict(evidence),
-                "p_value": evidence.smallest,
-                "is_significant": evidence.is_significant,
-                "share_of_capital": share,
-            }
-            for evidence, share in zip(evaluation.evidence, evaluation.shares, strict=True)
+            {**dataclasses.asdict(evidence), "is_significant": evidence.is_significant}
+            for evidence in evaluation.evidence
         ],
         "has_skill": verdict.has_skill,
         "is_better_than_random_picker": verdict.has_selection,
         "has_timing": verdict.has_timing,
-        "is_better_than_equal_weight": verdict.is_better_than_equal_weight,
+        "is_better_than_benchmark": verdict.is_better_than_benchmark,
         "best_rival": best and best.name,
         "beside_best_rival": best and outcome(best.test),
         "rivals": best.among if best else 0,
         "trials": verdict.trials,
         "picker_chance": verdict.rank_p_value,
-        "timing_chance": verdict.timing_known.p_value,
+        "timing_chance": verdict.timing_rank,
         "share_of_pickers_beaten": verdict.share_of_random_beaten,
         "percent_a_year": {
             key: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
@@ -117,14 +112,11 @@ def log_evaluation(evaluation: Evaluation) -> None:
     if evaluation.never_traded:
         logger.info("%s", evaluation.sentence)
         return
-    days, dates = evaluation.played.days, evaluation.dates
-    head = (
-        f"{evaluation.title}, {dates[0]} to {dates[-1]} in {len(days)} windows of {days.shape[1] - 1} sessions, one "
-        "after the other"
-    )
+    dates = evaluation.dates
+    head = f"{evaluation.title}, {dates[0]} to {dates[-1]}, one account over {len(dates) - 1} sessions"
     tests = [
         {
-            "% of capital a year": label,
+            "% a year": label,
             "mean": test.mean,
             "95%": "{:+.2f} to {:+.2f}".format(*test.interval),
             "p": written_p(p),
@@ -139,7 +131,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
-    """Write page, results, trades and equity into a folder, each file in one step or newly made.
+    """Write page, results, trades, positions and equity into a folder, each file in one step or newly made.
 
     Other results of a policy of the user are kept in FOLDER-1, FOLDER-2 and so on, the oldest first.
     """
@@ -148,9 +140,8 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
         places = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
         earlier = folder.rename(next(place for place in places if not place.exists()))
     folder.mkdir(exist_ok=True)
-    trades = evaluation.trades
-    trades.assign(ticker=trades["ticker"].map(spreadsheet_text)).to_csv(folder / "trades.csv", index=False)
-    trades.to_parquet(folder / "trades.parquet", index=False)
+    for name, rows in ((TRADES, evaluation.trades), (POSITIONS, evaluation.positions)):
+        rows.assign(ticker=rows["ticker"].map(spreadsheet_text)).to_csv(folder / name, index=False)
     low, high = evaluation.random_band
     bands = {f"{RANDOM}, 5%": low, f"{RANDOM}, 95%": high}
     frame = pd.DataFrame({"date": np.datetime_as_string(evaluation.dates), **evaluation.equity, **bands})
@@ -224,24 +215,24 @@ def render(evaluation: Evaluation) -> str:
 
 
 def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the champion's largest trades, their results in percent of the capital, and what decided them."""
+    """Return the champion's largest positions, their results in percent of the capital, and what decided them."""
     capital, rows = evaluation.played.curves[evaluation.judged].capital, list[dict[str, Any]]()
     for place, moved_by in evaluation.decided.items():
-        trade = evaluation.trades.iloc[place]
-        net, reason = 100 * (trade["profit"] - trade["costs"]) / capital, trade["reason"]
-        rows.append({**trade, "net": net, "reason": charts.EXITS.get(reason, "still held"), "moved_by": moved_by})
+        held = evaluation.positions.iloc[place]
+        net = 100 * (held["profit"] - held["costs"]) / capital
+        rows.append({**held, "net": net, "reason": charts.ENDS.get(held["reason"], charts.HELD), "moved_by": moved_by})
     return rows
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
-    config, market, played = evaluation.config, evaluation.market, evaluation.played
+    config, market = evaluation.config, evaluation.market
     facts: dict[str, Any] = {
         "Run": evaluation.name,
         "Split": evaluation.split,
         "Days": f"{evaluation.dates[0]} to {evaluation.dates[-1]}",
         "Champion": evaluation.champion_generation and f"of generation {evaluation.champion_generation}",
         "Data": "built-in market" if config.data is None else config.data.name,
-        "Windows": f"{len(played.days)} of {played.days.shape[1] - 1} sessions, one after the other",
+        "Benchmark": evaluation.played.benchmark,
         "Stocks": f"{len(market.investable_columns):,} of {len(market.tickers):,}",
         "Seed": config.seed,
     }

@@ -13,11 +13,11 @@ import pandas as pd
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import CHAMPION, EQUAL, NEVER_BEST, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
-from training.evaluation.verdict import Shifted, Verdict, verdict
+from training.evaluation.verdict import Verdict, verdict
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
 from utils import metrics
@@ -47,22 +47,10 @@ UNAUDITED = (
     "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw these days, flatters."
 )
 _BAND = (5, 95)
-_TRADE_COLUMNS = [
-    "policy",
-    "window",
-    "ticker",
-    "order_date",
-    "entry_date",
-    "entry_price",
-    "shares",
-    "value",
-    "target_price",
-    "exit_date",
-    "exit_price",
-    "reason",
-    "profit",
-    "costs",
-]
+_POSITION_COLUMNS = (
+    *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
+    *("costs", "profit", "fills", "reason"),
+)
 _LAST_DAYS = 10
 _DECIDING, _NOTHING = 6, 0.0005
 """Inputs that are named as those that decide, and what none of them may be worth."""
@@ -90,8 +78,8 @@ class Overfitting:
     """How much of a result may come from choosing the best of many."""
 
     deflated_information_ratio: float | None
-    """Probability that the true information ratio over equal weight is above that of the best of `trials` without
-    skill, from 0 to 1; None where the champion's profit is equal weight's."""
+    """Probability that the true information ratio over the benchmark is above that of the best of `trials` without
+    skill, from 0 to 1; None where the champion earns what the benchmark does."""
     trials: int
     expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
@@ -109,7 +97,7 @@ class Overfitting:
                 f"{needed:,} days like the {self.days:,} judged make the Sharpe ratio significantly above zero (95%)."
             )
         chance = (
-            "none, the profit is that of equal weight."
+            "none, the returns are those of the benchmark."
             if share is None
             else f"{share:.3f}, the probability that the true ratio is above {self.expected_best_ratio:.2f} a year, "
             f"which the best of {self.trials:,} without skill would show."
@@ -149,13 +137,11 @@ class Evaluation:
     extends: str = ""
     """Name of the run that this one extends, if any."""
     evidence: Sequence[Evidence] = ()
-    """Of each champion, from its training days."""
-    shares: Sequence[float] = ()
-    """Share of the capital that follows each champion's agents."""
+    """Of each champion, from its training days, with the share of its scores that it follows."""
     importance: Mapping[str, float] = field(default_factory=dict)
     """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
-    """Of the champion's largest trades, by their rows of `trades`: the inputs that moved their forecasts most."""
+    """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
     asked: str = ""
     """What was asked of the judged account and not done."""
     has_code: bool = True
@@ -173,23 +159,26 @@ class Evaluation:
         Intervals of one policy are bootstrapped; those of random pickers hold their middle 95%.
         """
         curves = self.played.curves
-        market = metrics.daily_returns(curves[EQUAL].stitched[0])
+        market = metrics.daily_returns(curves[self.played.benchmark].equity[0])
         return {name: estimates(curve, market, self.config.seed) for name, curve in curves.items()}
 
     @cached_property
     def verdict(self) -> Verdict:
-        played = self.played
-        profit = {name: curves.daily_profit for name, curves in played.curves.items()}
-        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {self.judged, *NEVER_BEST}]
-        champion, equal = (float(played.curves[name].exposure.mean()) for name in (self.judged, EQUAL))
+        played, judged, held = self.played, self.judged, self.played.benchmark
+        daily = {name: curves.daily for name, curves in played.curves.items()}
+        exposure = {name: curves.exposure[0] for name, curves in played.curves.items()}
+        others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {judged, held, *NEVER_BEST}]
+        invested = float(exposure[judged].mean())
         return verdict(
-            profit[self.judged][0],
-            profit[RANDOM],
-            Shifted(played.shifted.daily_profit, played.known_share, played.held_profit),
-            profit[EQUAL][0],
+            daily[judged][0],
+            daily[RANDOM],
+            played.selection,
+            exposure[judged],
+            daily[held][0],
             trials=self.trials,
-            exposure_ratio=equal / champion if champion else math.inf,
-            baselines={name: profit[name][0] for name in others},
+            exposure_ratio=float(exposure[held].mean()) / invested if invested else math.inf,
+            baselines={name: daily[name][0] for name in others},
+            name=held,
         )
 
     @property
@@ -206,21 +195,14 @@ class Evaluation:
     @property
     def never_traded(self) -> str:
         """Say that a policy of the user never traded, and why that may be; empty where it did, and for champions."""
-        if self.judged == CHAMPION or self.played.trades:
+        if self.judged == CHAMPION or self.played.traded.any():
             return ""
-        if self.judged in self.played.scores:
-            wanted = (self.played.scores[self.judged] > 0).sum()
-            reason = (
-                f"none of its {wanted:,} scores above 0 passed the level that earned most on training days (the line "
-                "'bought above'), or no such stock could be ordered on its day"
-            )
-        elif self.has_code:
+        reason = "its weights or orders are of stocks or days without a price"
+        if self.has_code:
             reason = (
                 f"in none of its actions has one of the {len(self.market.investable_columns):,} stocks that may be "
-                "bought a coefficient of 1 or more on a day on which it can be ordered"
+                "bought a weight above 0 on a day on which it can be ordered"
             )
-        else:
-            reason = "its purchases are of stocks or days without a price, or of days on which windows are settled"
         return f"{self.judged} never traded from {self.dates[0]} to {self.dates[-1]}: no verdict. Perhaps {reason}."
 
     @property
@@ -235,16 +217,25 @@ class Evaluation:
 
     @property
     def evidence_sentence(self) -> str:
-        """Return what the champions' forecasts on training days are worth, and what follows from it."""
+        """Return what the champions' orders were worth on training days, and what follows from it."""
         if not self.evidence:
             return ""
         if not self.folds:
-            return self.evidence[0].sentence(self.shares[0])
-        significant, share = sum(one.is_significant for one in self.evidence), np.mean(self.shares)
+            return self.evidence[0].sentence
+        significant = sum(one.strength == "significant" for one in self.evidence)
+        shrink, timing = self.mean_believed
         return (
             f"Training days show significant evidence for {significant} of {len(self.evidence)} champions; "
-            f"{100 * share:.0f}% of the capital in the mean follows the agents, the rest holds the basket."
+            f"in the mean {100 * shrink:.0f}% of the differences between their scores are believed, and "
+            f"{100 * timing:.0f}% of their level."
         )
+
+    @property
+    def mean_believed(self) -> tuple[float, float]:
+        """Return the shares of the differences between scores and of their level that are believed, means over
+        champions."""
+        shrink, timing = np.mean([(one.shrink, one.timing) for one in self.evidence], axis=0)
+        return float(shrink), float(timing)
 
     @cached_property
     def coefficients(self) -> dict[str, dict[int, Coefficient]]:
@@ -273,9 +264,8 @@ class Evaluation:
 
     @cached_property
     def moves(self) -> Float64Array:
-        """Return the (W * D, n) log returns of the sessions after the days of scores, from open to close."""
-        following = self.played.days[:, 1:].ravel()
-        bars = self.market.data_array[following][:, self.market.investable_columns].astype(np.float64)
+        """Return the (D, n) log returns of the sessions after the days of scores, from open to close."""
+        bars = self.market.data_array[self.played.days[1:]][:, self.market.investable_columns].astype(np.float64)
         return np.asarray(np.log(bars[..., CLOSE] / bars[..., OPEN]))
 
     @cached_property
@@ -284,8 +274,7 @@ class Evaluation:
         scores = self.played.scores.get(self.judged)
         if self.has_code or scores is None:
             return None
-        days = self.played.days[:, :-1].ravel()
-        bars = self.market.data_array[days][:, self.market.investable_columns].astype(np.float64)
+        bars = self.market.data_array[self.played.days[:-1]][:, self.market.investable_columns].astype(np.float64)
         return look_ahead({self.judged: scores}, bars[..., OPEN], bars[..., CLOSE])[self.judged]
 
     @cached_property
@@ -295,9 +284,10 @@ class Evaluation:
         Without skill the ratio of T independent days has mean 0 and deviation 1 / sqrt(T - 1) (Bailey & Lopez de Prado
         2012, at a ratio of 0), which stands for the deviation over trials.
         """
-        champion, equal = (metrics.daily_returns(self.played.curves[name].stitched[0]) for name in (self.judged, EQUAL))
+        curves = self.played.curves
+        champion, held = (metrics.daily_returns(curves[n].equity[0]) for n in (self.judged, self.played.benchmark))
         best = expected_maximum(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
-        deflated, days = probabilistic_sharpe_ratio(champion - equal, best), len(champion)
+        deflated, days = probabilistic_sharpe_ratio(champion - held, best), len(champion)
         needed, is_of_sweep = minimum_track_record_length(champion), self.split == "validation" and self.trials > 1
         note = CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
         if self.judged != CHAMPION:
@@ -315,35 +305,46 @@ class Evaluation:
 
     @cached_property
     def dates(self) -> npt.NDArray[np.datetime64]:
-        """Return the (W * D + 1,) days of the stitched equity."""
-        days = np.concatenate((self.played.days[:1, 0], self.played.days[:, 1:].ravel()))
-        return self.market.dates[days].astype("datetime64[D]")
+        """Return the (D + 1,) days of the equity."""
+        return self.market.dates[self.played.days].astype("datetime64[D]")
 
     @cached_property
     def equity(self) -> dict[str, Float64Array]:
-        """Return the (W * D + 1,) stitched equity by policy; the mean of the random pickers."""
-        return {name: curves.stitched.mean(axis=0) for name, curves in self.played.curves.items()}
+        """Return the (D + 1,) equity by policy; the mean of the random pickers."""
+        return {name: curves.equity.mean(axis=0) for name, curves in self.played.curves.items()}
 
     @cached_property
     def random_band(self) -> tuple[Float64Array, Float64Array]:
-        """Return percentiles 5 and 95 of the random pickers' stitched equity."""
-        low, high = np.percentile(self.played.curves[RANDOM].stitched, _BAND, axis=0)
+        """Return percentiles 5 and 95 of the random pickers' equity."""
+        low, high = np.percentile(self.played.curves[RANDOM].equity, _BAND, axis=0)
         return low, high
 
     @cached_property
-    def trades(self) -> pd.DataFrame:
-        """Return the champion's trades, one row each: prices and amounts in currency units, `profit` before `costs`."""
-        market = self.market
-        dates = market.dates.astype("datetime64[D]").astype(str).tolist()
+    def positions(self) -> pd.DataFrame:
+        """Return the judged account's positions, a row each, from first purchase to last sale.
+
+        Amounts are in currency units; `value` is that of the `shares` which are left on the last day; `profit`, which
+        counts it, is before `costs`; `largest` is the most shares that were held.
+        """
+        dates = self.market.dates.astype("datetime64[D]").astype(str).tolist()
         rows = [
             {
-                **{"policy": self.judged, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
-                **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry")},
-                "exit_date": None if trade["exit_day"] is None else dates[trade["exit_day"]],
+                **{"policy": self.judged, "ticker": self.played.tickers[one["stock"]], **one},
+                "first_date": dates[one["first_day"]],
+                "last_date": None if one["last_day"] is None else dates[one["last_day"]],
             }
-            for trade in self.played.trades
+            for one in self.played.positions
         ]
-        return pd.DataFrame(rows, columns=_TRADE_COLUMNS)
+        return pd.DataFrame(rows, columns=[*_POSITION_COLUMNS])
+
+    @cached_property
+    def trades(self) -> pd.DataFrame:
+        """Return what the judged account traded: `value` bought by `date` and `ticker`, negative: sold."""
+        day, stock = np.nonzero(self.played.traded)
+        fill = self.dates[day + (self.config.env.fill == "next_open")]
+        tickers = [self.played.tickers[place] for place in stock.tolist()]
+        values = {"policy": self.judged, "date": fill.astype(str), "ticker": tickers}
+        return pd.DataFrame({**values, "value": self.played.traded[day, stock]})
 
     @property
     def title(self) -> str:
@@ -374,7 +375,7 @@ class Evaluation:
         elif has_bar[-_LAST_DAYS:].any(axis=0).all():
             biases["Survivors only"] = (
                 f"All {len(self.market.tickers)} tickers trade to the last day. Stocks that failed are not in the "
-                "data, which flatters every policy that buys: champion, random pickers and equal weight alike."
+                "data, which flatters every policy that buys: champion, random pickers and benchmark alike."
             )
         elif env.delisting_loss == 0:
             biases["Delisting"] = (
@@ -392,7 +393,7 @@ class Evaluation:
         size = "whatever their size" if env.volume_cap == 0 else f"up to {env.volume_cap:g}% of the day's volume"
         remedy = " --env.volume-cap limits them where the data have volume." if env.volume_cap == 0 else ""
         biases["Fills"] = (
-            f"Orders fill at {when}, and at the sale target if the day's high reaches it, {size}: daily bars do not "
-            f"show market impact, which flatters large accounts.{remedy}"
+            f"Orders fill at {when}, {size}: daily bars do not show market impact, which flatters large accounts."
+            f"{remedy}"
         )
         return biases

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import reduce
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from environment.portfolio import Portfolio
+from environment.account import Account
 from training.forecasts.skill import beta
 from utils import metrics
 from utils.arrays import Float64Array
@@ -27,100 +25,90 @@ _CURVE_MEASURES = {
     "expected_shortfall": metrics.expected_shortfall_percent,
 }
 _BOOTSTRAP_SEED = 1994
+_DUST = 1e-9
+"""Weight below which a stock is not held."""
 _YEAR = 100 * metrics.TRADING_DAYS_PER_YEAR
 """From a daily share to percent per year."""
 
 
 @dataclass(frozen=True)
 class EquityCurves:
-    """Accounts of P policies over W windows of D days; each window begins with the initial capital.
+    """P accounts over D days that begin with cash and go on; (P,) each but for the first two.
 
-    All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
+    Amounts are in currency units; NaN where an account holds no stocks of its own.
     """
 
     equity: Float64Array
-    """(P, W, D + 1)"""
+    """(P, D + 1)"""
     exposure: Float64Array
-    """Mean share of equity that is invested at the closes."""
-    trades: Float64Array
+    """(P, D) share of equity that is invested on a day, after its fills, at the prices of the close before."""
+    positions: Float64Array
+    """Opened; a position lasts from the first purchase of a stock to its last sale."""
     wins: Float64Array
+    losses: Float64Array
     sessions: Float64Array
-    """Sessions held, summed over trades."""
+    """Sessions held, summed over positions."""
+    largest: Float64Array
+    """Mean of each day's largest weight."""
     traded: Float64Array
     """Value bought and sold."""
     costs: Float64Array
 
     @classmethod
-    def of(cls, env: Portfolio, invested: Sequence[Tensor], policies: int) -> Self:
-        """Build from finished episodes of (policies * windows) lanes, policy by policy, and daily shares invested."""
-        summary, book = env.summary(), env.ledger()
-        closed = book.exit_step > 0
-        decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
-        # The entry session counts as the first one held; filled at the close, that is the session of the decision.
-        sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
-        traded = book.value + book.shares * book.last_price * closed
+    def of(cls, account: Account, held: Float64Array) -> Self:
+        """Build from accounts at their last close, which held these (D, P, n) weights."""
+        summary, is_held = account.summary(), np.abs(held) > _DUST
 
-        def by_policy(total: Tensor) -> Float64Array:
-            return np.asarray(total.double().view(policies, -1).cpu().numpy())
+        def plain(values: Tensor) -> Float64Array:
+            return np.asarray(values.double().cpu().numpy().copy())
 
-        # Cloned, since the next episode writes into the same curve.
-        curve = env.equity_curve[: env.steps + 1].T.clone()
         return cls(
-            equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
-            exposure=by_policy(reduce(torch.add, invested) / env.steps),
-            trades=by_policy(summary.trades),
-            wins=by_policy(summary.wins),
-            sessions=by_policy((sessions * closed).sum(0)),
-            traded=by_policy(traded.sum(0)),
-            costs=by_policy(summary.costs),
+            equity=plain(account.equity_curve.T),
+            exposure=held.sum(axis=2).T,
+            positions=plain(summary.positions_opened),
+            wins=plain(summary.wins),
+            losses=plain(summary.losses),
+            sessions=is_held.sum(axis=(0, 2)).astype(np.float64),
+            largest=held.max(axis=2).mean(axis=0),
+            traded=plain(summary.traded),
+            costs=plain(summary.costs),
         )
 
     @classmethod
-    def untraded(cls, equity: Float64Array, exposure: Float64Array, traded: Float64Array, costs: Float64Array) -> Self:
-        """Build from a portfolio without trades of its own over W windows: (W, D + 1), and (W,) each."""
-        nothing = np.full((1, len(equity)), np.nan)
-        return cls(
-            equity=equity[None],
-            exposure=exposure[None],
-            trades=nothing,
-            wins=nothing,
-            sessions=nothing,
-            traded=traded[None],
-            costs=costs[None],
-        )
+    def untraded(cls, equity: Float64Array, exposure: Float64Array, **known: Float64Array) -> Self:
+        """Build from (P, D + 1) equity and (P, D) exposure, without what is not `known`."""
+        nothing = {f.name: np.full(len(equity), np.nan) for f in fields(cls)[2:]}
+        return cls(equity, exposure, **{**nothing, **known})
 
     @classmethod
-    def joined(cls, curves: Iterable[EquityCurves]) -> Self:
-        """Join the windows of the same policies, one after the other."""
-        arrays = zip(*(vars(one).values() for one in curves), strict=True)
-        return cls(*(np.concatenate(values, axis=1) for values in arrays))
+    def joined(cls, parts: Sequence[EquityCurves]) -> Self:
+        """Join the daily returns of the same policies on days that follow one another."""
+        growth = np.concatenate([part.equity[:, 1:] / part.equity[:, :-1] for part in parts], axis=1)
+        equity = parts[0].equity[:, :1] * np.cumprod(
+            np.concatenate((np.ones((len(growth), 1)), growth), axis=1), axis=1
+        )
+        summed = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(cls)[2:]}
+        summed["largest"] = np.mean([part.largest for part in parts], axis=0)
+        return cls(equity, np.concatenate([part.exposure for part in parts], axis=1), **summed)
 
-    def each(self, change: Callable[[Float64Array], Float64Array]) -> EquityCurves:
-        """Return the curves with `change` applied to each array."""
-        return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
+    def one(self, place: int) -> EquityCurves:
+        """Return one of the accounts."""
+        return EquityCurves(**{f.name: getattr(self, f.name)[place : place + 1] for f in fields(EquityCurves)})
 
     @property
     def capital(self) -> float:
-        return float(self.equity[0, 0, 0])
+        """Equity of the first close."""
+        return float(self.equity[0, 0])
 
     @property
-    def daily_profit(self) -> Float64Array:
-        """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
-        profit = 100 / self.capital * np.diff(self.equity, axis=2)
-        return profit.reshape(len(profit), -1)
+    def daily(self) -> Float64Array:
+        """(P, D) daily returns, percent."""
+        return 100 * metrics.daily_returns(self.equity)
 
     @property
     def mean_return_percent(self) -> float:
-        """Return the mean over policies of the stitched accounts' returns."""
-        return float(metrics.total_return_percent(self.stitched).mean())
-
-    @property
-    def stitched(self) -> Float64Array:
-        """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
-        growth = self.equity / self.equity[:, :, :1]
-        before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
-        days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
-        return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
+        """Return of an account, the mean over policies."""
+        return float(metrics.total_return_percent(self.equity).mean())
 
 
 class Estimate(NamedTuple):
@@ -152,11 +140,13 @@ METRICS: dict[str, Metric] = {
     "expected_shortfall": Metric("Expected shortfall", "% a day", 2, "Mean loss of the worst 5% of days."),
     "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold per year, over twice the mean equity."),
     "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
-    "beta": Metric("Beta", "ratio", 2, "Regression coefficient of daily returns on those of equal weight."),
-    "alpha": Metric("Alpha", "% a year", 1, "Mean daily return less beta times equal weight's, times 252."),
-    "trades": Metric("Trades", "count", 0, "Positions opened and closed; for random pickers the mean."),
-    "win_rate": Metric("Win rate", "%", 1, "Share of trades with a profit after costs."),
-    "holding": Metric("Holding", "sessions", 1, "Mean sessions from entry to exit, both counted."),
+    "beta": Metric("Beta", "ratio", 2, "Regression coefficient of daily returns on those of the benchmark."),
+    "alpha": Metric("Alpha", "% a year", 1, "Mean daily return less beta times the benchmark's, times 252."),
+    "held": Metric("Held", "stocks", 1, "Mean number of stocks held."),
+    "largest": Metric("Largest", "%", 1, "Mean of each day's largest weight."),
+    "positions": Metric("Positions", "count", 0, "Opened, each from the first purchase of a stock to its last sale."),
+    "win_rate": Metric("Win rate", "%", 1, "Share of the closed positions with a profit after costs."),
+    "holding": Metric("Holding", "sessions", 1, "Mean sessions of a position."),
     "costs": Metric("Costs", "% of capital", 2, "Costs and slippage paid, in percent of the initial capital."),
 }
 """The measures of a policy, in the order of the tables' columns."""
@@ -165,9 +155,9 @@ METRICS: dict[str, Metric] = {
 def estimates(curves: EquityCurves, market: Float64Array, seed: int) -> dict[str, Estimate]:
     """Estimate a policy's measures by the keys of `METRICS`; of many policies, their mean and range.
 
-    `market` are the (W * D,) daily returns of equal weight.
+    `market` are the (D,) daily returns of the benchmark.
     """
-    returns = metrics.daily_returns(curves.stitched)
+    returns = metrics.daily_returns(curves.equity)
     exposure = beta(returns, market)
     arrays = measures_of(curves) | {
         "beta": exposure,
@@ -187,18 +177,18 @@ def estimates(curves: EquityCurves, market: Float64Array, seed: int) -> dict[str
 
 def measures_of(curves: EquityCurves) -> dict[str, Float64Array]:
     """Return the (P,) values of the measures that need no market, by the keys of `METRICS`; NaN: not defined."""
-    equity = curves.stitched
-    years = (equity.shape[1] - 1) / metrics.TRADING_DAYS_PER_YEAR
-    trades = curves.trades.sum(axis=1)
-    some = np.where(trades > 0, trades, np.nan)
+    equity, days, closed = curves.equity, curves.exposure.shape[1], curves.wins + curves.losses
+    years, opened = days / metrics.TRADING_DAYS_PER_YEAR, curves.positions
     return {
         **{name: measure(equity) for name, measure in _CURVE_MEASURES.items()},
-        "turnover": curves.traded.sum(axis=1) / (2 * curves.equity.mean(axis=(1, 2)) * years),
+        "turnover": curves.traded / (2 * equity.mean(axis=1) * years),
         "exposure": 100 * curves.exposure.mean(axis=1),
-        "trades": trades,
-        "win_rate": 100 * curves.wins.sum(axis=1) / some,
-        "holding": curves.sessions.sum(axis=1) / some,
-        "costs": 100 * curves.costs.sum(axis=1) / curves.capital,
+        "held": curves.sessions / days,
+        "largest": 100 * curves.largest,
+        "positions": opened,
+        "win_rate": 100 * curves.wins / np.where(closed > 0, closed, np.nan),
+        "holding": curves.sessions / np.where(opened > 0, opened, np.nan),
+        "costs": 100 * curves.costs / curves.capital,
     }
 
 
@@ -208,18 +198,3 @@ def _range(values: Float64Array) -> Estimate:
         return Estimate(None)
     low, high = np.percentile(known, EDGES)
     return Estimate(float(known.mean()), float(low), float(high))
-
-
-def mix_accounts(agents: EquityCurves, basket: EquityCurves, share: float, exposure: float = 1.0) -> EquityCurves:
-    """Return accounts of which a share of what is exposed follows agents, and the rest holds a basket.
-
-    Both are accounts of their own: prices do not react and costs are proportional, so that the sum is exact. What is
-    not exposed is cash. Counts of trades are the agents'.
-    """
-    ours, theirs = exposure * share, exposure * (1.0 - share)
-    whole = {
-        name: ours * getattr(agents, name) + theirs * getattr(basket, name)
-        for name in ("equity", "exposure", "traded", "costs")
-    }
-    whole["equity"] += (1.0 - exposure) * agents.capital
-    return replace(agents if share > 0 else agents.each(lambda values: np.full_like(values, np.nan)), **whole)

@@ -1,8 +1,8 @@
 """Supervised baselines: ridge regression and LightGBM (Ke et al. 2017), which rank the stocks by past returns and the
 features that the agents read.
 
-They learn the counterfactual outcomes of all orders of the training days (`training/forecasts/hindsight.py`). Whatever
-is tuned, from the penalty to the size of an order, is tuned out of fold on the training days.
+They learn the counterfactual outcomes of all positions of the training days (`training/forecasts/outcomes.py`).
+Whatever is tuned, from the penalty to the largest weight, is tuned out of fold on the training days.
 """
 
 import logging
@@ -18,20 +18,18 @@ from data.bank import VOLATILITY, box_sums
 from data.features.inputs import FeatureInputs
 from data.features.nine import CLOSE
 from data.market import Market
-from environment.portfolio import Portfolio
 from models.inputs import BANK, BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
-from training.evaluation.baselines import LIGHTGBM, RIDGE, ScoreRule, score_policy, tune_rule, tuning_windows
+from training.evaluation.baselines import LIGHTGBM, RIDGE
+from training.evaluation.rules import BandRule, Tuning
 from training.forecasts.samples import Moments, Samples
-from training.rollout import play
 from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.errors import DataError
 from utils.memory.guard import release_free_memory
-from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_order
 
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float32Array]
-"""From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
+"""From (days, n, inputs) to (days, n) expected gains of a unit, percent."""
 _BOX_DAYS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_CONTEXT_TERMS = 8
 _SIGNIFICANCE = 0.05
@@ -133,7 +131,7 @@ def _context_boxes(market: Market) -> Float32Array:
 
 @dataclass(frozen=True)
 class Ranker:
-    """A learner of results at one sale target, with the models fitted without each fold."""
+    """A learner of results at one discount, with the models fitted without each fold."""
 
     by_fold: list[Model]
     fit: Callable[[BoolArray], Model]
@@ -164,17 +162,17 @@ def scores_of(model: Model, x: InputRows, days: slice | None = None) -> Float32A
 
 @dataclass(frozen=True)
 class Ridge:
-    """Ridge regressions of the results at all targets with one penalty."""
+    """Ridge regressions of the results at all discounts with one penalty."""
 
     moments: Moments
     penalty: float
     by_fold: list[Float64Array]
-    """(inputs, targets) weights without each fold."""
+    """(inputs, discounts) weights without each fold."""
     error: float
-    """Summed squared out-of-fold error at the largest target, by which penalty and inputs are chosen."""
+    """Summed squared out-of-fold error at the last discount, by which penalty and inputs are chosen."""
 
     def ranker(self, target: int) -> Ranker:
-        """Return the ranker of results at one target."""
+        """Return the ranker of results at one discount."""
         by_fold = [_linear(weights[:, target]) for weights in self.by_fold]
         return Ranker(by_fold, lambda days: _linear(self.moments.over(days).solve(self.penalty)[:, target]))
 
@@ -245,20 +243,22 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
 class SupervisedBaseline:
     """A ranking learned on the training days of a market."""
 
-    rule: ScoreRule
-    """How its scores become orders; these scores are those of the market that it was learned on."""
+    rule: BandRule
+    """How it is held; these scores are those of the market that it was learned on."""
     inputs: BankInputs
     model: Model
 
-    def rule_on(self, market: Market) -> ScoreRule:
+    def rule_on(self, market: Market) -> BandRule:
         """Return the rule with its scores of all days of another market."""
         return replace(self.rule, scores=scores_of(self.model, self.inputs.of(market, np.isfinite(market.close))))
 
 
 def fit_supervised(
-    market: Market, env: Portfolio, *, refit_days: int = 0, days: slice = slice(0, 0)
+    market: Market, tuning: Tuning, *, refit_days: int = 0, days: slice = slice(0, 0)
 ) -> dict[str, SupervisedBaseline]:
-    """Fit ridge regression and LightGBM to the training days of an environment's market.
+    """Fit ridge regression and LightGBM to the training days of a market.
+
+    The discount of what they learn is that at which the ridge regression earns most on the windows of the tuning.
 
     Args:
         refit_days: sessions after which the models behind a baseline's own scores are refitted beyond the training
@@ -271,22 +271,22 @@ def fit_supervised(
     import lightgbm  # late: a command that fits none need not wait for it
 
     try:
-        inputs = BankInputs.fit(market)
+        inputs, rules = BankInputs.fit(market), tuning.portfolio.rules
         last = len(market.dates) - 1 if refit_days else market.splits.train.last
-        bars = env.bars.tradable.cpu().numpy()
+        quotes = tuning.portfolio.quotes.first(len(market.investable_columns))
+        bars = (quotes.close > 0).cpu().numpy()
         # Inputs of all days of a large market would be the largest object by far.
         learned = slice(market.splits.train.first, last + 1)
-        samples = Samples.of(inputs.of(market, bars, learned), env, market.splits.train, last)
+        samples = Samples.of(inputs.of(market, bars, learned), quotes, rules, market.splits.train, last)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
-        starts = tuning_windows(market, env)
-        profits = []
-        for place, percent in enumerate(TARGET_PERCENTS):  # one by one: scores of a large market are large
-            rule = ScoreRule(ridge.ranker(place).out_of_fold(samples), target_percent=percent)
-            profits.append(float(play(env, score_policy(env, rule, learned), starts)[0].profit_percent.mean()))
-        target = int(np.argmax(profits))
-        samples = replace(samples, results=samples.results[[target]])
-        rankers = {RIDGE: ridge.ranker(target), LIGHTGBM: fit_trees(samples, 0)}
+        fitness = [
+            float(tuning.fitness([BandRule(ridge.ranker(place).out_of_fold(samples))]))
+            for place in range(len(samples.results))  # one by one: scores of a large market are large
+        ]
+        best = int(np.argmax(fitness))
+        samples = replace(samples, results=samples.results[[best]])
+        rankers = {RIDGE: ridge.ranker(best), LIGHTGBM: fit_trees(samples, 0)}
     except (DataError, lightgbm.basic.LightGBMError) as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
@@ -295,7 +295,7 @@ def fit_supervised(
     later = inputs.of(market, bars, days) if days.start < days.stop else None
     fitted = {}
     for name, ranker in rankers.items():
-        tuned, model = tune_rule(env, ranker.out_of_fold(samples), 0.0, starts), ranker.fit(samples.train_days)
+        tuned, model = tuning.tuned(ranker.out_of_fold(samples)), ranker.fit(samples.train_days)
         scores = np.full(bars.shape, np.nan, dtype=np.float32)
         scores[learned] = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
         if later is not None:
@@ -328,8 +328,8 @@ def _significant_term(
 ) -> ContextTerm | None:
     """Return the new term most correlated with the out-of-fold residuals; None if no term is significant.
 
-    There may be thousands of candidates and no more than a hundred trades that do not overlap, so that the best of them
-    fits well by chance, out of fold too. Sums of products over blocks of days, each as long as two trades, are nearly
+    There may be thousands of candidates and at most a hundred results that do not overlap, so that the best of them
+    fits well by chance, out of fold too. Sums of products over blocks of days, each as long as two results, are nearly
     independent; Student's t of their mean has to be significant at 5% for all candidates together (Bonferroni).
     """
     days, columns, widths = boxes.shape

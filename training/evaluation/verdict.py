@@ -1,10 +1,11 @@
-"""The verdict on a champion: skill in selection or timing, against equal weight, and against the best baseline."""
+"""The verdict on a champion: skill in selection or timing, against the benchmark, and against the best baseline."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from training.evaluation.nulls import Timing
 from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 from utils.statistics import LEVEL, MeanTest, mean_test, rank_p_value
@@ -13,29 +14,18 @@ TAIL = (1 - LEVEL) / 2
 """Claims are one-sided: a p-value is significant up to this, the upper tail of a 95% interval."""
 
 
-class Shifted(NamedTuple):
-    """Random pickers with orders shifted in time, and the share of their exposure that was known beforehand."""
-
-    profits: Float64Array
-    """(count, days) in percent of the initial capital; each is the mean over the draws of one shift."""
-    known_share: Float64Array
-    """(days,) mean size of the plan's earlier orders over that of all its orders."""
-    held: Float64Array | float = 0.0
-    """(days,) what a basket earned of these profits, whatever the orders."""
-
-
 class BestBaseline(NamedTuple):
     """The champion against the baseline that earned most."""
 
     name: str
     test: MeanTest
-    """The champion's daily profits less the baseline's; the interval holds for all baselines together."""
+    """The champion's daily returns less the baseline's; the interval holds for all baselines together."""
     among: int
     """Baselines among which it is the best."""
 
 
 class Part(NamedTuple):
-    """A part of the champion's profit or a difference from another, in percent of the initial capital a year."""
+    """A part of the champion's returns or a difference from another, percent a year."""
 
     key: str
     """Name in files."""
@@ -52,26 +42,30 @@ def outcome(difference: MeanTest) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Tests of a champion's daily profits. Differences are in percent of the initial capital per year."""
+    """Tests of a champion's daily returns. Differences are in percent a year."""
 
     selection: MeanTest
-    """The champion's daily profits less the mean of the random pickers with orders on the same days."""
+    """The champion's daily returns less the mean of its weights in other stocks."""
     rank_p_value: float
     """Second test of selection: the champion's rank among the random pickers."""
     rank_p_value_below: float
     """The same from below, that it is worse than they are."""
     share_of_random_beaten: float
     timing: MeanTest
-    """Mean of the same-day random pickers less that of the shifted ones."""
+    """The benchmark's daily returns times the exposure less its mean."""
     timing_known: MeanTest
-    """Second test of timing, which uses only the exposure that was known beforehand."""
+    """First test of timing, which uses only the exposure that was known beforehand."""
+    timing_rank: float
+    """Second test: the rank among the same exposure shifted in time."""
+    timing_rank_below: float
     exposure: MeanTest
-    """The shifted random pickers' mean profits: what the market paid for being invested that much."""
-    over_equal_weight: MeanTest
+    """What is left: what the market paid for being invested that much."""
+    over_benchmark: MeanTest
     scaled: Mapping[str, MeanTest]
-    """The same with the champion's profit scaled to equal weight's "exposure" and "volatility", by these names."""
+    """The same with the champion's returns scaled to the benchmark's "exposure" and "volatility", by these names."""
     best_baseline: BestBaseline | None
     trials: int
+    benchmark: str = "equal weight"
 
     @property
     def selection_p_value(self) -> float:
@@ -81,7 +75,7 @@ class Verdict:
     @property
     def timing_p_value(self) -> float:
         """The same of timing."""
-        return max(self.timing.p_value, self.timing_known.p_value)
+        return max(self.timing_known.p_value, self.timing_rank)
 
     @property
     def has_selection(self) -> bool:
@@ -97,14 +91,14 @@ class Verdict:
         return self.has_selection or self.has_timing
 
     @property
-    def is_better_than_equal_weight(self) -> bool:
-        return self.over_equal_weight.p_value <= TAIL
+    def is_better_than_benchmark(self) -> bool:
+        return self.over_benchmark.p_value <= TAIL
 
     @property
     def skills(self) -> dict[str, int]:
         """Return 1 or -1 for "selection" and "timing" if significantly better or worse than random, else 0."""
         lost_selection = self.selection.interval[1] < 0 and self.rank_p_value_below <= TAIL
-        lost_timing = max(self.timing.interval[1], self.timing_known.interval[1]) < 0
+        lost_timing = self.timing_known.interval[1] < 0 and self.timing_rank_below <= TAIL
         return {"selection": self.has_selection - lost_selection, "timing": self.has_timing - lost_timing}
 
     @property
@@ -127,7 +121,8 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """Return the verdict in words that follow the intervals, whichever way they point."""
-        said = [self._skill, f"{outcome(self.over_equal_weight)} equal weight ({self.over_equal_weight.mean:+.1f})"]
+        over = self.over_benchmark
+        said = [self._skill, f"{outcome(over)} {self.benchmark} ({over.mean:+.1f})"]
         if self.best_baseline is not None:
             name, test, among = self.best_baseline
             low, high = test.interval
@@ -138,16 +133,21 @@ class Verdict:
 
     @property
     def parts(self) -> list[Part]:
-        """Return the parts of the champion's profit, which sum to it, and its differences from others."""
-        over_equal = self.over_equal_weight
+        """Return the parts of the champion's returns, which sum to them, and its differences from others."""
+        over = self.over_benchmark
         parts = [
-            Part("over_random_picker", "selection: over same-day random", self.selection, self.selection_p_value),
-            Part("timing", "timing: same-day over shifted random", self.timing, self.timing_p_value),
-            Part("exposure", "exposure: shifted random", self.exposure, None),
-            Part("over_equal_weight", "over equal weight", over_equal, over_equal.p_value),
+            Part(
+                "over_random_picker",
+                "selection: over its weights in other stocks",
+                self.selection,
+                self.selection_p_value,
+            ),
+            Part("timing", "timing: exposure over its mean", self.timing, self.timing_p_value),
+            Part("exposure", "exposure: the rest, less costs", self.exposure, None),
+            Part("over_benchmark", f"over {self.benchmark}", over, over.p_value),
         ]
         for name, test in self.scaled.items():
-            key, label = f"over_equal_weight_at_its_{name}", f"over equal weight, at its {name}"
+            key, label = f"over_benchmark_at_its_{name}", f"over {self.benchmark}, at its {name}"
             parts.append(Part(key, label, test, test.p_value))
         if (best := self.best_baseline) is not None:
             parts.append(Part("over_best_rival", f"over {best.name}", best.test, best.test.p_value))
@@ -155,70 +155,76 @@ class Verdict:
 
 
 def verdict(
-    champion: Float64Array,
+    daily: Float64Array,
     random: Float64Array,
-    shifted: Shifted,
-    equal_weight: Float64Array,
+    selection: Float64Array,
+    exposure: Float64Array,
+    benchmark: Float64Array,
     *,
     trials: int = 1,
     exposure_ratio: float = math.inf,
     baselines: Mapping[str, Float64Array] | None = None,
+    name: str = "equal weight",
 ) -> Verdict:
-    """Judge a champion by daily profits on the same days.
+    """Judge a champion by daily returns on the same days.
 
-    The champion's profit is the sum of three parts. Selection: the champion less the same-day random pickers, which
-    give its orders on its days and in its sizes for stocks drawn at random. Timing: the same-day random pickers less
-    the shifted ones, whose orders are moved in time. Exposure: the shifted random pickers. Skill is claimed if
-    selection or timing is significant at 2.5% (the upper tail of a 95% interval), each at half of it (Bonferroni).
+    The champion's returns are the sum of three parts. Selection: its returns less the mean of its weights, beside the
+    benchmark's, in other stocks. Timing: the benchmark's returns times the exposure less its mean. Exposure: what is
+    left, less costs. Skill is claimed if selection or timing is significant at 2.5% (the upper tail of a 95%
+    interval), each at half of it (Bonferroni).
 
-    Selection needs two tests that agree. In time: without skill the daily differences from the random mean are
-    martingale differences, whatever the champion's exposure and its stocks' volatility; their mean is tested against
-    its own standard error (`mean_test`). Among random pickers: without skill the champion is one more draw among
-    similar stocks, and its rank is uniform (`rank_p_value`). The first fails where days are few, the second where the
-    champion's stocks vary more than others; the claim needs both, so its false alarms are at most the rarer of the two.
+    Selection needs two tests that agree. In time: without skill the daily differences are martingale differences,
+    whatever the champion's exposure and its stocks' volatility; their mean is tested against its own standard error
+    (`mean_test`). Among random pickers: without skill the champion is one more permutation of similar stocks, and its
+    rank is uniform (`rank_p_value`). The first fails where days are few, the second where the champion's stocks vary
+    more than others; the claim needs both, so its false alarms are at most the rarer of the two.
 
-    Timing needs two tests in time. The mean of the shifted random pickers is the plan's mean exposure times the
-    market's path, so a plan without skill differs from it only by what it could not foresee, with one exception: the
-    plan's mean size is known only at the end, and a plan that buys after falls has a larger one where the market fell,
-    which looks like timing (the bias of Stambaugh 1999). The second test therefore takes only the share of the exposure
-    that was known beforehand; alone it would mistake a rising market's premium for timing where a plan invests late.
+    So does timing. The mean exposure is known only at the end, and who buys after falls has a larger one where the
+    market fell, which looks like timing (the bias of Stambaugh 1999). In time, therefore, the exposure is held against
+    the mean of the days before; alone that would mistake a rising market's premium for timing where a champion invests
+    late. Among the same exposure shifted in time, on a circle, its rank is uniform without skill.
 
     A champion chosen on the same days is the best of `trials`, each fixed without these days: `trials` times each
     p-value bounds it under any dependence among them (Bonferroni). The interval against the best baseline allows for
     the number of baselines in the same way.
 
     Args:
-        champion, equal_weight: (days,) profits in percent of the initial capital, in order of time, no day twice.
-        random: (count, days) profits of the same-day random pickers.
+        daily, benchmark: (D,) returns, percent.
+        random: (draws, D) returns of the random pickers.
+        selection: (D,), see `nulls`.
+        exposure: (D,) share of the equity that is invested.
         trials: policies evaluated on these days before this one was chosen; 1 if nothing was chosen on them.
-        exposure_ratio: equal weight's exposure over the champion's; infinite where it has none.
-        baselines: (days,) profits by name; the one that earned most is named.
+        exposure_ratio: the benchmark's exposure over the champion's; infinite where it has none.
+        baselines: (D,) returns by name; the one that earned most is named.
+        name: of the benchmark.
     """
-    totals, earned, looks = random.sum(axis=1), float(champion.sum()), 2 * trials
-    same_day, moved = random.mean(axis=0), shifted.profits.mean(axis=0)
-    volatility = float(champion.std())
-    ratios = {"exposure": exposure_ratio, "volatility": equal_weight.std() / volatility if volatility else math.inf}
+    totals, earned, looks, timing = random.sum(axis=1), float(daily.sum()), 2 * trials, Timing.of(exposure, benchmark)
+    volatility, timed = float(daily.std()), float(timing.daily.sum())
+    ratios = {"exposure": exposure_ratio, "volatility": benchmark.std() / volatility if volatility else math.inf}
     best = None
     if baselines:
-        name = max(baselines, key=lambda name: float(baselines[name].sum()))
-        test = yearly(mean_test(champion - baselines[name], trials * len(baselines)))
-        best = BestBaseline(name, test, len(baselines))
+        first = max(baselines, key=lambda name: float(baselines[name].sum()))
+        test = yearly(mean_test(daily - baselines[first], trials * len(baselines)))
+        best = BestBaseline(first, test, len(baselines))
     return Verdict(
-        selection=yearly(mean_test(champion - same_day, looks)),
+        selection=yearly(mean_test(selection, looks)),
         rank_p_value=rank_p_value(earned, totals, looks),
         rank_p_value_below=rank_p_value(-earned, -totals, looks),
         share_of_random_beaten=float((totals < earned).mean()),
-        timing=yearly(mean_test(same_day - moved, looks)),
-        timing_known=mean_test(same_day - shifted.held - shifted.known_share * (moved - shifted.held), looks),
-        exposure=yearly(mean_test(moved, looks)),
-        over_equal_weight=yearly(mean_test(champion - equal_weight, trials)),
+        timing=yearly(mean_test(timing.daily, looks)),
+        timing_known=yearly(mean_test(timing.known, looks)),
+        timing_rank=rank_p_value(timed, timing.shifted, looks),
+        timing_rank_below=rank_p_value(-timed, -timing.shifted, looks),
+        exposure=yearly(mean_test(daily - selection - timing.daily, looks)),
+        over_benchmark=yearly(mean_test(daily - benchmark, trials)),
         scaled={
-            name: yearly(mean_test(ratio * champion - equal_weight, trials))
-            for name, ratio in ratios.items()
+            part: yearly(mean_test(ratio * daily - benchmark, trials))
+            for part, ratio in ratios.items()
             if math.isfinite(ratio)
         },
         best_baseline=best,
         trials=trials,
+        benchmark=name,
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from environment.portfolio import Portfolio
+from environment.quotes import Quotes
 from training.commands.table import FeaturesArguments
 from training.evaluation.page.document import document, write_document
 from training.features.sheet import QUINTILE_SESSIONS, FeatureRow, FeatureSheet, feature_sheet
@@ -40,7 +40,7 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     market, _planted = load_market(config, audits=True)
     if not market.features:
         raise DataError("expected features, got --inputs past; leave it out")
-    sheet = feature_sheet(market, TrainingDays.of(market, Portfolio.on(market, config.env)))
+    sheet = feature_sheet(market, TrainingDays.of(market, Quotes.on(market), config.env))
     rows = _rows(sheet)
     logger.info("%s", table(rows, [name for name in rows[0] if name not in _OMITTED]))
     logger.info(

@@ -14,7 +14,7 @@ from utils.arrays import Float64Array
 _DAYS = 100
 """Most days that are looked at, evenly spaced."""
 _REASONS, _TRADES = 3, 10
-"""Inputs that are named with an order, and trades that are explained."""
+"""Inputs that are named with an order, and positions that are explained."""
 
 
 @torch.no_grad()
@@ -51,9 +51,12 @@ def moved_by(agent: DDPGAgent, market: Market, places: Sequence[tuple[int, int]]
     return [", ".join(f"{name} {percent:+.2f}" for name, percent in one) for one in reasons]
 
 
-def explain_trades(agent: DDPGAgent, market: Market, trades: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Return the places of the trades that gained or lost most, the largest first, and what moved their forecasts."""
-    net = np.array([trade["profit"] - trade["costs"] for trade in trades])
-    largest, columns = np.argsort(-np.abs(net), kind="stable")[:_TRADES].tolist(), market.investable_columns.tolist()
-    ordered = [(trades[place]["order_day"], columns[trades[place]["stock"]]) for place in largest]
-    return dict(zip(largest, moved_by(agent, market, ordered), strict=True))
+def explain_positions(agent: DDPGAgent, market: Market, positions: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the places of the positions in investable stocks that gained or lost most, the largest first, and what
+    moved the forecasts on which they were first bought."""
+    columns = market.investable_columns.tolist()
+    own = [place for place, one in enumerate(positions) if one["stock"] < len(columns)]
+    largest = sorted(own, key=lambda place: -abs(positions[place]["profit"] - positions[place]["costs"]))[:_TRADES]
+    late = int(agent.rules.fill == "next_open")
+    bought = [(positions[place]["first_day"] - late, columns[positions[place]["stock"]]) for place in largest]
+    return dict(zip(largest, moved_by(agent, market, bought), strict=True))

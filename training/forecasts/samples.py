@@ -9,14 +9,16 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from data.splits import Span
-from environment.portfolio import Portfolio
+from environment.quotes import Quotes
 from models.inputs import INPUTS, InputRows
-from training.forecasts.hindsight import order_results
+from training.forecasts.outcomes import discounted_returns
 from utils.arrays import BoolArray, Float32Array, Float64Array
+from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig
 from utils.errors import DataError
-from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_threads
 
+DISCOUNTS = (0.6, 0.8, 0.9, 0.95)
+"""From one session to the next, at which outcomes are learned."""
 _FOLDS = 5
 _ROWS_PER_INPUT = 15
 """Fewest rows per input that closes tell, which a regression may be fitted to."""
@@ -38,28 +40,30 @@ class Samples:
     x: InputRows
     """Of all days that are learned from."""
     results: Float32Array
-    """(targets, days, n) in percent of the initial capital, of orders of the largest size; NaN where not known."""
+    """(discounts, days, n) percent that positions gain, see `outcomes.discounted_returns`; NaN where not known."""
     train: Span
     longest: int
-    """Sessions until the result of every order is known."""
+    """Sessions until every result is known."""
 
     @classmethod
     def of(
-        cls, x: InputRows, env: Portfolio, train: Span, last: int, targets: Sequence[float] = TARGET_PERCENTS
+        cls,
+        x: InputRows,
+        quotes: Quotes,
+        rules: EnvironmentConfig,
+        train: Span,
+        last: int,
+        discounts: Sequence[float] = DISCOUNTS,
     ) -> Self:
-        """Take the results of all orders of the days from the first training day to `last`, as an environment gives.
-
-        Args:
-            targets: at which sales are tried, in percent.
-        """
-        known = order_results(env.bars, env.rules, train.first, last, targets).cpu().numpy()
-        results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
-        results[:, train.first : last + 1] = known
-        return cls(x, results, train, env.rules.trade_sessions + env.rules.max_days_without_bar - 1)
+        """Look up the results of the days from the first training day to `last`."""
+        results = np.full((len(discounts), *quotes.close.shape), np.nan, dtype=np.float32)
+        for place, gamma in enumerate(discounts):
+            results[place, train.first : last + 1] = discounted_returns(quotes, rules, train.first, last, gamma).cpu()
+        return cls(x, results, train, OUTCOME_SESSIONS + rules.max_days_without_bar)
 
     @cached_property
     def is_known(self) -> BoolArray:
-        """Tell which orders, (days, n), have a known result."""
+        """Tell which positions, (days, n), have a known result."""
         is_known: BoolArray = np.isfinite(self.results[0])
         return is_known
 
@@ -90,7 +94,7 @@ class Samples:
         least = _ROWS_PER_INPUT * min(self.x.inputs, INPUTS)
         if fewest < least:
             raise DataError(
-                f"expected the results of {least} orders outside each fifth of the training days, got {fewest}; "
+                f"expected the results of {least} positions outside each fifth of the training days, got {fewest}; "
                 "give more training days"
             )
 

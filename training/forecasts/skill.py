@@ -8,13 +8,8 @@ import numpy as np
 import scipy  # submodules, which take a second to import, are loaded when they are used
 import torch
 
-from environment.ledger import Bars
-from environment.trading_rules import Orders
 from models.policy import Forecasts
-from training.forecasts.hindsight import order_results
 from utils.arrays import Float64Array
-from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_TARGET_PERCENT
 from utils.statistics import MeanTest, mean_test
 
 HORIZONS = (1, 5, 20)
@@ -37,28 +32,6 @@ def agent_scores(forecasts: Forecasts, days: slice) -> Float64Array:
     """Return an agent's scores of stocks on some days, (days, n) percent of a position's value; NaN without a bar."""
     score = forecasts.score[0, days].double().cpu()
     return np.asarray(torch.where(score.isfinite(), score, torch.nan).numpy())
-
-
-def trade_results(bars: Bars, rules: EnvironmentConfig, days: slice) -> Float64Array:
-    """Return the results of trades ordered on these days at the largest target, (days, n), NaN where not known.
-
-    A result is known where the longest possible trade ends by the day after the last of them.
-    """
-    results = order_results(bars, rules, days.start, days.stop, [MAX_TARGET_PERCENT])[0, :-1]
-    return np.asarray(results.double().cpu().numpy())
-
-
-def known_share(plan: Orders, rules: EnvironmentConfig) -> Float64Array:
-    """Return the mean size of a plan's earlier orders over that of all its orders, (W * D,) by day; 0 without orders.
-
-    On a settlement day the orders of all trading days before it are known.
-    """
-    trading, windows = rules.trading_days, plan.stock.shape[2]
-    size = plan.coefficient[:trading].sum(1).T.flatten().double().cpu().numpy()
-    before = np.concatenate(([0.0], np.cumsum(size)))
-    step = np.minimum(np.arange(rules.episode_steps), trading) + trading * np.arange(windows)[:, None]
-    earlier = before[step] / np.maximum(step, 1)
-    return np.asarray(earlier.ravel() / size.mean() if size.any() else np.zeros(step.size))
 
 
 def correlation(x: Float64Array, y: Float64Array) -> Float64Array:

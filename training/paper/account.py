@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from data.market import Market, span_of
-from environment.basket import Basket
+from environment.account import Account as Ledger
+from environment.benchmark import Benchmark
+from environment.portfolio import Portfolio
 from training.paper.book import Book
-from training.paper.certificate import bounded_result
+from training.paper.certificate import bounded_result, forecast_dispersion
 from training.paper.decider import Decider
 from training.paper.journal import Journal
 from training.paper.known import Change, names, packed, units
 from training.paper.sessions import Sessions, doubts
-from training.paper.venue import Fill, NoAnswer, NotNow, Order, PaperVenue, Statement, Venue
-from training.signals.basket import BasketOrder, basket_at_broker, basket_orders
-from training.signals.broker_orders import alpaca_requests, alpaca_symbol, broker_orders, order_id
+from training.paper.venue import Fill, NoAnswer, NotNow, Order, Statement, Venue
+from training.signals.broker_orders import (
+    LEAST_SHARE,
+    Side,
+    alpaca_requests,
+    alpaca_symbol,
+    broker_orders,
+    order_id,
+    whole_shares,
+)
+from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.errors import DataError
 
@@ -35,28 +44,15 @@ _LONGEST_PAUSE = np.timedelta64(5, "D")
 """Without a calendar, data older than this are stale."""
 _CASH = 0.01
 """Share of the account's equity from which cash that no fill explains is doubted; dividends are less in a session."""
-_DUST = 1e-9
-"""Share of a position that is rounding."""
 
 
 class Suspended(DataError):
     """A session cannot be taken into the account as the data are."""
 
 
-class Parts(NamedTuple):
-    """An amount of money for each part of an account."""
-
-    agents: float
-    basket: float
-
-
 @dataclass
 class Account:
-    """A paper account on a market, whose last day is the newest session known.
-
-    It consists of the agents' account and a basket. At the embedded venue each trades the whole capital as if it were
-    alone, and the account is worth a weighted sum of the two. At a broker each has its part of the capital.
-    """
+    """A paper account on a market, whose last day is the newest session known."""
 
     path: Path
     journal: Journal
@@ -65,11 +61,12 @@ class Account:
     market: Market
     sessions: Sessions
     broker: Venue | None = None
-    """None: the embedded venue."""
+    """None: the embedded venue, an account of the environment on recorded prices, which the journalled orders rebuild.
+    """
     changes: Sequence[Change] = ()
     """What the data bring besides new sessions."""
-    embedded: PaperVenue | None = None
-    """The embedded venue, where it is kept from session to session."""
+    walked: Portfolio | None = None
+    """The account and its benchmark, where they are kept from session to session."""
     level: int = logging.INFO
     """Level of messages about fills and accepted orders."""
     is_replay: bool = False
@@ -78,30 +75,22 @@ class Account:
     @cached_property
     def book(self) -> Book:
         """The account by its journal."""
-        return Book(self.journal, self.market, self.config.env)
+        return Book(self.journal, self.market)
 
     @property
     def name(self) -> str:
         """Name of the account, from which the ids of its orders derive."""
         return str(self.journal.opening["account"])
 
-    @property
-    def capital(self) -> float:
-        """Capital at the opening."""
-        return float(self.journal.opening["capital"])
+    @cached_property
+    def benchmark(self) -> Benchmark:
+        """What the benchmark holds."""
+        return Benchmark.of(self.market, self.config.evaluation.benchmark_weights, self.config.seed)
 
-    @property
-    def _exposed(self) -> Parts:
-        """Capital at the opening that each part may use."""
-        exposed = self.config.env.exposure * self.capital
-        return Parts(exposed * self.decider.share, exposed * (1.0 - self.decider.share))
-
-    @property
-    def capitals(self) -> Parts:
-        """Capital with which each part begins: at the embedded venue all of it, at a broker its own part."""
-        is_embedded = self.journal.opening["venue"] == "paper"
-        parts = Parts(self.capital, self.capital) if is_embedded else self._exposed
-        return Parts(max(1.0, parts.agents), max(1.0, parts.basket))
+    @cached_property
+    def tickers(self) -> list[str]:
+        """Tickers of the stocks that may be held."""
+        return [self.market.tickers[column] for column in self.benchmark.columns.tolist()]
 
     def on(self, day: int, **changes: Any) -> Account:
         """Return the account after a session, as if it were the newest one, perhaps in another folder."""
@@ -123,7 +112,7 @@ class Account:
         self._note_changes()
         self._reconcile(newest, is_late=is_late)
         for day in range(book.last + 1, newest + 1):
-            for key, text in doubts(book, self.sessions, day, self._hidden_basket):
+            for key, text in doubts(book, self.sessions, day):
                 self._suspend(key, text)
             if day > book.start and book.date(day - 1) not in self.journal.of("intent"):
                 self.journal.append("missed", book.date(day - 1))
@@ -151,7 +140,7 @@ class Account:
 
     def _note_changes(self) -> None:
         """Write down dividends, splits and revised bars; raise Suspended for those that nobody has accepted yet."""
-        shares = self.book.shares(self.book.last) if self.journal.of("session") else {}
+        shares = self.book.session(self.book.last)["positions"] if self.journal.of("session") else {}
         for change in self.changes:
             body, ticker = change.body, change.body["ticker"]
             if change.kind == "event" and ticker in shares:
@@ -171,69 +160,99 @@ class Account:
             remedy = f"mend the data and step again, or accept them with `paper go {self.name}`"
             raise Suspended(f"expected {text}; {remedy}")
 
-    def _name(self, ticker: str) -> str:
-        return names(self.journal).get(ticker, ticker)
+    def new_portfolio(self) -> Portfolio:
+        """Return account and benchmark at the close of the first session, for all days of the market."""
+        opening, start = self.journal.opening, self.book.start
+        rules = dataclasses.replace(self.config.env, initial_capital=float(opening["capital"]))
+        days = len(self.market.dates)
+        # The newest close needs a next day to decide for, of which nothing is known.
+        portfolio = Portfolio.on(span_of(self.market, 0, days), rules, benchmark=self.benchmark)
+        portfolio.begin(torch.tensor([start]), steps=days - start)
+        if (converted := opening.get("converted")) is not None:
+            cash = torch.tensor([converted["cash"]], dtype=torch.float64)
+            portfolio.hold(self._shares(converted["positions"]), cash)
+        return portfolio
 
-    def new_venue(self) -> PaperVenue:
-        """Return the embedded venue before its first session, for all days of the market."""
-        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals.agents)
-        return PaperVenue(self.name, self.market, rules, self.book.start, self.held_basket())
+    def _shares(self, by_ticker: Mapping[str, float]) -> Tensor:
+        """Return (1, n) shares of the stocks that may be held."""
+        return torch.tensor([[by_ticker.get(ticker, 0.0) for ticker in self.tickers]], dtype=torch.float64)
+
+    def at(self, day: int) -> Portfolio:
+        """Return account and benchmark at the close of a session, once it is in the journal as this states it."""
+        portfolio = self.walked = self.walked or self.new_portfolio()
+        account, book = portfolio.account, self.book
+        for today in range(int(account.day), day):
+            if self.broker is not None:
+                account.shares = self._shares({})
+            portfolio.fill(self._shares({} if self.broker is not None else book.ordered(today)))
+            if today + 1 in book.released:
+                account.release()
+        if self.broker is not None and book.start <= day <= book.last:
+            account.peak, account.is_locked = account.equity.new_tensor([0.0]), torch.tensor([False])
+            for session in range(book.start, day + 1):
+                account.mark(account.equity.new_tensor([book.equity(session)]))
+                if session in book.released:
+                    account.release()
+            said, is_locked = book.session(day), account.is_locked
+            account.hold(self._shares(said["positions"]), account.equity.new_tensor([said["cash"]]))
+            account.is_locked = is_locked  # by all that is at the broker, what nobody here may buy included
+        return portfolio
 
     def _take_in(self, day: int) -> None:
-        """Write down what a session brought: fills, cash, positions, equity and the decider's result."""
-        book = self.book
-        statement = self._embedded(day) if self.broker is None else self._at_broker(day, self.broker)
-        result = bounded_result(self.market, day, book.stakes(day))
-        body = dataclasses.asdict(statement) | {"result": result, "bars": packed(self.market, day)}
-        self.journal.append("session", book.date(day), body)
+        """Write down what a session brought: fills, cash, positions, equity, the benchmark's equity and the result."""
+        book, result = self.book, 0.0
+        portfolio = self.at(max(day - 1, book.start))
+        shares, weights, before = portfolio.account.shares, self._active_weights(portfolio), portfolio.benchmark.equity
+        statement = self._embedded(day, shares) if self.broker is None else self._at_broker(day, self.broker)
+        benchmark = self.at(day).benchmark.equity
+        if day > book.start:
+            active = statement.equity / book.equity(day - 1) - float(benchmark / before)
+            result = bounded_result(active, weights, forecast_dispersion(self.market, day - 1))
+        body = dataclasses.asdict(statement) | {"benchmark": float(benchmark), "result": result}
+        self.journal.append("session", book.date(day), body | {"bars": packed(self.market, day)})
         for fill in statement.fills:
             logger.log(self.level, "%s %s %g at %g %s", fill.side, fill.ticker, fill.shares, fill.price, fill.reason)
-        known = [ticker for ticker in statement.positions if ticker in book.stocks]
-        if silent := [ticker for ticker in known if np.isnan(self.book.prices(ticker, day)[-1])]:
+        known = [ticker for ticker in statement.positions if ticker in self.tickers]
+        if silent := [ticker for ticker in known if np.isnan(book.prices(ticker, day)[-1])]:
             logger.warning("no bar on %s: %s; sold at the last price after a few sessions", book.date(day), silent)
 
-    @property
-    def basket(self) -> Basket:
-        """What is held with the capital that does not follow the agents."""
-        return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
+    def _active_weights(self, portfolio: Portfolio) -> Float64Array:
+        """Return the (n,) active weights of the next session, the larger ones of before and after its orders."""
+        account = portfolio.account
+        value = self._shares(self.book.ordered(int(account.day))) * account.last.nan_to_num()
+        after = account.weights + value / account.equity - portfolio.wanted
+        return np.asarray(torch.maximum((account.weights - portfolio.held).abs(), after.abs())[0])
 
-    @cached_property
-    def _hidden_basket(self) -> list[str]:
-        """Tickers of the basket where the journal does not show what it holds: at the embedded venue."""
-        if self.broker is not None or self.decider.share == 1:
-            return []
-        return [self.market.tickers[column] for column in self.basket.columns.tolist()]
+    def _order(self, day: int, ticker: str, shares: float) -> Order:
+        """Return the order of a close for shares, negative: to sell."""
+        side: Side = "buy" if shares > 0 else "sell"
+        return Order(order_id(self.name, self.book.date(day), ticker, side), ticker, side, abs(shares))
 
-    def held_basket(self) -> NDArray[np.float64]:
-        """Return the equity of the basket at recorded prices, at the closes from the first session to the last day."""
-        start, sessions = self.book.start, len(self.market.dates) - 1 - self.book.start
-        rules = dataclasses.replace(self.config.env, initial_capital=self.capitals.basket)
-        released = {day - start for day in self.book.released}
-        account = self.basket.hold(rules, torch.tensor([start]), sessions, is_sold=False, released=released)
-        return np.asarray(account.equity[0].numpy())
-
-    def whole(self, agents: Any, basket: Any) -> Any:
-        """Return the account's equity by those of its two parts."""
-        capitals, exposed = self.capitals, self._exposed
-        unexposed = self.capital - (exposed.agents + exposed.basket)
-        return agents * (exposed.agents / capitals.agents) + basket * (exposed.basket / capitals.basket) + unexposed
-
-    def _embedded(self, day: int) -> Statement:
-        venue = self.embedded = self.embedded or self.new_venue()
-        venue.play(day, self.book.orders, self.book.released)
-        equity, basket = venue.equity_on(day)
-        whole = self.whole(equity, basket)
-        return Statement(venue.fills_on(day), float(venue.portfolio.cash), equity, venue.positions(), basket, whole)
+    def _embedded(self, day: int, before: Tensor) -> Statement:
+        """Return what the account on recorded prices has become, from (1, n) shares at the close before."""
+        portfolio, fills = self.at(day), list[Fill]()
+        account, left = portfolio.account, 1 - self.config.env.delisting_loss / 100
+        for ticker, shares, has_bar, price, last in zip(
+            self.tickers,
+            *(part[0].tolist() for part in (account.shares - before, account.has_bar)),
+            portfolio.quotes.open[day].tolist(),
+            account.last[0].tolist(),
+            strict=True,
+        ):
+            if shares != 0:
+                one, paid = self._order(day - 1, ticker, shares), price if has_bar else last * left
+                reason = "" if has_bar else "no_bar"
+                fills.append(Fill(one.id, ticker, one.side, one.shares, paid, one.shares * paid, reason))
+        held = {
+            one: shares for one, shares in zip(self.tickers, account.shares[0].tolist(), strict=True) if shares != 0
+        }
+        return Statement(fills, float(account.cash), float(account.equity), held)
 
     def _at_broker(self, day: int, venue: Venue) -> Statement:
-        """Ask the broker, and tell the agents' part from the basket's.
-
-        The basket holds what it bought, and the agents the other positions. The agents' cash is what their fills have
-        left, and what a split leaves of a share; what else comes in, as dividends, is the basket's, if there is one.
-        """
-        book, (agents, others) = self.book, self._exposed
+        """Ask the broker what was executed, and what it has."""
+        book, capital = self.book, float(self.journal.opening["capital"])
         if day == book.start:
-            return Statement([], agents, agents, {}, others, self.capital, venue_cash=self.capital)
+            return Statement([], capital, capital, {})
         trades, cash = venue.fills_since(np.datetime64(book.date(day - 1))), venue.cash()
         # The broker speaks of shares of today, whichever session is taken in; a dividend changes none.
         factors = units(self.journal, book.date(day), splits_until="9999")
@@ -244,24 +263,19 @@ class Account:
         tickers = {alpaca_symbol(self._name(ticker)): ticker for ticker in self.market.tickers}
         positions = {tickers.get(symbol, symbol): shares for symbol, shares in venue.positions().items()}
         positions = {ticker: shares * factors[ticker] for ticker, shares in positions.items()}
-        due, basket, own_cash = book.expected(day, fills)
-        both = {one: due.get(one, 0.0) + basket.get(one, 0.0) for one in due | basket}
+        due = book.expected(day, fills)
         split = {
             event.body["ticker"] for event in book.events(day) if not event.applied_to and event.body["kind"] == "split"
-        } & both.keys()
-        paid = {one for one in split if abs(both[one] - positions.get(one, 0.0)) < factors[one]}
-
-        self._compare(day, positions, both | {one: positions.get(one, 0.0) for one in paid})
-        self._compare_cash(day, cash, trades, both)
-        basket = {one: min(shares, positions[one]) for one, shares in basket.items() if one in positions and shares > 0}
-        rest = {one: count - basket.get(one, 0.0) for one, count in positions.items()}
-        rest = {one: shares for one, shares in rest.items() if abs(shares) > _DUST * positions[one]}
-        own_cash += book.worth({one: due.get(one, 0.0) - rest.get(one, 0.0) for one in paid}, day)
-        unexposed = self.capital - agents - others
-        own_cash = own_cash if others > 0 else cash - unexposed
-        equity, whole = own_cash + book.worth(rest, day), cash + book.worth(positions, day)
+        } & due.keys()
+        # What a split leaves of a share is paid in cash.
+        paid = {one for one in split if abs(due[one] - positions.get(one, 0.0)) < factors[one]}
+        self._compare(day, positions, due | {one: positions.get(one, 0.0) for one in paid})
+        self._compare_cash(day, cash, trades, due)
         by_hand: list[tuple[str, str]] = [(trade.id, trade.side) for trade in trades if trade.id not in ids]
-        return Statement(fills, own_cash, equity, rest, whole - unexposed - equity, whole, basket, cash, by_hand)
+        return Statement(fills, cash, cash + book.worth(positions, day), positions, by_hand)
+
+    def _name(self, ticker: str) -> str:
+        return names(self.journal).get(ticker, ticker)
 
     def _compare(self, day: int, positions: Mapping[str, float], expected: Mapping[str, float]) -> None:
         """Doubt an account whose positions do not follow from its fills; what the venue says is taken all the same."""
@@ -273,16 +287,16 @@ class Account:
     def _compare_cash(self, day: int, cash: float, trades: Sequence[Fill], shares: Mapping[str, float]) -> None:
         """Doubt an account whose cash moves without a trade, split or dividend, as by a deposit or a fee."""
         book, date = self.book, self.book.date(day)
-        before = book.session(day - 1).get("venue_cash", math.nan)  # older accounts lack it
-        moved = cash - before + sum(fill.value if fill.side == "buy" else -fill.value for fill in trades)
+        moved = cash - book.session(day - 1)["cash"]
+        moved += sum(fill.value if fill.side == "buy" else -fill.value for fill in trades)
         noted = {body["ticker"] for body, known in book.events(day) if not known}
         paid = sum(
-            book.entitled(body, ("positions", "basket_positions")) * body["cash"]
+            book.entitled(body) * body["cash"]
             for body, known in book.events(day)
             if known < body.get("pay", "") <= book.date(-1)
         )
         unclear = book.worth({one: shares[one] for one in noted & shares.keys()}, day)
-        if abs(moved - paid) > _CASH * book.session(day - 1)["whole"] + unclear:
+        if abs(moved - paid) > _CASH * book.equity(day - 1) + unclear:
             self._doubt(f"cash {day}", f"{date}: the venue's cash moved by {moved:+,.2f} without a trade")
 
     def _doubt(self, key: str, text: str) -> None:
@@ -293,12 +307,12 @@ class Account:
     def _reconcile(self, newest: int, *, is_late: bool) -> None:
         """Ask the broker about orders without an answer; those that it does not know are sent if it is not too late.
 
-        An order whose session has begun lapses. The embedded venue knows of an order what the journal says.
+        An order whose session has begun lapses. The embedded venue needs no answers: it has what the journal says.
         """
-        unanswered, known = list(self.book.unanswered()), set[str]()
-        if unanswered and self.broker is not None:
-            since = np.datetime64(self.book.date(unanswered[0][0]))
-            known = self.broker.open_orders() | {fill.id for fill in self.broker.fills_since(since)}
+        if self.broker is None or not (unanswered := list(self.book.unanswered())):
+            return
+        since = np.datetime64(self.book.date(unanswered[0][0]))
+        known = self.broker.open_orders() | {fill.id for fill in self.broker.fills_since(since)}
         for day, order in unanswered:
             if order.id in known:
                 self.journal.append("answer", order.id, {"status": "accepted"})
@@ -308,76 +322,43 @@ class Account:
 
     def _decide(self, day: int) -> None:
         """Decide at the close of the newest session, once, and write the intent down before anything is sent."""
-        book = self.book
-        if book.date(day) in self.journal.of("intent"):
+        date, reason = self.book.date(day), self.journal.stop_reason()
+        if date in self.journal.of("intent"):
             return
-        reason = self.journal.stop_reason()
-        orders, sales = self._decided(day)
-        if reason or book.is_locked(day):
-            orders = []
-        orders = [*sales, *orders]
+        portfolio = self.at(day)
+        target = self.decider.policy(self.market, slice(day, day + 1))(portfolio)
+        lacking = portfolio.orders(target)[0]
+        lacking = lacking.clamp(max=0.0) if reason else lacking
         if self.broker is not None:
-            is_idle = reason or self.decider.share == 1 or book.is_locked(day, "basket")
-            orders = self._for_broker(day, orders, [] if is_idle else self._of_basket(day))
-        values = {"orders": [order.values for order in orders], **({"stopped": reason} if reason else {})}
-        self.journal.append("intent", book.date(day), values)
+            orders = self._for_broker(day, portfolio.account, lacking)
+        else:
+            pairs = zip(self.tickers, lacking.tolist(), strict=True)
+            orders = [self._order(day, ticker, shares) for ticker, shares in pairs if shares != 0]
+        values = {"orders": [dataclasses.asdict(order) for order in orders], **({"stopped": reason} if reason else {})}
+        self.journal.append("intent", date, values)
         if reason:
             logger.warning("no new orders: %s", reason)
 
-    def _of_basket(self, day: int) -> list[BasketOrder]:
-        """Return the basket's orders at a close, of the cash that is its part."""
-        holdings, basket = self.book.basket_holdings(day), self.basket
-        cash = self.book.session(day)["basket"] - sum(one.shares * one.last_price for one in holdings)
-        asked = self.book.basket_asked(day)
-        return basket_orders(basket, self.market, day, self.config.env, cash, holdings, asked).orders
-
-    def _for_broker(self, day: int, orders: Sequence[Order], basket: Sequence[BasketOrder]) -> list[Order]:
-        """Return sales of the positions, and the purchases, in whole shares as a broker is asked for them."""
-        date, known = self.book.date(day), {order.id: order for order in orders}
-        factors, sales = units(self.journal, date), [order.ticker for order in orders if order.side == "sell"]
-        shares = {
-            order.ticker: order.value / (float(self.book.prices(order.ticker, day)[-1]) * factors[order.ticker])
-            for order in orders
-            if order.side == "buy"
-        }
-        positions = [position.holding for position in self.book.positions(day)]
-        holdings = [holding.in_units(factors[holding.ticker]) for holding in positions]
-        forms = broker_orders(self.name, date, shares, holdings, self.config.env, sales)
-        of_basket = [dataclasses.replace(one, shares=one.shares / factors[one.ticker]) for one in basket]
-        placed = [known.get(form.order_id) or Order(form.order_id, form.ticker, "sell") for form in forms]
-        values, trades = {one.ticker: one.value for one in basket}, basket_at_broker(self.name, date, of_basket)
-        placed += [
-            Order(form.order_id, form.ticker, form.side, value=values[form.ticker], is_of_basket=True)
-            for form in trades
-        ]
-        requests = alpaca_requests([*forms, *trades])
-        return [
-            dataclasses.replace(order, request=request | {"symbol": alpaca_symbol(self._name(order.ticker))})
-            for order, request in zip(placed, requests, strict=True)
-        ]
-
-    def _decided(self, day: int) -> tuple[list[Order], list[Order]]:
-        book, date, cash = self.book, self.book.date(day), float(self.book.session(day)["cash"])
-        rules = dataclasses.replace(self.config.env, initial_capital=max(1.0, book.equity(day)))  # sizes refer to it
-        holdings = [position.holding for position in book.positions(day)]
-        bought, sold = self.decider.decide(self.market, day, rules, cash, holdings)
-        purchases = [
-            Order(
-                id=order_id(self.name, date, one.ticker, "buy"),
-                ticker=one.ticker,
-                side="buy",
-                value=one.value,
-                coefficient=one.coefficient,
-                target_percent=one.target_percent,
-                is_own=True,
-            )
-            for one in bought
-        ]
-        sales = [Order(order_id(self.name, date, ticker, "sell"), ticker, "sell", is_own=True) for ticker in sold]
-        return purchases, sales
+    def _for_broker(self, day: int, account: Ledger, lacking: Tensor) -> list[Order]:
+        """Return orders in whole shares, as a broker is asked for them."""
+        date, factors = self.book.date(day), units(self.journal, self.book.date(day))
+        factor = np.array([factors[ticker] for ticker in self.tickers], dtype=np.float64)
+        price, held = account.last[0].numpy() * factor, account.shares[0].numpy() / factor
+        cash, least = float(account.cash), LEAST_SHARE * float(account.equity)
+        sizes = whole_shares(lacking.numpy() / factor, price, held, cash, self.config.env.cost_rate, least)
+        forms, orders = (
+            broker_orders(self.name, date, dict(zip(self.tickers, sizes.tolist(), strict=True))),
+            list[Order](),
+        )
+        for form, request in zip(forms, alpaca_requests(forms), strict=True):
+            asked = request | {"symbol": alpaca_symbol(self._name(form.ticker))}
+            orders.append(Order(form.order_id, form.ticker, form.side, form.shares * factors[form.ticker], asked))
+        return orders
 
     def _send(self) -> None:
         """Send the newest close's orders that have no answer; under a stop its purchases are cancelled."""
+        if self.broker is None:
+            return
         reason = self.journal.stop_reason()
         for _, order in list(self.book.unanswered()):
             if reason and order.side == "buy":
@@ -387,7 +368,7 @@ class Account:
                 )
                 continue
             try:
-                refusal = "" if self.broker is None else self.broker.submit(order)
+                refusal = self.broker.submit(order)
             except NotNow:
                 raise
             except NoAnswer:

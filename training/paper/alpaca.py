@@ -25,8 +25,8 @@ _ENDED = ("canceled", "expired", "rejected")
 _RETRIES, _RETRY_SECONDS = 20, 5
 """Of a request that is one too many: Alpaca takes 200 a minute."""
 _NEW_YORK = ZoneInfo("America/New_York")
-_REFUSED = {"opg": (time(9, 28), time(19)), "cls": (time(15, 50), time(19))}
-"""Hours in New York, from and to, in which Alpaca refuses orders for an opening or closing auction, by their form:
+_REFUSED = time(9, 28), time(19)
+"""Hours in New York, from and to, in which Alpaca refuses orders for an opening auction:
 https://docs.alpaca.markets/docs/orders-at-alpaca#time-in-force."""
 
 
@@ -71,11 +71,11 @@ class AlpacaVenue:
         from alpaca.common.exceptions import APIError
 
         request = order.request or {}
-        first, last = _REFUSED.get(request.get("time_in_force", ""), (time.max, time.min))
+        first, last = _REFUSED
         if first <= (now := new_york().time()) < last:
             raise NotNow(
                 f"expected a time outside of {first:%H:%M} to {last:%H:%M} in New York, in which Alpaca refuses orders "
-                f"for an auction, got {now:%H:%M}; step again after {last:%H:%M}"
+                f"for the open, got {now:%H:%M}; step again after {last:%H:%M}"
             )
         try:
             self._ask(lambda: self._client.post("/orders", request), is_order=True)
@@ -114,26 +114,14 @@ class AlpacaVenue:
 
     def fills_since(self, day: np.datetime64) -> list[Fill]:
         """Return what was executed after `day`, an order's parts as one fill."""
-        fills = []
-        orders = self._orders("all", after=f"{day}T00:00:00Z", nested="true")
+        fills, orders = list[Fill](), self._orders("all", after=f"{day}T00:00:00Z")
         with _understood():
             for order in orders:
-                # The stop of a sale is a leg of its order, under an id of Alpaca's own.
-                for executed in (order, *(order.get("legs") or ())):
-                    shares, side = float(executed["filled_qty"] or 0), executed["side"]
-                    if shares > 0 and np.datetime64((executed["filled_at"] or executed["updated_at"])[:10]) > day:
-                        price = float(executed["filled_avg_price"])
-                        fills.append(
-                            Fill(
-                                id=order["client_order_id"],
-                                ticker=order["symbol"],
-                                side=side,
-                                shares=shares,
-                                price=price,
-                                value=shares * price,
-                                reason="" if side == "buy" else executed["type"],
-                            )
-                        )
+                shares = float(order["filled_qty"] or 0)
+                if shares > 0 and np.datetime64((order["filled_at"] or order["updated_at"])[:10]) > day:
+                    price = float(order["filled_avg_price"])
+                    value = shares * price
+                    fills.append(Fill(order["client_order_id"], order["symbol"], order["side"], shares, price, value))
         return sorted(fills, key=lambda fill: fill.id)
 
     def _orders(self, status: str, **query: str) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ class PaperReportArguments(PaperArguments):
 
 @checked_dataclass
 class PaperStopArguments(PaperArguments):
-    """Stop new orders of a paper account; its positions are sold by the rules."""
+    """Stop purchases of a paper account; sales go on."""
 
 
 @checked_dataclass

@@ -1,33 +1,19 @@
 """What the journal and the market say together: orders, positions and results of an account."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.features.nine import CLOSE
 from data.market import Market
-from training.paper.certificate import LEAST_LOSS, WINDOW, Stake
-from training.paper.journal import Journal
+from training.paper.journal import Journal, Row
 from training.paper.known import units
 from training.paper.venue import Fill, Order
-from training.signals.holdings import Holding
-from utils.arrays import BoolArray, Float32Array
-from utils.config.trader import EnvironmentConfig
+from utils.arrays import Float32Array
 from utils.errors import DataError
-
-
-@dataclass(frozen=True)
-class Position:
-    """An open position with the order that bought it."""
-
-    holding: Holding
-    order: Order
-    ordered: int
-    """Day at whose close it was ordered."""
 
 
 class NotedEvent(NamedTuple):
@@ -41,13 +27,12 @@ class NotedEvent(NamedTuple):
 class Book:
     """The account by its journal, on a market that ends with the last known session."""
 
-    def __init__(self, journal: Journal, market: Market, rules: EnvironmentConfig) -> None:
+    def __init__(self, journal: Journal, market: Market) -> None:
         """Raises DataError where the market lacks a session of the account."""
-        self.journal, self.market, self._rules = journal, market, rules
+        self.journal, self.market = journal, market
         self._dates = market.dates.astype("datetime64[D]").astype(str).tolist()
         self._days = {date: day for day, date in enumerate(self._dates)}
         self.start = self.day_of(journal.opening["start"])
-        self.stocks = {market.tickers[column]: place for place, column in enumerate(market.investable_columns.tolist())}
 
     def day_of(self, date: str) -> int:
         """Return the index of a session of the account."""
@@ -78,89 +63,61 @@ class Book:
         return self.day_of(next(reversed(sessions))) if sessions else self.start - 1
 
     def session(self, day: int) -> dict[str, Any]:
-        """Return a session as the venue stated it, fills, cash, equity and positions, with the champion's result."""
+        """Return a session as the venue stated it, fills, cash, equity and positions, with benchmark and result."""
+        if day == self.start:
+            return self.journal.sessions[self.date(day)]
         return self.journal.of("session")[self.date(day)].body
 
     def equity(self, day: int) -> float:
         """Return the equity at the close of a session of the journal."""
         return float(self.session(day)["equity"])
 
-    def shares(self, day: int) -> dict[str, float]:
-        """Return the shares of both parts at the close of a session, as far as the venue holds them."""
-        accounts = (self.session(day)[name] for name in ("positions", "basket_positions"))
-        return dict(sum((Counter(part) for part in accounts), Counter[str]()))
-
     @property
     def released(self) -> set[int]:
-        """The days at whose close `paper go` ended a lock."""
-        sessions, days = self.journal.of("session").values(), set[int]()
+        """The days at whose close, before the decision of the day, `paper go` had ended a lock."""
+        sessions, intents, days = self.journal.of("session").values(), self.journal.of("intent"), set[int]()
         for go in self.journal.of("go").values():
             if before := [row.key for row in sessions if row.number < go.number]:
-                days.add(self.day_of(before[-1]))
+                has_decided = before[-1] in intents and intents[before[-1]].number < go.number
+                days.add(self.day_of(before[-1]) + has_decided)
         return days
 
-    def is_locked(self, day: int, part: str = "equity") -> bool:
-        """Tell whether a drawdown has ended the orders of the agents, or of the `basket`, until a person says so."""
-        lock, released = self._rules.drawdown_lock, self.released
-        if lock == 0:
-            return False
-        peak, is_locked = 0.0, False
-        for session in range(self.start, day + 1):
-            equity = self.session(session)[part]
-            peak = max(peak, equity)
-            is_locked = is_locked or equity <= peak * (1 - lock / 100)
-            if is_locked and session in released:
-                peak, is_locked = equity, False
-        return is_locked
+    def _late(self, row: Row, ticker: str) -> float:
+        """Return by what a ticker's shares of a row are multiplied, where a dividend or split until it was noted after
+        it."""
+        late = (one.body for one in self.journal.of("event").values() if one.number > row.number)
+        return math.prod(float(body["ratio"]) for body in late if body["ticker"] == ticker and body["since"] <= row.key)
 
     def intended(self, day: int) -> list[Order]:
-        """Return the orders that were decided at a close."""
+        """Return the orders that were decided at a close, in the units that `fills` has."""
         intent = self.journal.of("intent").get(self.date(day))
-        return [] if intent is None else [Order(**values) for values in intent.body["orders"]]
+        orders = [] if intent is None else [Order.of(values) for values in intent.body["orders"]]
+        return [replace(one, shares=one.shares * self._late(intent, one.ticker)) for one in orders if intent]
 
     def orders(self, day: int) -> list[Order]:
-        """Return the orders of a close that the venue accepted."""
+        """Return the orders of a close that the venue accepted; the embedded one has those that were decided."""
+        if self.journal.opening["venue"] == "paper":
+            # Those of before a conversion were given by other rules, which ended with it.
+            intent = self.journal.of("intent").get(self.date(day))
+            return self.intended(day) if intent and intent.number > self.journal.begun else []
         answers = self.journal.of("answer")
         orders = [order for order in self.intended(day) if order.id in answers]
         return [order for order in orders if answers[order.id].body["status"] == "accepted"]
 
+    def ordered(self, day: int) -> dict[str, float]:
+        """Return by ticker the shares of these orders, negative: sold."""
+        return {one.ticker: one.shares if one.side == "buy" else -one.shares for one in self.orders(day)}
+
     def unanswered(self) -> Iterator[tuple[int, Order]]:
-        """Yield the orders without an answer, with their days."""
+        """Yield a broker's orders without an answer, with their days."""
         for day in map(self.day_of, self.journal.of("intent")):
             yield from ((day, one) for one in self.intended(day) if one.id not in self.journal.of("answer"))
 
     def fills(self, day: int) -> list[Fill]:
         """Return the fills on a session, in the units of today where a dividend or split was noted too late."""
-        row, fills = self.journal.of("session")[self.date(day)], list[Fill]()
-        for fill in (Fill(**values) for values in row.body["fills"]):
-            late = (one for one in self.journal.of("event").values() if one.number > row.number)
-            ratio = math.prod(
-                one.body["ratio"] for one in late if one.body["ticker"] == fill.ticker and one.body["since"] <= row.key
-            )
-            fills.append(fill.in_units(1 / ratio))
-        return fills
-
-    def positions(self, day: int) -> list[Position]:
-        """Return the positions at the close of a session, in the order in which they were bought."""
-        stated, opened = self.session(day)["positions"], dict[str, Position]()
-        open_since = dict(stated)
-        # At a broker a position may outlive its longest holding: a sale is refused, or the stock is halted.
-        for entry in range(day, self.start - 1, -1):
-            # What was not held in between is another position: bought by hand.
-            open_since = {one: shares for one, shares in open_since.items() if one in self.session(entry)["positions"]}
-            if open_since.keys() <= opened.keys():
-                break
-            for fill in self.fills(entry):
-                if fill.side != "buy" or fill.ticker in opened or fill.ticker not in open_since:
-                    continue
-                order = next((order for order in self.intended(entry - 1) if order.id == fill.id), None)
-                if order is None or order.is_of_basket:  # None: bought by hand
-                    continue
-                column, shares = self.market.tickers.index(fill.ticker), stated[fill.ticker]  # what the venue says
-                bars = self.market.data_array[entry : day + 1, column]
-                holding = Holding(fill.ticker, column, entry, fill.price, order.target_percent, shares, bars)
-                opened[fill.ticker] = Position(holding, order, entry - 1)
-        return [opened[ticker] for ticker in stated if ticker in opened]
+        row = self.journal.of("session")[self.date(day)]
+        fills = [Fill(**values) for values in self.session(day)["fills"]]
+        return [fill.in_units(1 / self._late(row, fill.ticker)) for fill in fills]
 
     @property
     def known_orders(self) -> dict[str, Order]:
@@ -186,97 +143,20 @@ class Book:
         events = self.journal.of("event").values()
         return [NotedEvent(event.body, before.key if event.number < before.number else "") for event in events]
 
-    def expected(self, day: int, fills: Sequence[Fill]) -> tuple[dict[str, float], dict[str, float], float]:
-        """Return what a session's fills make of the close before: shares of agents and basket, and the agents' cash."""
-        before, ids = self.session(day - 1), self.known_orders
-        agents, basket, cash = (before[name] for name in ("positions", "basket_positions", "cash"))
-        agents, basket = dict(agents), dict(basket)
-        today = self.date(day)
+    def expected(self, day: int, fills: Sequence[Fill]) -> dict[str, float]:
+        """Return the shares that a session's fills make of those at the close before."""
+        shares, today = dict(self.session(day - 1)["positions"]), self.date(day)
         for body, applied_to in self.events(day):  # a dividend is paid in cash
             is_late = not applied_to and body["since"] < today  # of a split noted late the venue had new shares
             if applied_to < body["since"] <= today and (body["kind"] == "dividend" or is_late):
-                for part in (agents, basket):
-                    part.update({t: part[t] * body["ratio"] for t in {body["ticker"]} & part.keys()})
-            if applied_to < body.get("pay", "") <= today:
-                cash += self.entitled(body) * body["cash"]
+                shares.update({t: shares[t] * body["ratio"] for t in {body["ticker"]} & shares.keys()})
         for fill in fills:
-            is_of_basket = ids[fill.id].is_of_basket
-            part, sign = basket if is_of_basket else agents, 1 if fill.side == "buy" else -1
-            part[fill.ticker] = part.get(fill.ticker, 0.0) + sign * fill.shares
-            if not is_of_basket:
-                cash -= sign * fill.value
-        return agents, basket, cash
+            shares[fill.ticker] = shares.get(fill.ticker, 0.0) + (fill.shares if fill.side == "buy" else -fill.shares)
+        return shares
 
-    def entitled(self, dividend: Mapping[str, Any], parts: Sequence[str] = ("positions",)) -> float:
-        """Return the shares of the agents, or of other parts, at the close before an ex-date, in units of that day."""
-        sessions, ticker = self.journal.of("session"), dividend["ticker"]
+    def entitled(self, dividend: Mapping[str, Any]) -> float:
+        """Return the shares at the close before an ex-date, in units of that day."""
+        sessions, ticker = self.journal.sessions, dividend["ticker"]
         last = next((date for date in reversed(sessions) if date < dividend["since"]), None)
-        shares = 0.0 if last is None else sum(sessions[last].body[part].get(ticker, 0.0) for part in parts)
+        shares = 0.0 if last is None else sessions[last]["positions"].get(ticker, 0.0)
         return float(shares * dividend["ratio"] / units(self.journal, dividend["since"])[ticker])
-
-    def basket_holdings(self, day: int) -> list[Holding]:
-        """Return what the basket holds at a broker at the close of a session, as bought on its first one."""
-        positions = self.session(day)["basket_positions"]
-        if not positions:
-            return []
-        first = next(one for one in range(self.start, day + 1) if self.session(one)["basket_positions"])
-        columns = [self.market.tickers.index(ticker) for ticker in positions]
-        bars = self.market.data_array[first : day + 1]
-        return [
-            Holding(ticker, column, first, math.nan, math.inf, shares, bars[:, column])
-            for column, (ticker, shares) in zip(columns, positions.items(), strict=True)
-        ]
-
-    def basket_asked(self, day: int) -> int:
-        """Return the last close before a day at which the basket gave the orders that it should, and all were sent; -1
-        without one."""
-        intents, answers = self.journal.of("intent"), self.journal.of("answer")
-        for before in range(day - 1, self.start - 1, -1):
-            intent = intents.get(self.date(before))
-            if intent is None or "stopped" in intent.body or self.is_locked(before, "basket"):
-                continue
-            of_basket = [order.id for order in self.intended(before) if order.is_of_basket]
-            if any(answers[one].body["status"] in ("lapsed", "cancelled") for one in of_basket if one in answers):
-                return -1
-            return before
-        return -1
-
-    def stakes(self, day: int) -> list[Stake]:
-        """Return what the champion's own decisions have at stake in the session `day`."""
-        if day == self.start:
-            return []
-        equity, stakes = self.equity(day - 1), []
-        # What was sold at the open has nothing at stake in the session.
-        sold = {order.ticker for order in self.orders(day - 1) if order.is_own and order.side == "sell"}
-        # What was sold at its last price for want of bars is at stake until the stock trades again.
-        halted = [
-            position
-            for known in range(max(self.start + 1, day - WINDOW), day)
-            for lost in (fill.ticker for fill in self.fills(known) if fill.reason == "no_bar")
-            for position in self.positions(known - 1)
-            if position.holding.ticker == lost
-            and np.isnan(self.market.data_array[known:day, position.holding.column, CLOSE]).all()
-        ]
-        open_ = (one for one in self.positions(day - 1) if one.holding.ticker not in sold)
-        of_agents = (one for one in (*open_, *halted) if one.order.is_own)
-        for position in of_agents:
-            share = position.holding.shares * position.holding.last_price / equity
-            stock, column = self.stocks[position.holding.ticker], position.holding.column
-            loss = self._lost(column, day) - self._lost(column, day - 1)
-            stakes.append(Stake(stock, share, False, self._candidates(position.ordered), loss))
-        for order in (one for one in self.orders(day - 1) if one.is_own and one.side == "buy"):
-            stakes.append(Stake(self.stocks[order.ticker], order.value / equity, True, self._candidates(day - 1)))
-        return stakes
-
-    def _lost(self, column: int, day: int) -> float:
-        """Return the share of its last price that a stock has lost by a session because its bars have ended."""
-        silent = int(np.isnan(self.market.data_array[day::-1, column, CLOSE]).cumprod().sum())
-        is_lost = silent > self._rules.max_days_without_bar
-        return max(LEAST_LOSS, self._rules.delisting_loss / 100) if is_lost else 0.0
-
-    def _candidates(self, day: int) -> BoolArray:
-        """Tell which stocks could be ordered at the close of a session."""
-        candidates: BoolArray = np.isfinite(self.market.data_array[day, self.market.investable_columns, CLOSE])
-        known = [self.stocks[ticker] for ticker in self.session(day)["positions"] if ticker in self.stocks]
-        candidates[known] = False
-        return candidates

@@ -1,31 +1,23 @@
-"""The certificate: a test of the selection of a champion, or of a policy, that may be looked at every day.
+"""The certificate: a test of an account against its benchmark that may be looked at every day.
 
 An e-process by betting (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSS B
-86; Shafer 2021, "Testing by betting", JRSS A 184). Each session somebody with a capital of 1 bets on the champion's
-result relative to random pickers. If its conditional mean is at most 0 every day, the capital is a nonnegative
-supermartingale: it ever reaches 20 with a probability of at most 1/20 (Ville 1939), however often it is looked at.
+86; Shafer 2021, "Testing by betting", JRSS A 184). Each session somebody with a capital of 1 bets on the account's
+active return, its own less the benchmark's, costs included. If its conditional mean is at most 0 every day, the capital
+is a nonnegative supermartingale: it ever reaches 20 with a probability of at most 1/20 (Ville 1939), however often it
+is looked at.
 
-A day's result is that of the champion's own positions relative to what they would have earned on average in a candidate
-drawn at random on the day of their order: the same sizes, entries and sessions. It is measured in multiples of a loss
-that is known the day before: that of the largest position as a whole, at least 40 forecast standard deviations. Gains
-are cut, which can only lower the mean; losses are not, and one of more than this ruins the largest bets. The bound thus
-holds for selections that never lose more than this in a session. In the session in which a
-position is sold at its target, its return counts up to the close, so that sizes are fixed before the session.
-
-A stock that has had no bar for as many sessions as the rules wait counts a loss in the next one, at least that of
-Shumway (1997, "The delisting bias in CRSP data", JF 52); it is taken back if the stock trades again within `WINDOW`
-sessions.
+A day's result is the active return in multiples of a loss that is known the day before: that of the largest active
+weight as a whole, at least 40 forecast standard deviations. Gains are cut, which can only lower the mean; losses are
+not, and one of more than this ruins the largest bets. The bound thus holds for accounts that never lose more than this
+in a session, relative to their benchmark.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from utils.arrays import Float64Array
 
@@ -39,60 +31,45 @@ LINE = 20.0
 """Capital that counts as shown: evidence at the level of 5%."""
 WINDOW = 63
 """Sessions of which the median dispersion of returns is the forecast of a session's."""
-LEAST_LOSS = 0.3
-"""Share of its last price that a stock without bars loses, unless the rules say more."""
+LEAST = 1e-3
+"""Root of the sum of squared active weights below which an account is its benchmark, and nothing is bet."""
 _FEWEST, _LONGEST = 20, 50 * 252
 """With fewer results than the first, or a date further ahead than the second, nothing is said about the future."""
 TERMS = {
-    "null": "the conditional mean of each day's result is at most 0",
-    "result": "own positions less the mean of all candidates of their order's day, over the largest position or "
+    "null": "the conditional mean of each day's active return, net of costs, is at most 0",
+    "result": "return of the account less that of its benchmark, over the largest active weight or "
     f"{RUIN:g} forecast deviations, gains cut at {BOUND:g}",
     "bound": BOUND,
     "ruin": RUIN,
     "bets": list(BETS),
     "window": WINDOW,
-    "delisting": LEAST_LOSS,
+    "least": LEAST,
     "line": LINE,
 }
 """What is fixed at the start."""
 
 
-@dataclass(frozen=True)
-class Stake:
-    """A position of the champion's own, or an order that becomes one, before a session."""
+def bounded_result(active_return: float, active_weights: Float64Array, dispersion: float) -> float:
+    """Return the result of a session, at most BOUND / RUIN; 0 without active weights.
 
-    stock: int
-    share: float
-    """Of the account's equity."""
-    is_entry: bool
-    """It is bought at the session's open."""
-    candidates: NDArray[np.bool_]
-    """(n,) stocks that could have been ordered instead, itself included."""
-    loss: float = 0.0
-    """Share of its last price that counts as lost in this session for want of bars; negative: taken back."""
-
-
-def bounded_result(market: Market, day: int, stakes: Sequence[Stake]) -> float:
-    """Return the result of a session, at most BOUND / RUIN; 0 without stakes."""
-    if not stakes:
+    Args:
+        active_return: of the session, as a fraction.
+        active_weights: (n,) at most during it, known the day before.
+        dispersion: forecast of the session's, see `forecast_dispersion`.
+    """
+    size = math.sqrt(float(np.square(active_weights).sum()))
+    if size < LEAST or not dispersion > 0:
         return 0.0
-    first = max(0, day - WINDOW - 1)
-    bars = market.data_array[first : day + 1, market.investable_columns][..., [OPEN, CLOSE]].astype(np.float64)
-    open_, close = bars[..., 0], bars[..., 1]
-    last = close.copy()
-    for row in range(1, len(last)):  # a stock without a bar keeps its last price
-        last[row] = np.where(np.isnan(last[row]), last[row - 1], last[row])
-    change = close[1:] / last[:-1] - 1
-    overnight, entered = np.nan_to_num(change[-1]), np.nan_to_num(close[-1] / open_[-1] - 1)
-    result, squares = 0.0, 0.0
-    for stake in stakes:
-        returns = entered if stake.is_entry else overnight
-        result += stake.share * float(returns[stake.stock] - stake.loss - returns[stake.candidates].mean())
-        squares += stake.share**2
-    spread = [float(np.nanstd(row)) for row in change[:-1] if np.isfinite(row).sum() > 1]
-    deviation = (float(np.median(spread)) if spread else 0.0) * math.sqrt(squares)
-    worst = max(RUIN * deviation, *(stake.share for stake in stakes))
-    return min(result, BOUND * deviation) / worst if deviation > 0 else 0.0
+    deviation, largest = dispersion * size, float(np.abs(active_weights).max())
+    return min(active_return, BOUND * deviation) / max(RUIN * deviation, largest)
+
+
+def forecast_dispersion(market: Market, day: int) -> float:
+    """Return the median, over the last sessions up to a day, of the standard deviation of the stocks' returns."""
+    close = market.close[max(0, day - WINDOW) : day + 1].astype(np.float64)
+    change = close[1:] / close[:-1] - 1
+    spread = [float(np.nanstd(row)) for row in change if np.isfinite(row).sum() > 1]
+    return float(np.median(spread)) if spread else 0.0
 
 
 def capital_curves(results: Float64Array) -> Float64Array:
@@ -110,7 +87,7 @@ def finding(
 
     Args:
         terms: those that were fixed when the account was opened.
-        who: selects, `champion` or `policy`.
+        who: decides, `champion` or `policy`.
     """
     if terms != TERMS:
         return "Nothing is shown: the certificate of this account was opened on other terms; open another account."
@@ -119,7 +96,7 @@ def finding(
     if len(above := np.flatnonzero(capital >= LINE)):
         return (
             f"Shown on {dates[above[0] - 1]}: the capital reached {LINE:g} (now {capital[-1]:.3g}). If the {who} "
-            f"selected no better than at random, this would happen to at most one account of {LINE:g}, at any time."
+            f"did no better than the benchmark, this would happen to at most one account of {LINE:g}, at any time."
         )
     begin = f"Nothing is shown yet (capital {capital[-1]:.2f} of {LINE:g})"
     with np.errstate(divide="ignore"):  # a bet that is ruined

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 import shutil
 import tempfile
@@ -17,8 +18,9 @@ from data.market import Market
 from data.record import MARKET, pin_market, record_market, sealed
 from training.paper.account import Account
 from training.paper.certificate import TERMS
+from training.paper.conversion import CONVERTS, LAYOUT, conversion, known_settings
 from training.paper.decider import Decider, load_decider
-from training.paper.journal import JOURNAL, Journal
+from training.paper.journal import CONVERSION, JOURNAL, Journal
 from training.paper.known import known_market, names, under_known_names
 from training.paper.sessions import Sessions
 from training.paper.venue import Venue
@@ -31,10 +33,9 @@ from utils.runs.durable import fsync, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_json
 
+logger = logging.getLogger(__name__)
 _FEATURES = "features.py"
 """Copy of the file of own features, if there is one."""
-_LAYOUT = 2
-"""Version of the journal's contents; increased when accounts of an earlier version cannot continue."""
 
 
 def open_account(
@@ -81,7 +82,7 @@ def open_account(
             "capital": capital,
             "calendar": calendar,
             "venue": venue,
-            "layout": _LAYOUT,
+            "layout": LAYOUT,
             "start": str(last),
             "certificate": TERMS,
         }
@@ -119,19 +120,24 @@ def opened(path: Path, head: str | None = None, *, reads_only: bool = False) -> 
         yield journal
 
 
-def load_account(journal: Journal, broker: Venue | None = None) -> Account:
+def load_account(journal: Journal, broker: Venue | None = None, *, converts: bool = False) -> Account:
     """Return an account on a market as long as the data are.
 
+    Args:
+        converts: one of the version before is converted; its journal says so from then on.
+
     Raises:
-        ConfigError, DataError: who decides or the data have changed.
+        ConfigError, DataError: who decides or the data have changed, or the account is of an earlier version.
     """
     opening, path = journal.opening, journal.path.parent
-    if opening.get("layout") != _LAYOUT:
+    is_old = opening.get("layout") != LAYOUT
+    if is_old and not (converts and opening.get("layout") == CONVERTS):
+        remedy = f"`paper step {opening['account']}` converts it, once"
         raise ConfigError(
-            f"expected an account that goes on, got {opening['account']} of an earlier version, which sells everything "
-            "where a window ends; open a new one with `paper open`"
+            f"expected an account of this version, got {opening['account']} of an earlier one; "
+            f"{remedy if opening.get('layout') == CONVERTS else 'open a new one with `paper open`'}"
         )
-    decider, config = load_decider(path, opening), from_dict(opening["settings"], Config)
+    config = from_dict(known_settings(opening["settings"]) if is_old else opening["settings"], Config)
     sessions = [opening["start"], *journal.of("session")]
     if (path / _FEATURES).exists():
         config = dataclasses.replace(config, features=path / _FEATURES)
@@ -142,6 +148,9 @@ def load_account(journal: Journal, broker: Venue | None = None) -> Account:
     known = {new: first for first, new in renamed.items()}
     named = [dataclasses.replace(one, ticker=known.get(one.ticker, one.ticker)) for one in read_events(config.data)]
     market, changes = known_market(market, record, journal, named)
+    if is_old:
+        journal.append(CONVERSION, "", conversion(journal, market, config))
+        logger.warning("%s", journal.opening["text"])
     last = max(market.dates[-1].astype("datetime64[D]"), np.datetime64("today"))
     calendar = Sessions.of(opening["calendar"], np.datetime64(sessions[-1]), last)
-    return Account(path, journal, config, decider, market, calendar, broker, changes)
+    return Account(path, journal, config, load_decider(path, journal.opening), market, calendar, broker, changes)

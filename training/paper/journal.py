@@ -14,6 +14,8 @@ from utils.errors import DataError, FileError
 JOURNAL = "journal.sqlite"
 STOP = "STOP"
 """A file of this name beside the journal stops new orders."""
+CONVERSION = "conversion"
+"""Kind of the one row that makes an account of an earlier version one of this: its contents go before the opening's."""
 _SCHEMA = """
 CREATE TABLE rows (
     number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL,
@@ -84,8 +86,23 @@ class Journal:
 
     @property
     def opening(self) -> dict[str, Any]:
-        """The first row's contents."""
-        return self.of("open")[""].body
+        """The first row's contents, with those of a conversion in their place."""
+        first = self.of("open")[""].body
+        return first | self.of(CONVERSION)[""].body if self.of(CONVERSION) else first
+
+    @property
+    def begun(self) -> int:
+        """Number of the row from which on it is this account: the first one, or the conversion."""
+        return self.of(CONVERSION)[""].number if self.of(CONVERSION) else 1
+
+    @property
+    def sessions(self) -> dict[str, dict[str, Any]]:
+        """Sessions by their dates, from the first one of the account on; that of a conversion as this left it."""
+        begun, opening = self.begun, self.opening
+        sessions = {date: row.body for date, row in self.of("session").items() if row.number > begun}
+        if "converted" in opening:
+            sessions = {opening["start"]: {"fills": [], "result": 0.0, **opening["converted"]}} | sessions
+        return sessions
 
     def stop_reason(self) -> str:
         """Return why the account gives no new order; empty where it does."""

@@ -6,12 +6,12 @@ import shutil
 from datetime import UTC, datetime
 
 from data.record import MARKET, data_fingerprint
+from environment.portfolio import Portfolio
 from training.evaluation.holdout import Look, add_look, locked_ledger
 from training.paper.account import Account
 from training.paper.backtest import backtest
 from training.paper.journal import JOURNAL, Journal
 from training.paper.report import parity_sentence, write_report
-from training.paper.venue import PaperVenue
 from training.signals.holdings import session
 from utils.config.kinds import require_spent
 from utils.errors import ConfigError
@@ -49,33 +49,31 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
     if splits.holdout.days and days[0] <= splits.holdout.last and days[-1] >= splits.holdout.first:
         require_spent(spends_look)
         _enter(account, dates[days[0]], dates[days[-1]])
-    folder = account.path / REPLAY
+    folder, opening = account.path / REPLAY, {**account.journal.opening}
+    opening.pop("converted", None)  # it begins with cash
     with new_directory(folder) as fresh:
         for name in (account.decider.file, MARKET):
             shutil.copy2(account.path / name, fresh / name)
-        Journal.create(fresh / JOURNAL, account.journal.opening | {"venue": "paper", "start": dates[days[0]]})
+        Journal.create(fresh / JOURNAL, opening | {"venue": "paper", "start": dates[days[0]]})
 
-    def replayed(day: int, journal: Journal, venue: PaperVenue | None = None) -> Account:
+    def replayed(day: int, journal: Journal, walked: Portfolio | None = None) -> Account:
         """Return the account of the replay after a session."""
-        return account.on(
-            day, path=folder, journal=journal, changes=(), embedded=venue, level=logging.DEBUG, is_replay=True
-        )
+        parts = {"path": folder, "journal": journal, "changes": (), "walked": walked}
+        return account.on(day, level=logging.DEBUG, is_replay=True, **parts)
 
     with Journal(folder / JOURNAL) as journal:
-        venue = replayed(days[-1], journal).new_venue()
+        walked = replayed(days[-1], journal).new_portfolio()
         for day in progress(days, "replay", "session"):
-            replayed(day, journal, venue).step()
+            replayed(day, journal, walked).step()
     with Journal(folder / JOURNAL) as journal:
         today = replayed(days[-1], journal)
         played = backtest(today)
-        sessions = [row.body for row in journal.of("session").values()]
+        sessions = [*journal.sessions.values()]
         filled = sum(len(session["fills"]) for session in sessions)
-        before, after = sessions[0], sessions[-1]
-        earned = f"{after['whole'] / before['whole'] - 1:+.2%}"
-        if account.decider.share < 1:
-            earned += f", its basket {after['basket'] / before['basket'] - 1:+.2%}"
+        earned, held = (sessions[-1][name] / sessions[0][name] - 1 for name in ("equity", "benchmark"))
         return (
-            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned}; {filled} fills\n"
+            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned:+.2%}, its "
+            f"benchmark {held:+.2%}; {filled} fills\n"
             f"{_doubts(journal)}"
             f"{parity_sentence(today, played)}\n"
             f"written to {write_report(today, played)}"

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,6 +21,8 @@ _SPLITS = (1.2, 1.25, 4 / 3, 1.5, 5 / 3, 2.5)
 """Round ratios besides whole numbers."""
 _SURELY_SPLIT = 1.45
 """Overnight move from which a round ratio counts as a split even if the stock has moved that far before."""
+_LARGE = 0.05
+"""Share of the equity from which a position is asked about any round ratio."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,9 @@ class Sessions:
         return self._days[opened - 1], self._days[closed - 1]
 
 
-def doubts(book: Book, sessions: Sessions, day: int, basket: Sequence[str]) -> Iterator[tuple[str, str]]:
+def doubts(book: Book, sessions: Sessions, day: int) -> Iterator[tuple[str, str]]:
     """Yield what cannot be right in the bars of a session after those of an account: a key, and what was expected and
-    came.
-
-    Args:
-        basket: tickers of a basket that the journal does not show.
-    """
+    came."""
     data_array = book.market.data_array
     dates = book.market.dates.astype("datetime64[D]")
     date = dates[day]
@@ -123,11 +121,12 @@ def doubts(book: Book, sessions: Sessions, day: int, basket: Sequence[str]) -> I
     yesterday, today = data_array[day - 1 : day + 1][..., list(PRICES)]
     if 2 * (again := int((yesterday == today).all(axis=1).sum())) > bars:
         yield f"{date} repeated", f"new bars on {date}, got those of the day before for {again}"
-    held = [ticker for ticker in book.shares(day - 1) if ticker in book.market.tickers]
-    asked = dict.fromkeys([*held, *(order.ticker for order in book.orders(day - 1))])
-    for ticker in dict.fromkeys([*asked, *basket]):
-        # On what the basket alone holds no order depends: ordinary news are not asked about.
-        if text := _looks_split(book, ticker, day, least=0.0 if ticker in asked else _SURELY_SPLIT):
+    shares, equity = book.session(day - 1)["positions"], book.equity(day - 1)
+    ordered = {order.ticker for order in book.orders(day - 1)}
+    for ticker in dict.fromkeys([*(one for one in shares if one in book.market.tickers), *ordered]):
+        # Of small positions without an order ordinary news are not asked about.
+        is_small = ticker not in ordered and book.worth({ticker: shares[ticker]}, day - 1) < _LARGE * equity
+        if text := _looks_split(book, ticker, day, least=_SURELY_SPLIT if is_small else 0.0):
             yield f"{date} split {ticker}", text
 
 

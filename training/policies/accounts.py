@@ -1,4 +1,4 @@
-"""The accounts of policies that are not this program's: scores, trades, functions of bars, and classes that act."""
+"""The accounts of policies that are not this program's: scores, weights, trades, and classes that act."""
 
 import logging
 from collections.abc import Mapping
@@ -7,46 +7,44 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
+import pandas as pd
 
 from data.features.own import FIT_BEFORE, described
-from environment.trading_env import Observation, TradingEnvironment, windows_from
-from training.evaluation.baselines import score_policy
-from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
-from training.evaluation.stage import Stage
-from training.policies.score_rule import asked_and_done, limit_warning, require_wanted, rule_of, rule_text
-from training.policies.trades import Trades, account_of_trades
-from training.rollout import step_by
+from environment.trading_env import TradingEnvironment
+from training.evaluation.play import EvaluationSetup, Played, play_policy
+from training.policies.read import wide_table
+from training.policies.score_rule import GivenWeights, asked_and_done, is_weights, rule_of, rule_text, table_of
+from training.policies.trades import GivenTrades, Trades
 from utils.arrays import Float32Array
 from utils.errors import DataError
-from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 logger = logging.getLogger(__name__)
 
 
-def account_of(name: str, policy: Any, stage: Stage) -> OwnAccount:
-    """Play a policy's account on the windows of a stage.
+def account_of(name: str, policy: Any, setup: EvaluationSetup) -> Played:
+    """Play a policy's account on the judged days.
 
     Args:
-        policy: a function of wide bars, which is audited first; a frame of scores; `Trades`; a class or an object with
-            `act(observation, info)`; or a model with `predict(observation)`, as those of Stable-Baselines3.
+        policy: a function of wide bars, which is audited first, or a frame, of scores or target weights; `Trades`; a
+            class or an object with `act(observation, info)`; or a model with `predict(observation)`, as those of
+            Stable-Baselines3.
 
     Raises:
         DataError: it fails, looks ahead, or asks for nothing on these days.
     """
     if hasattr(policy, "act") or hasattr(policy, "predict"):
-        return _account_of_actor(name, policy, stage.setup)
-    if isinstance(policy, Trades):
-        return account_of_trades(name, policy, stage.setup)
-    setup, rule = stage.setup, rule_of(name, policy, stage.setup.market, stage.env, stage.tuning)
-    judged = rule.scores[setup.judged]
-    require_wanted(name, judged, setup.market.dates[setup.judged])
-    act = score_policy(setup.env, rule, setup.judged)
-    account = account_by(setup, lambda step: step_by(setup.env, act, step), judged.astype(np.float64))
-    logger.info("%s; %d trades on these days", rule_text(name, rule, setup.market), len(account.trades))
-    if said := limit_warning(name, rule, setup.env.orders_per_day, setup.judged):
-        logger.warning("%s", said)
-    return replace(account, asked=asked_and_done(rule, account, setup))
+        return _account_of_actor(name, policy, setup)
+    if isinstance(policy, pd.DataFrame) and "ticker" in policy.columns:
+        policy = wide_table(policy, repr(name))
+    if not isinstance(policy, Trades):
+        table = table_of(name, policy, setup.market)
+        if not is_weights(policy):
+            rule = rule_of(name, table, setup.tuning, setup.market.dates, setup.judged)
+            logger.info("%s", rule_text(name, rule, table))
+            return replace(play_policy(setup, rule.policy(setup.tuning.risk)), scores=table[setup.judged])
+    given = GivenTrades(name, policy, setup) if isinstance(policy, Trades) else GivenWeights(table)
+    played = play_policy(setup, given)
+    return replace(played, asked=asked_and_done(given.asked, played))
 
 
 class _Predictor:
@@ -56,7 +54,7 @@ class _Predictor:
         self.model, self.env = model, env
 
     def act(self, observation: Mapping[str, Float32Array], info: Mapping[str, Any]) -> Float32Array:
-        """Return the action (investable, 2) of the model's mode."""
+        """Return the action (investable,) of the model's mode."""
         seen: Any = dict(observation)
         if not isinstance(self.model.observation_space, gym.spaces.Dict):
             seen = gym.spaces.flatten(self.env.observation_space, seen)
@@ -68,31 +66,19 @@ class _Predictor:
         return np.asarray(wanted.low + part * (wanted.high - wanted.low), dtype=np.float32)
 
 
-def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAccount:
-    """Play a policy that acts on observations: one object for each window if it is a class, else the same for all."""
-    env = TradingEnvironment.on(setup.market, setup.env.rules, account=setup.env)
+def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> Played:
+    """Play a policy that acts on observations of an environment over all judged days; of a class, a new object."""
+    env = TradingEnvironment.on(setup.market, setup.portfolio.rules, portfolio=setup.portfolio)
     if not hasattr(policy, "act"):
         policy = _Predictor(policy, env)
+    last = setup.judged.stop
     try:
-        actors = [policy() if isinstance(policy, type) else policy for _ in range(len(setup.starts))]
-        observation, info, targets = Observation(), dict[str, Any](), list[torch.Tensor]()
-
-        def act(step: int) -> None:
-            nonlocal observation, info
-            if step == 0:
-                observation, info = env.reset(**windows_from(setup.starts.cpu().numpy(), setup.env.rules))
-            actions = [actor.act(_lane(observation, lane), _lane(info, lane)) for lane, actor in enumerate(actors)]
-            observation, *_, info = env.step(np.stack(actions))
-            target = torch.from_numpy(np.stack(actions)[..., 1]).double()
-            targets.append(target.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT))
-
-        account = account_by(setup, act)
-        if setup.env.rules.exits == "target":
-            return account
-        # Of what was bought the ledger has the last target only.
-        plan, moves = account.purchases, torch.stack(targets).to(setup.env.device)
-        first = moves.gather(2, plan.stock.transpose(1, 2)).transpose(1, 2)
-        return replace(account, purchases=replace(plan, target_percent=first, moves=moves))
+        actor = policy() if isinstance(policy, type) else policy
+        observation, info = env.reset(start_idx=setup.first, end_idx=last, trading_end_idx=last)
+        env.account.is_flat_at_end = False
+        is_over = False
+        while not is_over:
+            observation, _, is_over, _, info = env.step(actor.act(observation, info))
     except DataError:
         raise
     except Exception as error:
@@ -100,7 +86,4 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> OwnAcco
             f"expected an action {env.action_space.shape} of policy {name!r}, got {described(error)}; mend it"
             f"{f', or {FIT_BEFORE}' if hasattr(policy, 'fit') else ''}"
         ) from error
-
-
-def _lane(values: Mapping[str, Any], lane: int) -> dict[str, Any]:
-    return {name: value[lane] if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    return Played.of(setup, setup.portfolio)

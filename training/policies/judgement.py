@@ -1,7 +1,7 @@
 """Anybody's policies, judged as the champion is: same fills, costs and limits, baselines, tests and verdict."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,11 @@ import torch
 
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from environment.portfolio import Portfolio
-from training.evaluation.baselines import BASKET, CHAMPION, RANDOM, RESERVED
+from training.evaluation.baselines import CHAMPION, RANDOM, RESERVED
 from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.measures import mix_accounts
-from training.evaluation.play import OwnAccount, PlayedPolicies, account_of_agent, play_baselines, play_judged
-from training.evaluation.stage import Stage, stage_of
+from training.evaluation.play import Baselines, account_of_agent
+from training.evaluation.stage import stage_of
 from training.forecasts.skill import HORIZONS
 from training.policies.accounts import account_of
 from training.policies.trades import Trades
@@ -101,7 +99,7 @@ class Judgement:
 
     @cached_property
     def equity(self) -> pd.DataFrame:
-        """Equity of one account that reinvests, days by policies; of random pickers the mean of the first's."""
+        """Equity, days by policies; of random pickers the mean of the first's."""
         curves, evaluations = dict[str, Any](), [*self.evaluations.values()]
         for one in evaluations:
             curves |= {name: equity for name, equity in one.equity.items() if name not in curves}
@@ -109,11 +107,16 @@ class Judgement:
 
     @property
     def trades(self) -> pd.DataFrame:
-        """All trades of the policies, a row each, with the `policy`."""
+        """What the policies traded: `value` bought by `policy`, `date` and `ticker`, negative: sold."""
         return pd.concat([one.trades for one in self.evaluations.values()], ignore_index=True)
 
+    @property
+    def positions(self) -> pd.DataFrame:
+        """All positions of the policies, from first purchase to last sale, a row each, with the `policy`."""
+        return pd.concat([one.positions for one in self.evaluations.values()], ignore_index=True)
+
     def save_page(self, folder: Path | str) -> list[Path]:
-        """Write page, results, trades and equity of each policy into FOLDER/NAME; return the pages."""
+        """Write page, results, trades, positions and equity of each policy into FOLDER/NAME; return the pages."""
         for name, evaluation in self.evaluations.items():
             place = Path(folder) / name
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +137,6 @@ def judge(
     split: Split = "validation",
     variants: int = 1,
     judging: EvaluationConfig | None = None,
-    is_continuous: bool = False,
     spend_look: bool = False,
     runs_dir: Path | str = kinds.RUNS,
     command: str = "",
@@ -158,15 +160,18 @@ def judge(
         kinds.require_spent(spend_look)
     days, config = getattr(market.market.splits, split), market.config
     judging = judging or config.evaluation
-    env = Portfolio.on(market.market, config.env, market.device)
-    basket = market.run.basket if market.run else None
-    tried = max(variants, len(policies))
-    stage = stage_of(market.market, market.planted_scores, env, days, judging, basket, is_continuous=is_continuous)
-    accounts = {name: account_of(name, policy, stage) for name, policy in policies.items()}
-    evaluations = {}
-    for name, played in _played(market, stage, accounts, judging.random_pickers):
+    tried, beside = max(variants, len(policies)), {}
+    stage = stage_of(market.market, market.planted_scores, config, days, judging, market.device)
+    accounts = {name: account_of(name, policy, stage.setup) for name, policy in policies.items()}
+    if market.run is not None:
+        beside[CHAMPION] = account_of_agent(stage.setup, market.run.champion)
+    baselines, evaluations = Baselines.of(stage.setup, stage.rules), {}
+    for name, account in accounts.items():
+        others = {other: one for other, one in {**accounts, **beside}.items() if other != name}
+        generator = named_generator(config.seed, "evaluation")
+        played = baselines.beside(name, account, judging.random_pickers, generator, others)
         # A policy that traded otherwise on these days is another one. Code is searched for leaks by other means.
-        digest = hashlib.sha256(accounts[name].curves.equity.round(2).tobytes()).hexdigest()[:8]
+        digest = hashlib.sha256(account.curves.equity.round(2).tobytes()).hexdigest()[:8]
         one = Evaluation(
             name=f"{name}-{digest}",
             split=split,
@@ -175,7 +180,7 @@ def judge(
             played=played,
             trials=tried,
             command=command,
-            asked=accounts[name].asked,
+            asked=account.asked,
             has_code=not isinstance(policies[name], pd.DataFrame | Trades),
         )
         if split == "holdout":
@@ -183,27 +188,3 @@ def judge(
             one = record_look(one, Path(runs_dir))
         evaluations[name] = one
     return Judgement(evaluations)
-
-
-def _played(
-    market: TradedMarket, stage: Stage, accounts: Mapping[str, OwnAccount], random_pickers: int
-) -> Iterator[tuple[str, PlayedPolicies]]:
-    """Yield each policy with all that is played beside it: the others, the run's champion, baselines."""
-    baselines = play_baselines(stage.setup, stage.rules)
-    beside = {name: account.curves for name, account in accounts.items()}
-    if market.run is not None:
-        champion, held = account_of_agent(stage.setup, market.run.champion), baselines.curves[BASKET]
-        beside[CHAMPION] = mix_accounts(champion.curves, held, champion.share, market.config.env.exposure)
-    for name, account in accounts.items():
-        yield (
-            name,
-            play_judged(
-                name,
-                account,
-                stage.rules,
-                baselines,
-                random_pickers=random_pickers,
-                generator=named_generator(market.config.seed, "evaluation"),
-                beside={other: curves for other, curves in beside.items() if other != name},
-            ),
-        )

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from data.features.own import public_names
 from data.market import Market
+from utils.arrays import Float64Array
 from utils.config.settings import hint
 from utils.errors import ConfigError, DataError, first_line
 
+WEIGHTS = "weights"
+"""What a function's attribute `returns`, or a frame's `attrs["returns"]`, is where it gives target weights."""
 _MODEL = ".zip"
 _ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG")
 """Of Stable-Baselines3, those with actions as these."""
@@ -68,19 +70,23 @@ def read_rows(path: Path, wanted: str) -> pd.DataFrame:
         raise DataError(f"expected a CSV or parquet file of {wanted}, got {path} ({first_line(error)})") from None
 
 
-def wide_scores(rows: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return rows of date, ticker and score as a frame of days by tickers, NaN where there is none.
+def wide_table(rows: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return rows of date, ticker and score, or weight, as a frame of days by tickers, NaN where there is none; one of
+    weights says so in `attrs["returns"]`.
 
-    Raises DataError for other columns, or two scores for one ticker and day.
+    Raises DataError for other columns, or two values for one ticker and day.
     """
-    long = long_rows(rows, "score", source)
+    column = "weight" if "weight" in rows.columns and "score" not in rows.columns else "score"
+    long = long_rows(rows, column, source)
     if (twice := long.duplicated(["date", "ticker"])).any():
         one = long[twice].iloc[0]
         raise DataError(
-            f"expected one score for each ticker and day in {source}, got two of {one['ticker']} on "
+            f"expected one {column} for each ticker and day in {source}, got two of {one['ticker']} on "
             f"{one['date']:%Y-%m-%d}; keep the one that was known at that close"
         )
-    return long.pivot(index="date", columns="ticker", values="value")
+    wide = long.pivot(index="date", columns="ticker", values="value")
+    wide.attrs["returns"] = WEIGHTS if column == "weight" else "scores"
+    return wide
 
 
 def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
@@ -105,7 +111,7 @@ def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), "value": values})
 
 
-def aligned(name: str, wide: pd.DataFrame, market: Market) -> NDArray[np.float32]:
+def aligned(name: str, wide: pd.DataFrame, market: Market) -> Float64Array:
     """Return a frame of days by tickers for the days and investable stocks of a market, NaN where it has nothing.
 
     Raises DataError where it has none of them.
@@ -118,4 +124,4 @@ def aligned(name: str, wide: pd.DataFrame, market: Market) -> NDArray[np.float32
             f"expected rows of {name!r} for days and tickers of the data ({days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}, "
             f"{tickers[0]} to {tickers[-1]}), got none; use the names and dates of --data"
         )
-    return np.asarray(table.reindex(index=days, columns=tickers), dtype=np.float32)
+    return np.asarray(table.reindex(index=days, columns=tickers), dtype=np.float64)

@@ -1,81 +1,65 @@
-"""How scores and target weights of anybody become orders, wherever they are played: judged, or in a paper account."""
+"""How scores and target weights of anybody become an account, wherever they are played."""
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features.own import OwnFeature, audit_features, own_columns
 from data.market import Market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule, tune_rule
-from training.evaluation.play import EvaluationSetup, OwnAccount
+from training.evaluation.play import Played
+from training.evaluation.rules import BandRule, Tuning
 from training.forecasts.look_ahead import require_past
-from training.policies.read import aligned, wide_scores
-from utils.config.trader import EnvironmentConfig
+from training.policies.read import WEIGHTS, aligned
+from utils.arrays import Float64Array
 from utils.errors import DataError
 from utils.metrics import TRADING_DAYS_PER_YEAR
 
 _EXCESS = 1e-4
 """By which weights may miss their bounds, as sums in single precision do."""
-WEIGHTS = "weights"
-"""Value of a function's attribute `returns` that makes its frame one of target weights."""
-_OFTEN = 0.1
-"""Share of the days with new positions on which there must be more than an account buys for it to be told."""
 
 
-def rule_of(name: str, policy: Any, market: Market, env: Portfolio, tuning: Tensor) -> ScoreRule:
-    """Return how a policy's scores become orders: tuned on training days, as those of ridge and LightGBM are.
+def is_weights(policy: Any) -> bool:
+    """Tell whether a function, by its attribute `returns`, or a frame, by `attrs["returns"]`, gives target weights."""
+    returns = policy.attrs.get("returns") if isinstance(policy, pd.DataFrame) else getattr(policy, "returns", None)
+    return bool(returns == WEIGHTS)
 
-    A score above 0 asks for a stock, the largest first; without training days in the scores it is bought above 0 and
-    sold below. Target weights are neither tuned nor rebalanced: a stock is bought in its weight, and sold at 0.
+
+def table_of(name: str, policy: Any, market: Market) -> Float64Array:
+    """Return a policy's (days, n) scores or target weights of the investable stocks.
 
     Args:
-        policy: a frame of scores, or a function of wide bars, which is audited first.
-        env: with windows of the rules' length.
-        tuning: (W,) first days of the training windows.
+        policy: a frame of days by tickers, or a function of wide bars, which is audited first.
 
     Raises:
-        DataError: it fails or looks ahead.
+        DataError: it fails or looks ahead, or weights ask for shorts or leverage.
     """
     if isinstance(policy, pd.DataFrame):
-        scores = wide_scores(policy, repr(name)) if "ticker" in policy.columns else policy
-        table = aligned(name, scores, market)
-        require_past({name: table}, market)
-        return tune_rule(env, table, 0.0, tuning)
-    audit_features({name: policy}, market, np.random.default_rng(0))
-    rule = rule_of_function(name, policy, market, env.rules)
-    require_past({name: rule.scores}, market)
-    return tune_rule(env, rule.scores, 0.0, tuning) if rule.sizes is None else rule
+        values = aligned(name, policy, market)
+    else:
+        audit_features({name: policy}, market, np.random.default_rng(0))
+        values = values_of_function(name, policy, market)
+    require_past({name: values.astype(np.float32)}, market)
+    if is_weights(policy):
+        require_weights(name, values)
+    return values
 
 
-def rule_of_function(
-    name: str,
-    function: OwnFeature,
-    market: Market,
-    rules: EnvironmentConfig,
-    numbers: Mapping[str, Any] | None = None,
-    stop: int | None = None,
-) -> ScoreRule:
-    """Return the rule of a function of wide bars.
+def values_of_function(name: str, function: OwnFeature, market: Market, stop: int | None = None) -> Float64Array:
+    """Return what a function of wide bars says of the investable stocks, (days, n).
 
     Args:
-        numbers: of the rule, by `RULE_NUMBERS`; default: those of scores or weights that are not tuned.
         stop: day up to which it is given data, that one excluded; default: all.
     """
-    values = own_columns({name: function}, market.wide(stop=stop))[name][:, market.investable_columns]
-    if getattr(function, "returns", "scores") != WEIGHTS:
-        return ScoreRule(values, **(numbers or {}))
-    _require_weights(name, values)
-    sizes = np.nan_to_num(values / np.float32(rules.largest_order)).clip(0.0, 1.0)
-    return ScoreRule(values, sizes=sizes, **(numbers or {"keep_above": float(np.finfo(np.float32).tiny)}))
+    columns = own_columns({name: function}, market.wide(stop=stop))[name]
+    return columns[:, market.investable_columns].astype(np.float64)
 
 
-def _require_weights(name: str, weights: NDArray[np.float32]) -> None:
+def require_weights(name: str, weights: NDArray[Any]) -> None:
     """Raise DataError where (days, n) target weights ask for shorts or leverage, which no account has."""
     least, most = float(np.nanmin(weights)), float(np.nansum(weights, axis=1).max())
     if least < -_EXCESS or most > 1.0 + _EXCESS:
@@ -86,68 +70,56 @@ def _require_weights(name: str, weights: NDArray[np.float32]) -> None:
         )
 
 
-def asked_and_done(rule: ScoreRule, account: OwnAccount, setup: EvaluationSetup) -> str:
-    """Say how far an account is from the target weights that it was asked to hold, and which sales were not asked for;
-    empty of a rule of scores, which asks for nothing in particular."""
-    if rule.sizes is None:
-        return ""
-    days, curves, close = setup.days, account.curves, setup.market.close
-    asked = np.nan_to_num(rule.scores[days].astype(np.float64))  # (W, D + 1, n)
-    held = np.zeros_like(asked)
-    for trade in account.trades:
-        first, last = days[trade["window"], 0], trade["exit_day"] or days[trade["window"], -1] + 1
-        here = slice(trade["entry_day"] - first, last - first)
-        held[trade["window"], here, trade["stock"]] += (
-            trade["shares"] * close[trade["entry_day"] : last, trade["stock"]]
+def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.datetime64], days: slice) -> BandRule:
+    """Return how scores are held: tuned on training days, as those of ridge and LightGBM are.
+
+    Args:
+        dates: of all days.
+        days: on which they are played.
+
+    Raises:
+        DataError: no two stocks have different scores on a day of these.
+    """
+    if not any(np.ptp(row[np.isfinite(row)]) for row in scores[days] if np.isfinite(row).any()):
+        first, last = dates[days][[0, -1]].astype("datetime64[D]")
+        raise DataError(
+            f"expected scores of {name!r} that differ between stocks from {first} to {last}, got "
+            f"{np.isfinite(scores[days]).sum():,} scores, none different; the higher a score, the more is held"
         )
-    held /= curves.equity[0][..., None]
-    years = days[:, 1:].size / TRADING_DAYS_PER_YEAR
-    wanted = np.abs(np.diff(asked, axis=1, prepend=0.0)).sum() / 2 / years
-    done = curves.traded[0].sum() / curves.capital / 2 / years
-    gap = 0.5 * np.abs(np.nan_to_num(held)[:, 1:] - asked[:, :-1]).sum(axis=2).mean()
-    ends = Counter(trade["reason"] for trade in account.trades if trade["reason"] not in (None, "sold"))
-    others = ", ".join(f"{reason} {count}" for reason, count in ends.most_common())
+    return tuning.tuned(scores.astype(np.float32))
+
+
+def rule_text(name: str, rule: BandRule, scores: Float64Array) -> str:
+    """Say how scores are held, and whether that was tuned on training days."""
+    is_tuned = np.array_equal(rule.scores, scores.astype(np.float32), equal_nan=True)
     return (
-        f"Asked: a turnover of {wanted:.1f} a year; done: {done:.1f}, by {setup.env.orders_per_day} a day of at most "
-        f"{setup.env.rules.largest_order:.0%}, never rebalanced. On the mean day {gap:.0%} of the capital was "
-        f"elsewhere than asked; {sum(ends.values())} of {len(account.trades)} sales were not the policy's"
-        f"{f' ({others})' if others else ''}."
+        f"{name}: a unit of score is worth {rule.unit:.3g}%, price of risk {rule.risk:g}, at most {rule.largest:.0%} "
+        f"in a stock, {'tuned on' if is_tuned else 'without scores of'} training days"
     )
 
 
-def require_wanted(name: str, scores: NDArray[Any], dates: NDArray[np.datetime64]) -> None:
-    """Raise DataError where no score of these days asks for a stock."""
-    if not (scores > 0).any():
-        first, last = dates[[0, -1]].astype("datetime64[D]")
-        raise DataError(
-            f"expected scores of {name!r} above 0, which ask for a stock, from {first} to {last}, got "
-            f"{np.isfinite(scores).sum():,} scores, none above 0; give scores of these days around 0, such as ranks "
-            "less their median"
-        )
+class GivenWeights:
+    """The policy that holds (days, n) target weights as they are given, NaN keeps; it notes what it asked."""
+
+    def __init__(self, weights: Float64Array) -> None:
+        self.weights, self.asked = torch.from_numpy(weights), list[Tensor]()
+
+    def __call__(self, portfolio: Portfolio) -> Tensor:
+        """Return the weights of today."""
+        account = portfolio.account
+        target = self.weights[account.day.cpu()].to(account.device)
+        self.asked.append(torch.where(target.isnan(), account.weights[:, : target.shape[1]], target))
+        return target
 
 
-def limit_warning(name: str, rule: ScoreRule, limit: int, days: slice = slice(None)) -> str:
-    """Say that an account cannot follow weights which often ask for more new positions on a day than its limit.
-
-    Empty where it can, and of scores, the largest of which are meant.
-    """
-    new = (np.diff((rule.scores[days] > 0).astype(np.int8), axis=0, prepend=0) > 0).sum(axis=1)
-    if rule.sizes is None or (new > limit).sum() <= _OFTEN * (new > 0).sum():
-        return ""
-    return f"{name}: {purchase_limit_text(int(new.max()), limit)}, the others on later days"
-
-
-def purchase_limit_text(purchases: int, limit: int) -> str:
-    """Say how many of a day's purchases an account takes."""
-    return f"of up to {purchases} purchases a day env.max-new-positions-per-day takes {limit}"
-
-
-def rule_text(name: str, rule: ScoreRule, market: Market) -> str:
-    """Say from which score on a policy is followed, and whether that was tuned on training days."""
-    if rule.sizes is not None:
-        return f"{name}: bought in its weights, and sold at 0"
-    levels = f"bought above {rule.threshold:.3g} and sold below {rule.keep_above:.3g}"
-    is_tuned = np.isfinite(rule.scores[: market.splits.train.last + 1]).any()
+def asked_and_done(asked: list[Tensor], played: Played) -> str:
+    """Say how far an account is from the (1, n) weights that it was asked to hold on each day."""
+    wanted = torch.cat(asked).cpu().numpy()
+    before, held = (part[:, 0, : wanted.shape[1]] for part in (played.before, played.held))
+    years = len(wanted) / TRADING_DAYS_PER_YEAR
+    turnover = [0.5 * np.abs(part - before).sum() / years for part in (wanted, held)]
+    gap = 0.5 * np.abs(held - wanted).sum(axis=1).mean()
     return (
-        f"{name}: {levels}, {'which earned most on training days' if is_tuned else 'without scores of training days'}"
+        f"Asked: a turnover of {turnover[0]:.1f} a year; done: {turnover[1]:.1f}. On the mean day {gap:.1%} of the "
+        "equity was elsewhere than asked."
     )

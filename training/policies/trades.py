@@ -1,22 +1,18 @@
 """Orders of another backtester, executed again under the rules of this program."""
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from training.evaluation.play import EvaluationSetup, OwnAccount, account_by
+from environment.portfolio import Portfolio
+from training.evaluation.play import EvaluationSetup
 from training.policies.read import aligned, long_rows
-from training.policies.score_rule import purchase_limit_text
 from utils.errors import DataError
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT
 
-logger = logging.getLogger(__name__)
 _SIDES = {"buy": 1.0, "sell": -1.0}
-_ROUNDING = 0.01
-"""Stakes by which a size may miss the limits without a word."""
 
 
 @dataclass(frozen=True)
@@ -57,41 +53,31 @@ class Trades:
         return long.groupby(["date", "ticker"])["value"].sum().unstack()
 
 
-def account_of_trades(name: str, trades: Trades, setup: EvaluationSetup) -> OwnAccount:
-    """Play an account that orders as trades say: the largest purchases first, and a sale closes its position.
+class GivenTrades:
+    """The policy that holds the shares which orders add up to, as far as they could be bought; it notes what it asked.
 
-    Amounts are those of an account that begins with the rules' initial capital. A line of the results tells how many
-    were executed, and a warning why others were not.
-
-    Raises DataError: nothing is bought on these days.
+    Amounts are those of an account that begins with the rules' initial capital. Of a stock of which nothing was
+    ordered yet nothing is asked; sales of more than is held close the position.
     """
-    env, market, judged, net = setup.env, setup.market, setup.judged, trades.net()
-    amounts = np.nan_to_num(aligned(name, net, market)[judged].astype(np.float64))
-    if trades.unit == "shares":
-        amounts *= np.nan_to_num(market.close[judged])
-    first, last = market.dates[[judged.start, judged.stop - 1]].astype("datetime64[D]")
-    asked = net.loc[pd.Timestamp(first) : pd.Timestamp(last)].to_numpy()
-    if not (asked > 0).any():
-        raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none; give those days")
-    table = torch.from_numpy(amounts).to(env.device)
 
-    def act(_: int) -> None:
-        today = table[env.day - judged.start]
-        size = (today.T / (env.capital * env.rules.stake_percent / 100)).T.clamp(MIN_COEFFICIENT, MAX_COEFFICIENT)
-        coefficient = torch.where(today > 0, size, (env.held() & (today == 0)).double())
-        env.step(torch.stack((coefficient, torch.full_like(size, MAX_TARGET_PERCENT)), dim=-1))
+    def __init__(self, name: str, trades: Trades, setup: EvaluationSetup) -> None:
+        """Add up the orders of the judged days. Raises DataError: nothing is bought on these days."""
+        net, close = trades.net(), setup.prices(setup.portfolio.quotes.close)[:-1]
+        close = close[:, : len(setup.market.investable_columns)]
+        orders = np.nan_to_num(aligned(name, net, setup.market)[setup.judged])
+        first, last = setup.market.dates[[setup.judged.start, setup.judged.stop - 1]].astype("datetime64[D]")
+        if not (net.loc[pd.Timestamp(first) : pd.Timestamp(last)].to_numpy() > 0).any():
+            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none; give those days")
+        shares = orders if trades.unit == "shares" else np.nan_to_num(orders / close)
+        held = np.zeros_like(shares)
+        for day, order in enumerate(shares):
+            held[day] = np.maximum((held[day - 1] if day else 0.0) + order, 0.0)
+        self.shares, self.first, self.asked = torch.from_numpy(held), setup.first, list[Tensor]()
 
-    account, size, count = account_by(setup, act), amounts[amounts > 0] / env.rules.stake, (asked > 0).sum(axis=1)
-    filled, sold = len(account.trades), sum(trade["reason"] == "sold" for trade in account.trades)
-    misfits = ((size < MIN_COEFFICIENT - _ROUNDING) | (size > MAX_COEFFICIENT + _ROUNDING)).sum()
-    logger.info(
-        f"{name}: {filled:,} of {count.sum():,} purchases from {first} to {last} were filled, {sold:,} of "
-        f"{(asked < 0).sum():,} sales"
-    )
-    if filled < count.sum() or misfits:
-        logger.warning(
-            f"{name}: {purchase_limit_text(count.max(), env.orders_per_day)}, "
-            f"a position ends after {env.rules.longest_holding} sessions (env.max-holding-days), {misfits:,} sizes "
-            f"were clipped to 1 to 10 stakes of {env.rules.stake:,.0f} (env.stake-percent)"
-        )
-    return account
+    def __call__(self, portfolio: Portfolio) -> Tensor:
+        """Return the weights of the shares of today."""
+        account = portfolio.account
+        shares = self.shares[account.day.cpu() - self.first].to(account.device)
+        worth = shares * account.last[:, : shares.shape[1]].nan_to_num() / account.equity[:, None]
+        self.asked.append(worth)
+        return worth

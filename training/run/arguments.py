@@ -25,9 +25,9 @@ class StudyArguments:
 
 
 def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `default_settings`, with the trading rules of a stated kind of market; ConfigError for an unknown one."""
-    if "synthetic.kind" not in stated:
-        return default_settings(stated)
-    from data.synthetic.planted import planted_kind  # takes long where no kind is needed
+    """Return `default_settings`; ConfigError for an unknown kind of market."""
+    if "synthetic.kind" in stated:
+        from data.synthetic.planted import planted_kind  # takes long where no kind is needed
 
-    return {**default_settings(stated), **planted_kind(stated["synthetic.kind"]).trading_rules}
+        planted_kind(stated["synthetic.kind"])
+    return default_settings(stated)

@@ -66,12 +66,11 @@ def apply_inherited(inherited: Checkpoint, trainer: ERLTrainer) -> None:
             f"expected data with the features of {inherited.run_id}, {state['feature_groups'].shape[1]} groups of "
             f"inputs, got {population.feature_groups.shape[1]}; give data with the same columns, or train anew"
         )
-    for name in ("genes", "feature_groups", "elites", "examined", "updates", "reward_rate"):
+    for name in ("genes", "feature_groups", "elites", "examined", "updates"):
         setattr(population, name, state[name])
-    population.reward_rate = population.reward_rate.to(trainer.device)
     population.networks.input_mask.copy_(population.input_mask)
     if trainer.learning.warm_start:
-        population.start_from(trainer.training_days.closed_form(trainer.learning.gamma))
+        trainer.start_networks()
     population.networks.mask()
     trainer.champion = trainer.build_champion()
 

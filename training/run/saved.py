@@ -10,9 +10,10 @@ import torch
 from data.market import Market
 from data.record import MARKET, pin_market
 from data.synthetic.built_in import PlantedScores
-from environment.basket import Basket
+from environment.benchmark import Benchmark
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import BEST_AGENT, CLOSED
+from models.evidence import Evidence
+from training.evaluation.baselines import BEST_AGENT, CLOSED, IN_FULL
 from training.run.extension import INHERITED
 from training.run.market import load_market, read_market_record
 from utils.config.settings import settings_hash
@@ -21,6 +22,9 @@ from utils.errors import CheckpointError, ConfigError
 from utils.runs.checkpoint import Checkpoint, list_checkpoints, read_manifest
 from utils.runs.run_log import RunLog
 from utils.runs.state_tree import misfit
+
+_FULL = 0.995
+"""Share of what is believed that is told as all."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,20 @@ class SavedRun:
     @property
     def beside(self) -> dict[str, DDPGAgent]:
         """Return the agents that are judged beside the champion, by name."""
-        agents = {BEST_AGENT: self.best_agent, CLOSED: self.closed_form}
+        in_full = self.champion.shrunk(1.0) if self.champion.shrink < _FULL else None
+        agents = {IN_FULL: in_full, BEST_AGENT: self.best_agent, CLOSED: self.closed_form}
         return {name: agent for name, agent in agents.items() if agent is not None}
 
     @cached_property
-    def basket(self) -> Basket:
-        """Return the basket for the capital that does not follow the champion."""
-        return Basket.of(self.market, self.config.evaluation.basket, self.config.seed)
+    def benchmark(self) -> Benchmark:
+        """Return the benchmark, which the champion holds where nothing is known."""
+        return Benchmark.of(self.market, self.config.evaluation.benchmark_weights, self.config.seed)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return the champion's evidence, with the shares of its scores that it follows."""
+        champion = self.champion
+        return dataclasses.replace(champion.evidence, shrink=champion.shrink, timing=champion.timing)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from data.features.catalogue import CATALOGUE
 from data.market import Market
-from environment.basket import MOST_STOCKS, SAMPLE
+from environment.benchmark import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
 from training.evaluation.answer import answer, untrained
 from training.evaluation.export import short_table
@@ -20,7 +20,6 @@ from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.run_log import SETTINGS
-from utils.spaces import MAX_COEFFICIENT
 from utils.tables import p_words
 
 logger = logging.getLogger(__name__)
@@ -51,8 +50,8 @@ def market_lines(config: Config, market: Market) -> str:
     added = [one.name for one in market.features if one.name not in CATALOGUE]
     names = ", ".join(added[:_NAMED]) + ", ..." * (len(added) > _NAMED)
     named = f", {len(added)} of them columns: {names}" if added else ""
-    is_sample = stocks > MOST_STOCKS and not config.evaluation.basket
-    basket = f"\nBasket: {SAMPLE} of these {stocks} stocks, drawn from the seed" if is_sample else ""
+    is_sample = stocks > MOST_STOCKS and not config.evaluation.benchmark_weights
+    benchmark = f"\nBenchmark: {SAMPLE} of these {stocks} stocks, drawn from the seed" if is_sample else ""
     return (
         f"Loaded: {days} days, {columns} stocks, {features} features from {source}; {market.dates[0]} to "
         f"{market.dates[-1]}, {'all' if stocks == columns else stocks} may be bought\n"
@@ -61,7 +60,7 @@ def market_lines(config: Config, market: Market) -> str:
         f"Training range: days {splits.train.first} to {splits.train.last}; validation range: days "
         f"{splits.validation.first} to {splits.validation.last}; {splits.holdout.days} days at the end are left out, "
         "for the holdout (--split.holdout-fraction)\n"
-        f"Inputs: past returns and {len(market.features)} features{named}{basket}"
+        f"Inputs: past returns and {len(market.features)} features{named}{benchmark}"
     )
 
 
@@ -80,7 +79,7 @@ def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
     error, added = validation.get("added_error", math.nan), "untrained"
     if "closed_form" in validation:
         added = f"{validation['agents'] - validation['closed_form']:+.1f} +- {error:.1f}"
-    p_value, left = min(learning["evidence_selection"], learning["evidence_timing"]), record["seconds"]["left"]
+    p_value, left = learning["evidence_p_value"], record["seconds"]["left"]
     numbers = learning["elite_profit_percent"], validation["champion"]
     row = (
         f"{record['generation']:>5}{numbers[0]:>11.1f}{numbers[1]:>13.1f}   {added:<14}{p_words(p_value):<11}"
@@ -90,19 +89,12 @@ def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
     return f"{'profit per episode, %':>29}\n{head}\n{row}" if is_first else row
 
 
-def warn_of_few_stocks(config: Config, stocks: int) -> None:
-    """Warn where all stocks together, each at its largest position, leave a part of the capital idle."""
-    largest = min(100.0, MAX_COEFFICIENT * config.env.stake_percent)
-    if (most := stocks * largest) < 100:
-        logger.warning(f"{stocks} stocks x {largest:g}% = at most {most:g}% invested: raise --env.stake-percent")
-
-
-def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, bet: str) -> str:
+def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, evidence: str) -> str:
     """Return the state of a run after a generation as several lines.
 
     `record` is that of metrics.jsonl with its `seconds`: results in percent of the initial capital, `win_rate` a share
-    between 0 and 1, counts and costs summed over all episodes; None is shown as -. `memory` and `bet`, what the
-    champion bets on its forecasts, are one line each.
+    between 0 and 1, counts and costs summed over all episodes; None is shown as -. `memory` and `evidence`, on the
+    champion's orders, are one line each.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, learning = record["trading"], record["learning"]
@@ -120,13 +112,13 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         "Replay": buffer,
         "Time": f"{total}, average {average}, left {left}, then judging "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
-        "Fitness": f"an episode's profit: {spread}, std {_percent(fitness['std'], '')}, {fitness['above_zero']} of "
-        f"{fitness['agents']} agents above zero",
-        "Trades": f"{trading['trades'] / episodes:.1f} an episode ({trading['trades']:,} in {episodes:,} episodes): "
-        f"{trading['wins']:,} wins, {trading['losses']:,} losses, win rate {_percent(win_rate, '')}; an episode costs "
-        f"{costs} of the capital",
+        "Fitness": f"an episode's profit over the benchmark, less risk: {spread}, std {_percent(fitness['std'], '')}, "
+        f"{fitness['above_zero']} of {fitness['agents']} agents above zero",
+        "Positions": f"{trading['positions_opened'] / episodes:.1f} an episode ({trading['positions_opened']:,} in "
+        f"{episodes:,} episodes); of {trading['trades']:,} closed {trading['wins']:,} wins, {trading['losses']:,} "
+        f"losses, win rate {_percent(win_rate, '')}; an episode costs {costs} of the capital",
         "Validation": f"{', '.join(champions)}, mean of single episodes",
-        "Evidence": f"on training days, {bet}",
+        "Evidence": evidence,
         "Learning": _learning(learning),
         "Memory": memory,
     }
@@ -136,11 +128,10 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> tuple[str, str]:
     """Return the end of a run, whole and for a terminal: champion and rivals, verdict, paths, commands to try."""
     runs = [] if path.parent == RUNS else ["--runs-dir", str(path.parent)]
-    windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
     lines = {
-        "Returns": f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, "
-        f"{evaluation.dates[0]} to {evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the "
-        "mean of single episodes that overlap, each from the initial capital.",
+        "Returns": f"of one account over {len(evaluation.dates) - 1} sessions, {evaluation.dates[0]} to "
+        f"{evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the mean of single episodes "
+        "that overlap, each from the initial capital.",
         **({"Training": text} if (text := evaluation.evidence_sentence) else {}),
         "These days": f"{evaluation.suspicion} {evaluation.verdict.sentence}".strip(),
         **({"Networks": text} if (text := untrained(evaluation)) else {}),
@@ -161,11 +152,11 @@ def _block(head: str, lines: Mapping[str, object]) -> str:
 
 
 def _learning(learning: Mapping[str, Any]) -> str:
-    """Return the losses of the networks, and what the elites earn and pay for capital."""
+    """Return the losses of the networks, what the elites earn, and their genes."""
     losses = (f"{name} {learning.get(f'{name}_loss', math.nan):.3f}" for name in LOSSES)
     texts = [f"losses: {', '.join(losses)}" if "critic_loss" in learning else "not trained"]
     texts.append(f"elites earned {_percent(learning['elite_profit_percent'])} an episode")
-    texts.append(f"a position has to earn them {_percent(learning['hurdle'], '')} where all is invested")
+    texts.append(f"price of risk {learning['risk']:.3f}, largest weight {learning['largest']:.2f}")
     texts.append(f"exploration noise {learning['noise_scale']:.2f}")
     if skipped := learning.get("skipped_updates", 0):
         texts.append(f"{skipped:,.0f} updates skipped")

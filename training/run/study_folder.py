@@ -15,7 +15,7 @@ from training.run.arguments import StudyArguments
 from utils.cloud.restore import require_unused, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import from_dict, hint, settings_to_resume, to_dict
+from utils.config.settings import from_saved, hint, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, MissingError
 from utils.jobs.cluster import import_ray
@@ -142,8 +142,8 @@ class StudyKind:
         """Return the plan of a study, and the settings of its runs. Raises ConfigError for a damaged file."""
         try:
             contents = json.loads((path / self.plan).read_text(encoding="utf-8"))
-            return plan(**contents["plan"]), from_dict(contents["settings"], Config)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return plan(**contents["plan"]), from_saved(contents["settings"], Config)
+        except (ConfigError, OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"expected the plan of a {self.name} in {path / self.plan}, got: {error}") from None
 
 

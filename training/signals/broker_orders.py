@@ -1,10 +1,7 @@
 """Orders in the forms that brokers read: a basket of Interactive Brokers' Trader Workstation, and requests to Alpaca.
 
-Purchases, and sales that are decided, are market orders at the next open. A position that is kept is sold at a limit on
-its sale target, or at the market at the close of its last session. Orders for the open and the close take whole shares
-only. All orders are for the next session only, so none of an earlier file is open when a new one is sent. Nothing is
-attached to a purchase: its target depends on its fill, and an order for the open cannot have others attached. With
-stops, a sale at Alpaca is one order, the limit and the stop, of which one cancels the other (OCO).
+All are market orders in whole shares for the next open alone, one a stock, sales first: none of an earlier file is open
+when a new one is sent.
 
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
@@ -12,15 +9,15 @@ Column and field names: the users' guides of BasketTrader and of Alpaca's orders
 import csv
 import hashlib
 import io
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from decimal import ROUND_DOWN, ROUND_UP, Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from training.signals.holdings import Holding
-from utils.config.trader import EnvironmentConfig
+import numpy as np
+from numpy.typing import NDArray
+
+from utils.arrays import Float64Array
 from utils.errors import DataError
 
 IB_COLUMNS = (
@@ -36,13 +33,9 @@ IB_COLUMNS = (
     "BasketTag",
 )
 Side = Literal["buy", "sell"]
-When = Literal["open", "target", "close"]
-_FORMS: dict[When, tuple[str, str, str]] = {
-    "open": ("OPG", "MKT", "opg"),
-    "target": ("DAY", "LMT", "day"),
-    "close": ("DAY", "MOC", "cls"),
-}
-"""Time in force and type of an order at Interactive Brokers, time in force at Alpaca."""
+LEAST_SHARE = 0.001
+"""Value of the smallest order, as a share of the equity, unless somebody says another one: trading less often costs
+less where a broker takes a fee for each order."""
 _ROUNDING = 1e-6
 """Part of a share by which a whole number may fall short after a change of price units."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
@@ -52,19 +45,13 @@ _TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
 
 @dataclass(frozen=True)
 class BrokerOrder:
-    """An order for the next session."""
+    """An order at the market for the next open."""
 
     ticker: str
     side: Side
     shares: int
-    when: When
-    """Purchases are at the open, sales at the open, at the target or at the close."""
     order_id: str
     """Determined by the name of run or account, date, ticker and side."""
-    limit_price: Decimal | None = None
-    """Of a sale at the target: rounded up to a price that exchanges take."""
-    stop_price: Decimal | None = None
-    """Of a sale at the target: rounded down to such a price; None without stops."""
 
 
 def order_id(name: str, date: str, ticker: str, side: Side) -> str:
@@ -77,73 +64,47 @@ def order_id(name: str, date: str, ticker: str, side: Side) -> str:
     return f"{name}-{date}-{ticker.replace(' ', '.')}-{side}"
 
 
-def broker_orders(
-    name: str,
-    date: str,
-    purchases: Mapping[str, float],
-    holdings: Sequence[Holding],
-    rules: EnvironmentConfig,
-    sales: Sequence[str] = (),
-) -> list[BrokerOrder]:
-    """Return the sales of the holdings, then the purchases, in whole shares; orders of no share are left out.
+def whole_shares(
+    lacking: Float64Array, price: Float64Array, held: Float64Array, cash: float, cost_rate: float, least: float
+) -> NDArray[np.int64]:
+    """Return the whole shares to buy, negative: to sell, for (n,) shares that are lacking at some prices.
+
+    Sales are rounded to the nearest share that is held. Purchases never take more than the cash and what sales leave
+    after costs: they are cut by one factor if they have to be, and then rounded down, and what that leaves of the money
+    buys one share more of each stock, by largest remainder. What is worth less than `least` waits.
+    """
+    price = np.nan_to_num(price)
+    lacking = np.where(np.abs(lacking) * price >= max(least, _ROUNDING), np.nan_to_num(lacking), 0.0)
+    sold = np.minimum(np.floor(np.maximum(-lacking, 0.0) + 0.5), np.floor(held + _ROUNDING))
+    free = max(0.0, cash + float(sold @ price) * (1 - cost_rate)) * (1 - 1e-12)
+    wanted, unit = np.maximum(lacking, 0.0), price * (1 + cost_rate)
+    wanted = wanted * min(1.0, free / max(float(wanted @ unit), 1e-300))
+    bought = np.floor(wanted)
+    left = min(free, float(wanted @ unit)) - float(bought @ unit)
+    for stock in np.argsort(bought - wanted, kind="stable"):
+        if wanted[stock] > bought[stock] and unit[stock] <= left:
+            bought[stock] += 1
+            left -= unit[stock]
+    return np.asarray(bought - sold, dtype=np.int64)
+
+
+def broker_orders(name: str, date: str, shares: dict[str, int]) -> list[BrokerOrder]:
+    """Return the orders for whole shares by ticker, negative: to sell, which come first; none of no share.
 
     Args:
         name: of the run or the account.
         date: session at whose close they are decided.
-        purchases: shares by ticker.
-        sales: tickers of the holdings that are sold at the open.
-
-    Raises:
-        DataError: as `for_brokers`.
-    """
-    orders = []
-    for holding in holdings:
-        when: When = "open" if holding.ticker in sales else "close" if holding.is_due(rules) else "target"
-        limit = _tick(holding.target_price, ROUND_UP) if when == "target" else None
-        stop = _tick(holding.stop_price(rules), ROUND_DOWN) if when == "target" else None
-        orders.append(
-            BrokerOrder(
-                ticker=holding.ticker,
-                side="sell",
-                shares=math.floor(holding.shares + _ROUNDING),
-                when=when,
-                order_id=order_id(name, date, holding.ticker, "sell"),
-                limit_price=limit,
-                stop_price=stop,
-            )
-        )
-    for ticker, size in purchases.items():
-        orders.append(BrokerOrder(ticker, "buy", math.floor(size), "open", order_id(name, date, ticker, "buy")))
-    return for_brokers(orders)
-
-
-def netted(orders: Sequence[BrokerOrder]) -> list[BrokerOrder]:
-    """Return orders, sales first, of which no two of one ticker are opposite, as brokers reject, or both at the open.
-
-    What is bought and sold is one order at the open, for the difference. A sale target beside a purchase is left out.
-    """
-    found = list[BrokerOrder]()
-    for ticker in dict.fromkeys(order.ticker for order in orders):
-        own = [order for order in orders if order.ticker == ticker]
-        if len({order.side for order in own}) > 1:
-            own = [replace(order, when="open") for order in own if order.when != "target"]
-        at_open = [order for order in own if order.when == "open"]
-        size = sum(order.shares if order.side == "buy" else -order.shares for order in at_open)
-        same = [order for order in at_open if (order.side == "buy") == (size > 0)]
-        found += [order for order in own if order.when != "open"]
-        found += [replace(max(same, key=lambda one: one.shares), shares=abs(size))] if size else []
-    return sorted(found, key=lambda order: order.side, reverse=True)
-
-
-def for_brokers(orders: Sequence[BrokerOrder]) -> list[BrokerOrder]:
-    """Return the orders without those of no share.
 
     Raises:
         DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
-    for order in orders:
-        require_symbol(order.ticker)
-    return [order for order in orders if order.shares > 0]
+    orders = list[BrokerOrder]()
+    for ticker, size in sorted(shares.items(), key=lambda one: one[1] > 0):
+        require_symbol(ticker)
+        side: Side = "buy" if size > 0 else "sell"
+        if size:
+            orders.append(BrokerOrder(ticker, side, abs(size), order_id(name, date, ticker, side)))
+    return orders
 
 
 def require_symbol(ticker: str) -> None:
@@ -161,8 +122,8 @@ def ib_basket(orders: Sequence[BrokerOrder]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(IB_COLUMNS)
     for order in orders:
-        symbol, form = _CLASS_SHARE.sub(r"\1 \2", order.ticker), _FORMS[order.when][:2]
-        places = (order.shares, symbol, "STK", "SMART", "USD", *form, order.limit_price, order.order_id)
+        symbol = _CLASS_SHARE.sub(r"\1 \2", order.ticker)
+        places = (order.shares, symbol, "STK", "SMART", "USD", "OPG", "MKT", None, order.order_id)
         writer.writerow([order.side.upper(), *places])
     return text.getvalue()
 
@@ -179,26 +140,9 @@ def alpaca_requests(orders: Sequence[BrokerOrder]) -> list[dict[str, Any]]:
             "symbol": alpaca_symbol(order.ticker),
             "qty": str(order.shares),
             "side": order.side,
-            "type": "limit" if order.limit_price else "market",
-            "time_in_force": _FORMS[order.when][2],
+            "type": "market",
+            "time_in_force": "opg",
             "client_order_id": order.order_id,
-            **_prices(order),
         }
         for order in orders
     ]
-
-
-def _prices(order: BrokerOrder) -> dict[str, object]:
-    if order.limit_price is None:
-        return {}
-    limit: dict[str, object] = {"limit_price": str(order.limit_price)}
-    stop = {"stop_price": str(order.stop_price)}
-    return {"order_class": "oco", "take_profit": limit, "stop_loss": stop} if order.stop_price else limit
-
-
-def _tick(price: float | None, rounding: str) -> Decimal | None:
-    """Return the price, if any, rounded to cents, below 1 to hundredths of a cent, without float noise."""
-    if price is None:
-        return None
-    exact = Decimal(f"{price:.9g}")
-    return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), rounding)

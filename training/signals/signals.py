@@ -1,4 +1,4 @@
-"""The next session's orders of one agent, decided at a close and filled by the environment's own rules."""
+"""What to trade at the next open: from cash and holdings at a close to an agent's target weights, in whole shares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,66 +6,67 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from data.features.nine import CLOSE, HIGH, OPEN
-from data.market import Market
-from environment import trading_rules
-from environment.basket import Basket
-from environment.ledger import Bars
+from data.features.nine import CLOSE
+from data.market import Market, span_of
+from environment.benchmark import Benchmark
 from environment.portfolio import Portfolio
-from environment.trading_rules import Orders
 from models.ddpg_agent import DDPGAgent
 from training.features.importance import moved_by
-from training.signals.basket import BasketOrders, basket_orders
-from training.signals.holdings import Holding, position_features
+from training.rollout import follow
+from training.signals.broker_orders import LEAST_SHARE, Side, whole_shares
+from training.signals.holdings import Holding
 from utils.config.trader import EnvironmentConfig
-from utils.errors import ConfigError, DataError
-from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, POSITION_FEATURES
+from utils.errors import DataError
+
+_EXPLAINED = 10
+"""Orders, the largest, of which is told what moved their forecasts."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """A purchase for the next session; amounts in currency units."""
+    """An order at the market for the next open, in whole shares; amounts in currency units."""
 
     ticker: str
-    coefficient: float
-    """Size in stakes, as the agent wants it."""
+    side: Side
+    shares: int
     value: float
-    """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
-    expected_percent: float
-    """Expected gain until it is sold, after costs, percent of its value."""
+    """Before costs, at the close."""
     close: float
     """Reference: the close at which it was decided."""
+    weight_percent: float
+    """What is held, percent of the equity."""
     target_percent: float
-    """Sale target above the price at which the order is filled."""
-    target_price: float
-    """Sale target if it were filled at the reference close."""
-    latest_exit: str
+    """What is to be held."""
+    expected_percent: float | None
+    """Expected gain of a unit, percent, later sessions discounted; None where nobody forecasts."""
     moved_by: str | None = None
-    """The inputs that moved the forecast most, with what each added, percent; None where nobody forecasts."""
+    """The inputs that moved the forecast most, with what each added, percent; of the largest orders."""
 
 
 @dataclass(frozen=True)
 class Signals:
-    """The state of an account at a close, and the orders of its two parts: the agents' and the basket's."""
+    """The state of an account at a close, and its orders."""
 
     date: str
     next_session: str
-    capital: float
     cash: float
     equity: float
+    shrink: float
+    """Share of the differences between scores that is believed; 0: the benchmark is held."""
     orders: list[Order]
-    sales: list[str]
-    """Tickers of the positions that are sold at the next open."""
+    """Sales first, the largest first."""
+    waiting: int
+    """Stocks of which less than an order, or than a share, is lacking or too much."""
     positions: list[dict[str, Any]]
-    """What is held already: shares, prices, sessions held, latest exit, and what becomes of it."""
-    share: float
-    """Of the capital that follows the agents."""
-    basket: BasketOrders | None = None
-    """None where all of it does."""
+    """What is held: shares, close, weight, target weight and unrealised return."""
     is_locked: bool = False
-    """Equity has fallen as far as the rules allow: there are no orders until a person says so."""
+    """Equity has fallen as far as the rules allow: nothing is bought until a person says so."""
+
+    @property
+    def by_ticker(self) -> dict[str, int]:
+        """Shares that are ordered, negative: sold."""
+        return {order.ticker: order.shares if order.side == "buy" else -order.shares for order in self.orders}
 
 
 _FEWEST_BARS = 0.5
@@ -95,115 +96,52 @@ def newest_day(market: Market) -> int:
     return last
 
 
-def decide(
-    agent: DDPGAgent,
+def portfolio_at(
     market: Market,
     day: int,
     rules: EnvironmentConfig,
+    benchmark: Benchmark,
     cash: float,
     holdings: Sequence[Holding],
-) -> tuple[list[Order], list[str]]:
-    """Return the orders that an agent decides at the close of `day` in a continuing account, the best first, and the
-    tickers that it sells at the next open; nothing beyond that close is read.
-
-    The value of an order is 0 where no cash is left for it.
-
-    Args:
-        rules: sizes refer to their initial capital.
-        cash: with `holdings` the account at that close.
-    """
-    portfolio = account_at(market, day, rules, cash, holdings)
-    forecasts = agent.forecasts(market, slice(day, day + 1))
-    # A position that is due, or whose target is reached, is still held at this close.
-    positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
-    place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
-    if holdings:
-        positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
-    placed = agent.decide_one(positions, portfolio.account_features()[0], forecasts, day)
-    target = placed.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT).double()
-    orders = Orders(placed.stock.T.cpu(), placed.coefficient.double().T.cpu(), target.T.cpu())
-    expected, keep = forecasts.score[0, day].cpu()[orders.stock] - 100 * rules.cost_rate, placed.keep[0].cpu()
-    sales = [holding.ticker for holding in holdings if rules.exits == "daily" and not keep[place[holding.column]]]
-    return sized_orders(portfolio, orders, expected, market, day), sales
-
-
-def account_at(
-    market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: Sequence[Holding]
+    device: torch.device | str = "cpu",
 ) -> Portfolio:
-    """Return an account at the close of `day`, in which the environment's rules choose and size orders.
+    """Return an account at the close of `day`, beside a fresh benchmark; nothing beyond that close is in its prices.
 
-    Its holdings count in its equity only. Arguments as in `decide`.
+    Its stocks are those of the benchmark, then others that it holds.
     """
-    today = market.data_array[day, market.investable_columns]
-    # In the session that is played every stock opens at this close: nothing is read of the days after. The next
-    # session's volume and low are unknown, and the caller knows of locks.
-    close = torch.from_numpy(today[:, CLOSE])
-    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
-    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1)
-    portfolio.cash.fill_(cash)
-    portfolio.equity.fill_(cash + sum(holding.shares * holding.last_price for holding in holdings))
+    columns = np.array(portfolio_columns(benchmark, holdings), dtype=np.int64)
+    parts = torch.nn.functional.pad(benchmark.parts, (0, len(columns) - len(benchmark.columns)))
+    # Of the next session, which the account needs to decide for, nothing is known; its volume neither.
+    known = replace(span_of(span_of(market, 0, day), 0, day + 1), volume=None)
+    portfolio = Portfolio.on(known, replace(rules, volume_cap=0.0), device, Benchmark(columns, parts))
+    portfolio.begin(torch.tensor([day]), steps=1)
+    shares, place = (
+        torch.zeros(1, len(columns), dtype=torch.float64),
+        {one: n for n, one in enumerate(columns.tolist())},
+    )
+    for holding in holdings:
+        shares[0, place[holding.column]] = holding.shares
+    portfolio.hold(shares, torch.tensor([cash], dtype=torch.float64))
     return portfolio
-
-
-def sized_orders(portfolio: Portfolio, orders: Orders, expected: Tensor, market: Market, day: int) -> list[Order]:
-    """Return what is ordered at the close of `day` in an account of `account_at`, the best first.
-
-    Args:
-        expected: (orders, 1) gains until the sale, after costs, percent.
-    """
-    portfolio.step_orders(orders)
-    columns = (orders.stock, orders.coefficient, orders.target_percent, portfolio.ledger().value, expected)
-    close, rules, decided = market.close[day], portfolio.rules, list[Order]()
-    entry_day = day + (rules.fill == "next_open")
-    for stock, coefficient, target, value, forecast in zip(*(part[:, 0].tolist() for part in columns), strict=True):
-        if coefficient > 0:
-            price = float(close[stock])
-            order = Order(
-                ticker=market.tickers[market.investable_columns[stock]],
-                coefficient=coefficient,
-                value=value,
-                expected_percent=forecast,
-                close=price,
-                target_percent=target,
-                target_price=trading_rules.target_price(price, target),
-                latest_exit=session_date(market, entry_day + rules.longest_holding - 1),
-            )
-            decided.append(order)
-    return decided
-
-
-def cash_left(holdings: Sequence[Holding], rules: EnvironmentConfig) -> float:
-    """Return the rest of the initial capital after buying these positions, with their dividends.
-
-    Raises:
-        ConfigError: they cost more than the capital.
-    """
-    left = rules.initial_capital - sum(holding.cost(rules) for holding in holdings)
-    if left < 0:
-        raise ConfigError(
-            f"expected positions that cost at most the capital of {rules.initial_capital:,.0f}, got {-left:,.0f} more; "
-            "give --capital, or --cash"
-        )
-    return left
 
 
 def make_signals(
     agent: DDPGAgent,
-    basket: Basket,
+    benchmark: Benchmark,
     market: Market,
     day: int,
     rules: EnvironmentConfig,
     cash: float,
-    holdings: Sequence[Holding],
+    holdings: Sequence[Holding] = (),
+    *,
     peak: float = 0.0,
+    least: float | None = None,
 ) -> Signals:
-    """Return the orders of a champion's agents and basket at the close of `day`, in an account that goes on.
+    """Return what brings an account with this cash and these holdings at the close of `day` to an agent's weights.
 
-    Sizes refer to the equity of the agents' part; `cash` and `holdings` are the account at that close, `peak` is its
-    highest equity so far, at least the initial capital. A drawdown lock applies to both parts. Cash is the basket's as
-    far as its part of the exposed capital is not spent, and then the agents'.
+    Args:
+        peak: its highest equity so far, to which a drawdown lock refers; default: the equity.
+        least: value of the smallest order; what is lacking below it waits for another day. Default: 0.1% of the equity.
 
     Raises:
         DataError: the day precedes the training days.
@@ -211,61 +149,75 @@ def make_signals(
     first, dates = market.splits.train.first, market.dates
     if day < first:
         raise DataError(f"expected a day from {dates[first]} on, the first training day, got {dates[day]}")
-    equity = cash + sum(holding.shares * holding.last_price for holding in holdings)
-    least = max(peak, rules.initial_capital, equity) * (1 - rules.drawdown_lock / 100)
-    is_locked = rules.drawdown_lock > 0 and equity <= least
-    capital, share = rules.exposure * rules.initial_capital, agent.share
-    kept = [holding for holding in holdings if holding.is_of_basket]
-    positions = [holding for holding in holdings if not holding.is_of_basket]
-    unspent = (1.0 - share) * capital - sum(holding.cost(rules) for holding in kept)
-    for_basket = min(max(0.0, unspent), cash)
-    own_cash = max(0.0, cash - for_basket - (rules.initial_capital - capital))
-    own_equity = own_cash + sum(holding.shares * holding.last_price for holding in positions)
-    own_rules = replace(rules, initial_capital=max(1.0, own_equity))
-    orders, sales = decide(agent, market, day, own_rules, own_cash, positions)
-    if share > 0:
-        texts = moved_by(agent, market, [(day, market.tickers.index(order.ticker)) for order in orders])
-        orders = [replace(order, moved_by=text) for order, text in zip(orders, texts, strict=True)]
-    bought = basket_orders(basket, market, day, rules, 0.0 if is_locked else for_basket, kept) if share < 1 else None
+    rules = replace(rules, initial_capital=max(1.0, peak))
+    portfolio = portfolio_at(market, day, rules, benchmark, cash, holdings, agent.device)
+    account, forecasts = portfolio.account, agent.forecasts(market, slice(day, day + 1))
+    target = follow(agent, forecasts)(portfolio)
+    target[:, len(benchmark.columns) :] = 0.0  # nobody holds these
+    parts = account.last, account.shares, account.orders(target), account.weights, target
+    price, held, lacking, *percents = (part[0].cpu().numpy() for part in parts)
+    weights, aims = ((100 * part).tolist() for part in percents)
+    equity = float(account.equity)
+    least = LEAST_SHARE * equity if least is None else least
+    sizes = whole_shares(lacking, price, held, cash, rules.cost_rate, least)
+    columns, orders = portfolio_columns(benchmark, holdings), list[Order]()
+    score = {int(one): float(s) for one, s in zip(market.investable_columns, forecasts.score[0, day], strict=True)}
+    for stock in sorted(
+        np.flatnonzero(sizes).tolist(), key=lambda one: (sizes[one] > 0, -abs(sizes[one] * price[one]))
+    ):
+        orders.append(
+            Order(
+                ticker=market.tickers[columns[stock]],
+                side="buy" if sizes[stock] > 0 else "sell",
+                shares=abs(int(sizes[stock])),
+                value=abs(float(sizes[stock] * price[stock])),
+                close=float(price[stock]),
+                weight_percent=weights[stock],
+                target_percent=aims[stock],
+                expected_percent=score.get(columns[stock]),
+            )
+        )
+    told = {holding.column: holding for holding in holdings}
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),
-        capital=rules.initial_capital,
         cash=cash,
         equity=equity,
-        orders=[] if is_locked or share == 0 else [order for order in orders if order.value > 0],
-        sales=sales,
-        positions=[_position(holding, market, rules, holding.ticker in sales) for holding in positions],
-        share=share,
-        basket=replace(bought, orders=[]) if bought and is_locked else bought,
-        is_locked=is_locked,
+        shrink=agent.shrink,
+        orders=_explained(orders, agent, market, day),
+        waiting=int(((lacking != 0) & (sizes == 0)).sum()),
+        positions=[
+            {
+                "ticker": market.tickers[column],
+                "shares": told[column].shares,
+                "close": float(price[stock]),
+                "weight_percent": weights[stock],
+                "target_percent": aims[stock],
+                "unrealised_percent": told[column].unrealised(float(price[stock])),
+            }
+            for stock, column in enumerate(columns)
+            if column in told
+        ],
+        is_locked=bool(account.is_locked),
     )
+
+
+def portfolio_columns(benchmark: Benchmark, holdings: Sequence[Holding]) -> list[int]:
+    """Return the columns of the market that `portfolio_at` has stocks of."""
+    known = benchmark.columns.tolist()
+    return [*known, *(one.column for one in holdings if one.column not in known)]
+
+
+def _explained(orders: Sequence[Order], agent: DDPGAgent, market: Market, day: int) -> list[Order]:
+    """Say of the largest orders what moved their forecasts, where these are followed."""
+    forecast = [one for one in orders if one.expected_percent is not None and np.isfinite(one.expected_percent)]
+    largest = sorted(forecast, key=lambda one: -one.value)[:_EXPLAINED] if agent.shrink > 0 else []
+    texts = moved_by(agent, market, [(day, market.tickers.index(order.ticker)) for order in largest])
+    told = dict(zip((order.ticker for order in largest), texts, strict=True))
+    return [replace(order, moved_by=told.get(order.ticker)) for order in orders]
 
 
 def session_date(market: Market, day: int) -> str:
     """Return the date of a session; after the end of the data an estimate in business days, without holidays."""
     beyond = day - (len(market.dates) - 1)
     return str(market.dates[day] if beyond <= 0 else np.busday_offset(market.dates[-1], beyond, roll="backward"))
-
-
-def _position(holding: Holding, market: Market, rules: EnvironmentConfig, is_sold: bool) -> dict[str, Any]:
-    left, stopped, reached = rules.longest_holding - holding.sessions_held, holding.stop_day(rules), holding.target_day
-    if stopped is not None and (reached is None or stopped <= reached):
-        status = f"stop reached on {market.dates[stopped]}, to be closed"
-    elif reached is not None:
-        status = f"target reached on {market.dates[reached]}"
-    elif is_sold:
-        status = "to be sold at the next open"
-    else:
-        status = "to be closed at the next close" if holding.is_due(rules) else f"open, {left} sessions left"
-    return {
-        "ticker": holding.ticker,
-        "shares": holding.shares,
-        "close": holding.last_price,
-        "unrealised_percent": 100 * (holding.last_price / holding.entry_price - 1),
-        "sessions_held": holding.sessions_held,
-        "target_price": holding.target_price,
-        "stop_price": holding.stop_price(rules),
-        "latest_exit": session_date(market, holding.entry_day + rules.longest_holding - 1),
-        "status": status,
-    }

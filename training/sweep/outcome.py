@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from training.evaluation.baselines import CHAMPION, EQUAL
+from training.evaluation.baselines import CHAMPION
 from training.evaluation.export import EQUITY, RESULTS
 from training.sweep.space import SweepPlan, run_name
 from training.sweep.study import values_of
@@ -42,9 +42,9 @@ def outcome_of(folder: Path, plan: SweepPlan, first_seed: int, study: Study) -> 
     best = max(complete, key=lambda one: float(one["value"]))
     shown = [one for one in tried if one["state"] != "fail"]
     runs = [[folder / run_name(one["number"], first_seed + place) for place in range(plan.seeds)] for one in shown]
-    champion, equal = _daily_returns(runs)
+    champion, held = _daily_returns(runs)
     # Means over seeds: the return of an account split evenly among them.
-    excess = np.nanmean(champion - equal, axis=1)
+    excess = np.nanmean(champion - held, axis=1)
     deviation = excess.std(axis=1, ddof=1)
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
     threshold = expected_maximum(float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0, len(shown))
@@ -57,7 +57,7 @@ def outcome_of(folder: Path, plan: SweepPlan, first_seed: int, study: Study) -> 
         "best": best,
         # PBO of all trials' daily profits. Their sum is monotone in the profit that trials are compared by.
         "overfitting_probability": overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
-        # Probability that the best trial's true Sharpe ratio over equal weight is above that of the best of all trials
+        # Probability that the best trial's true Sharpe ratio over the benchmark is above that of the best of all trials
         # without skill, which follows per year.
         "deflated_sharpe": probabilistic_sharpe_ratio(excess[shown.index(best)], threshold),
         "expected_best_sharpe": YEAR_ROOT * threshold,
@@ -68,9 +68,9 @@ def outcome_of(folder: Path, plan: SweepPlan, first_seed: int, study: Study) -> 
 
 
 def _daily_returns(runs: Sequence[Sequence[Path]]) -> npt.NDArray[np.float64]:
-    """Return daily returns of champions and of equal weight, (2, trials, seeds, days); NaN where there is no run."""
+    """Return daily returns of champions and of the benchmark, (2, trials, seeds, days); NaN where there is no run."""
     curves = {
-        (row, place): daily_returns(pd.read_csv(run / EQUITY)[[CHAMPION, EQUAL]].to_numpy().T)
+        (row, place): daily_returns(pd.read_csv(run / EQUITY)[[CHAMPION, results_of(run)["benchmark"]]].to_numpy().T)
         for row, seeds in enumerate(runs)
         for place, run in enumerate(seeds)
         if (run / EQUITY).is_file()
@@ -102,6 +102,6 @@ def report(outcome: dict[str, Any]) -> str:
         f"{table(rows, list(rows[0]))}\n\n"
         f"trial {outcome['best']['number']} is the best of {len(rows)} on validation days: a result biased upwards\n"
         f"probability of backtest overfitting: {'unknown' if overfit is None else f'{overfit:.2f}'}\n"
-        f"deflated Sharpe ratio over equal weight: {'unknown' if deflated is None else f'{deflated:.2f}'}\n"
+        f"deflated Sharpe ratio over the benchmark: {'unknown' if deflated is None else f'{deflated:.2f}'}\n"
         f"verdict on its median seed: {outcome['sentence']}"
     )

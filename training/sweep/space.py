@@ -23,13 +23,8 @@ VARIABLE = (
     "generations",
     "evaluation.fitness_windows",
     "evaluation.exploration_windows",
-    "env.stake_percent",
-    "env.max_new_positions_per_day",
-    "env.inaction_penalty",
-    "env.loss_multiplier",
-    "env.zero_trades_penalty",
 )
-"""Settings that may vary: they affect learning and trading but not days, prices or costs, so that profits compare."""
+"""Settings that may vary: they affect learning but not days, prices or costs, so that profits compare."""
 
 Space = Mapping[str, "BaseDistribution"]
 """Optuna's distribution of each setting that varies, by its dotted name."""

@@ -14,7 +14,17 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, get_origin, get_type_hints
 
 from utils.config.kinds import Mark
-from utils.config.settings import LATEST, Setting, flatten, from_dict, hint, read_settings, settings_of, to_dict
+from utils.config.settings import (
+    LATEST,
+    Setting,
+    flatten,
+    from_dict,
+    hint,
+    read_settings,
+    require_not_removed,
+    settings_of,
+    to_dict,
+)
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
@@ -105,6 +115,7 @@ def parse_command(
         if late := next((word for word in rest if any(word == one.partition(" ")[0] for one in commands)), None):
             raise ConfigError(f"expected the command before its flags, got {late!r} after flags; put it first")
         wrong, flags = rest[0].partition("=")[0], [setting.flag for setting in known.values()]
+        require_not_removed(wrong)
         raise ConfigError(f"expected a known flag, got {wrong!r}{hint(wrong, flags, '; see --help')}")
     values = vars(parsed)
     if settings is not None and "config" in values:

@@ -26,6 +26,19 @@ OF_ITS_FOLDER = ("run", "resume", "runs_dir", "began_in")
 """Names in a run's settings that say where it is, which another run does not take over."""
 RETIRED = frozenset({"census_every"})
 """Settings of earlier versions that changed no result; runs that began with them go on."""
+_HOLDS = "what is held is a portfolio of target weights, the rest is cash"
+_EARNS = "a reward is the change of equity, net of costs"
+REMOVED: Mapping[str, str] = {
+    **dict.fromkeys(("env.stake_percent", "env.max_new_positions_per_day", "env.exposure"), _HOLDS),
+    **dict.fromkeys(("env.exits", "env.max_holding_days", "env.stop_percent"), _HOLDS),
+    **dict.fromkeys(("env.inaction_penalty", "env.loss_multiplier", "env.zero_trades_penalty"), _EARNS),
+    "learning.gamma": "the horizon of the discount is a gene",
+    "learning.risk_aversion": "the price of risk is a gene",
+    "evaluation.basket": "--benchmark-weights says what the benchmark holds",
+}
+"""What took the place of settings that shaped the results of earlier versions."""
+LAST_WITH_REMOVED = "v0.12.0"
+"""Git tag of the last version that reads them."""
 LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -154,6 +167,7 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
         if name in RETIRED:
             continue
         if name not in known:
+            require_not_removed(name)
             raise ConfigError(f"expected a known setting, got {name!r}{hint(name, known, '; see --help')}")
         *concerns, last = known[name].path
         table = nested
@@ -165,6 +179,23 @@ def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
         return TypeAdapter(kind).validate_json(json.dumps(nested, default=str))
     except ValidationError as error:
         raise _refusal(error, known) from None
+
+
+def require_not_removed(name: str) -> None:
+    """Raise ConfigError, with what took its place, for the dotted name or the flag of a removed setting."""
+    dotted = name.removeprefix("--").replace("-", "_")
+    if dotted in REMOVED:
+        flag = f"--{dotted.replace('_', '-')}"
+        raise ConfigError(f"expected no {flag}, which is gone: {REMOVED[dotted]}; leave it out")
+
+
+def from_saved(values: Mapping[str, Any], kind: type[Built]) -> Built:
+    """Return the config dataclass of settings that were saved, as `from_dict`; a version of before is named."""
+    require(isinstance(values, Mapping), "a table of settings", values)
+    known = settings_of(kind)
+    if gone := next((name for name in flatten(values) if name not in known and name in REMOVED), None):
+        raise ConfigError(f"settings of an earlier version ({gone}), which git tag {LAST_WITH_REMOVED} reads")
+    return from_dict(values, kind)
 
 
 def _refusal(error: ValidationError, known: Mapping[str, Setting]) -> ConfigError:

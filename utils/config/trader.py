@@ -8,7 +8,6 @@ from pydantic import Field
 
 from utils.config import kinds
 from utils.config.settings import RunSettings, checked_dataclass, from_dict, require
-from utils.spaces import MAX_COEFFICIENT
 
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
@@ -27,6 +26,8 @@ _PROFILE_HELP = (
     "Size of the run; default: full, the other defaults, with a CUDA device or a data file, else quick: "
     + ", ".join(f"{name} = {value}" for name, value in PROFILES["quick"].items())
 )
+OUTCOME_SESSIONS = 20
+"""Sessions over which outcomes are looked at: what is learned, and how far apart splits and folds are."""
 DEFAULT_DATA = kinds.RUNS.parent / "data" / "stock_data.parquet"
 
 
@@ -78,23 +79,14 @@ class EnvironmentConfig:
     """The trading rules. Money is in currency units, rates in basis points or percent as named."""
 
     trading_days: kinds.PositiveInt = 125
-    """Steps of an episode in which orders may be placed."""
+    """Sessions of an episode in which something may be bought."""
     settlement_days: kinds.NonNegativeInt = 20
-    """Steps after them in which positions only close."""
+    """Sessions after them, at the end of which an episode sells everything. Windows of training are as long as both
+    together, and traded throughout."""
     initial_capital: Annotated[float, Field(ge=1, le=10**12)] = 1_000_000.0
-    """Cash at the start of an episode."""
-    stake_percent: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Value of an order at coefficient 1, percent of the initial capital."""
-    max_new_positions_per_day: kinds.PositiveInt = 1
-    """Largest number of positions opened on one day."""
-    exits: Literal["daily", "target"] = "daily"
-    """`daily`: every day a position is kept, or sold at the next fill where its coefficient is below 1, and its sale
-    target may move; `target`: it is held until its sale target or the bound of its holding period is reached."""
-    max_holding_days: kinds.NonNegativeInt = 0
-    """A position closes at the close of this session, its entry session being the first. 0: 60 with daily exits, else
-    20."""
+    """Cash at the start of an account."""
     max_days_without_bar: kinds.PositiveInt = 5
-    """A position whose stock has no bar for this many sessions closes at its last traded price."""
+    """A position whose stock has no bar for this many sessions is sold at its last traded price."""
     delisting_loss: kinds.Percent = 0.0
     """Percent of its last traded price that such a position loses in addition (30: Shumway 1997, "The delisting bias in
     CRSP data", Journal of Finance 52). It applies to halted stocks that trade again later too."""
@@ -105,23 +97,10 @@ class EnvironmentConfig:
     fill: Fill = "next_open"
     """Price at which an order is filled: `next_open`, or `same_close`, the close on which it was decided."""
     volume_cap: kinds.Percent = 0.0
-    """Largest purchase, percent of the shares traded on the day of the fill; the rest of the order lapses. 0: no cap.
-    Sales are not capped."""
-    stop_percent: Annotated[float, Field(ge=0, lt=100)] = 0.0
-    """Percent below the price of its fill at which a position is sold at a loss. 0: no stop."""
+    """Largest order, percent of the shares traded on the day of the fill; the rest of the order lapses. 0: no cap."""
     drawdown_lock: Annotated[float, Field(ge=0, lt=100)] = 0.0
-    """Percent by which equity may fall from its highest close. Beyond it an account places no orders: in an episode
-    until its end, elsewhere until a person releases it. 0: no lock."""
-    exposure: kinds.PositiveShare = 1.0
-    """Share of the capital that a champion exposes, by its agents and its basket; the rest is cash. Training is on all
-    of it."""
-    inaction_penalty: kinds.NonNegativeFloat = 0.0
-    """Taken from the reward (percent of initial capital) on a day without any position."""
-    loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
-    """Weight of realised losses in the reward; 1: the reward is the profit. With daily exits it counts in fitness and
-    in the price of capital: critics do not know what a position was bought for."""
-    zero_trades_penalty: kinds.NonNegativeFloat = 1.0
-    """Taken from the fitness of an episode without a trade."""
+    """Percent by which equity may fall from its highest close. Beyond it an account buys nothing: in an episode until
+    its end, elsewhere until a person releases it. 0: no lock."""
 
     @property
     def episode_steps(self) -> int:
@@ -129,39 +108,14 @@ class EnvironmentConfig:
         return self.trading_days + self.settlement_days
 
     @property
-    def longest_holding(self) -> int:
-        """Sessions after which a position closes, its entry session being the first."""
-        return self.max_holding_days or (60 if self.exits == "daily" else 20)
-
-    @property
     def trade_sessions(self) -> int:
-        """Sessions over which the result of a trade is measured where nobody decides on its sale."""
-        return min(self.longest_holding, 20) if self.exits == "daily" else self.longest_holding
+        """Sessions over which outcomes are measured, and that no split shares with the next one."""
+        return OUTCOME_SESSIONS
 
     @property
     def cost_rate(self) -> float:
         """Costs and slippage of a leg, as a share of the value traded."""
         return (self.cost_bps + self.slippage_bps) / 10_000
-
-    @property
-    def purchase_factor(self) -> float:
-        """Cash that a purchase takes, as a multiple of its value: 1 + cost rate."""
-        return 1 + self.cost_rate
-
-    @property
-    def sale_factor(self) -> float:
-        """Cash that a sale brings, as a multiple of its value: 1 - cost rate."""
-        return 1 - self.cost_rate
-
-    @property
-    def stake(self) -> float:
-        """Value of an order at coefficient 1, in currency units."""
-        return self.initial_capital * self.stake_percent / 100
-
-    @property
-    def largest_order(self) -> float:
-        """Value of an order at the largest coefficient, as a share of the initial capital."""
-        return MAX_COEFFICIENT * self.stake_percent / 100
 
 
 @checked_dataclass
@@ -186,12 +140,6 @@ class LearningConfig:
     """Width of the two hidden layers of the critic, which the actor reads."""
     exploration_noise: kinds.NonNegativeFloat = 0.1
     """Deviation of the noise on scores in exploration windows, in standard deviations of a session's results."""
-    gamma: kinds.Share = 0.8
-    """Discount factor from one decision to the next. 1 is well defined as long as capital has a price, so that
-    positions end. 0: a position is worth its next session."""
-    risk_aversion: kinds.NonNegativeFloat = 0.0
-    """Sizes of orders and fitness weigh profit against half of this times the square of a trade's result, both in
-    percent of the initial capital. 0: profit alone."""
     replay_capacity: Annotated[int, Field(ge=1, le=10**9)] = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: kinds.NonNegativeInt = 10_000
@@ -210,7 +158,7 @@ class EvolutionConfig:
     population_size: Annotated[int, Field(ge=2), kinds.UP_TO_A_BILLION, kinds.Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: kinds.Share = 0.25
-    """Share of the agents, the fittest, that survive unchanged; their mean is the champion."""
+    """Share of the agents, the fittest, that survive unchanged; their committee is the champion."""
     tournament_size: kinds.PositiveInt = 3
     """Agents per tournament, whose fittest becomes a parent; each child has two parents."""
     mutation_share: kinds.Share = 0.3
@@ -223,20 +171,20 @@ class EvolutionConfig:
 class EvaluationConfig:
     """Evaluation of policies."""
 
-    fitness_windows: kinds.PositiveInt = 32
+    fitness_windows: kinds.PositiveInt = 16
     """Training windows per generation, the same for all agents; fitness is the mean over them."""
-    exploration_windows: kinds.NonNegativeInt = 8
+    exploration_windows: kinds.NonNegativeInt = 4
     """Additional windows with random exploration, which only fill the replay buffer."""
     validation_windows: kinds.PositiveInt = 8
     """Evenly spaced validation windows on which the champion is monitored; nothing is selected on them."""
-    random_pickers: kinds.PositiveInt = 200
-    """Random pickers in the baseline table."""
+    random_pickers: kinds.PositiveInt = 1000
+    """Random pickers that the champion is compared with: its weights, beside the benchmark's, in permuted stocks."""
     evidence: Literal["weigh", "report", "require"] = "weigh"
-    """What share of the capital follows the agents: `weigh`: as much as their forecasts are worth, the rest holds the
-    basket; `report`: all; `require`: all where they are significant, else nothing."""
-    basket: str = ""
-    """Ticker of the data that is held with the capital that does not follow the agents; empty: all stocks that may be
-    bought, in equal parts, or a sample of more than 300."""
+    """How far the forecasts of the agents are followed: `weigh`: as far as their orders are worth it, else the
+    benchmark is held; `report`: in full; `require`: in full where they are significant, else not at all."""
+    benchmark_weights: Annotated[str, kinds.Mark.SHORT] = ""
+    """What the benchmark holds, as `SPY=1` or `SPY=60,TLT=40`, of any columns; empty: all stocks that may be bought, in
+    equal parts, or a sample of more than 300. It is bought once, and trimmed once a year."""
     rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
     """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
     not."""

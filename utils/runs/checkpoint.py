@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
-SCHEMA = 15  # version of the content of a state; no version reads another's
+SCHEMA = 16  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import to_jsonable_python
 
 from utils.config.kinds import Mark
-from utils.config.settings import as_toml, flatten, from_dict, repeated, settings_of, to_dict, with_settings
+from utils.config.settings import as_toml, flatten, from_saved, repeated, settings_of, to_dict, with_settings
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import is_litter, new_file
@@ -69,7 +69,7 @@ class RunLog:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             began_in = Path(values.pop(_BEGAN_IN, "")) if isinstance(values, dict) else Path()
-            began = from_dict(values, kind)
+            began = from_saved(values, kind)
             given, moved = flatten(to_dict(began)), dict[str, Any]()
             for name in (name for name, one in settings_of(kind).items() if Mark.INPUT in one.field.metadata):
                 if (file := given[name]) and not Path(file).exists() and (began_in / file).exists():

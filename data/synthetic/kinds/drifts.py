@@ -232,14 +232,12 @@ def news(chance: float, worth: float, half_life_days: float, background_std: flo
 # With 40 stocks good news comes every 15 sessions.
 BURSTS = register(
     "bursts",
-    "extreme news leaves a strong drift that fades; two positions fill the account, so that cash must be kept for it",
+    "extreme news leaves a strong drift that fades",
     news(chance=1 / 600, worth=0.11, half_life_days=5.0, background_std=0.0015),
-    {"env.stake_percent": 5.0},
 )
 # With 40 stocks good news comes every 7 or 8 sessions, among weak drifts of most stocks.
 register(
     "edges",
-    "strong and weak drifts at once, which compete for the cash",
+    "strong and weak drifts at once",
     news(chance=1 / 300, worth=0.12, half_life_days=5.0, background_std=0.002),
-    {"env.max_new_positions_per_day": 5},
 )

@@ -1,7 +1,7 @@
 """Storms: drifts that last as in momentum, and noise that is calm or threefold, in all stocks at once.
 
-Drifts are as large in storms as in calm times, so that a storm is only a risk. A rule that weighs profit against its
-variance sizes orders by the inverse variance (Moreira and Muir 2017, "Volatility-managed portfolios").
+Drifts are as large in storms as in calm times, so that a storm is only a risk (Moreira and Muir 2017,
+"Volatility-managed portfolios"), and past returns tell less of them.
 """
 
 import math
@@ -29,21 +29,19 @@ def _own(config: SyntheticConfig) -> SyntheticConfig:
     return replace(config, drift_std=_DRIFT * config.drift_std)
 
 
-def _variances(config: SyntheticConfig, returns: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return the (days,) noise variance expected on each day, and on the day after, by Bayes' rule on squares."""
+def _variance(config: SyntheticConfig, returns: Float64Array) -> Float64Array:
+    """Return the (days,) noise variance expected on each day, by Bayes' rule on squares."""
     # What is not noise in a return is a small part of its square.
     square = (returns / (CALM * config.daily_noise)) ** 2
     evidence = square * (1.0 - _RATIO**-2) / 4.0 - math.log(_RATIO) / 2.0
     ahead = STORMS.balance(evidence.sum(axis=1), 1.0)
     now = np.clip(ahead / math.exp(STORMS.log_persistence), -1.0, 1.0)
-    calm = (CALM * config.daily_noise) ** 2
-    first, second = (calm * (1.0 + (_RATIO**2 - 1.0) * (1.0 + balance) / 2.0) for balance in (now, ahead))
-    return first, second
+    return (CALM * config.daily_noise) ** 2 * (1.0 + (_RATIO**2 - 1.0) * (1.0 + now) / 2.0)
 
 
 def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
     """Score by the Kalman filter of the drift, to which a storm's returns tell little."""
-    space, (noise, _) = momentum_space(_own(config)), _variances(config, returns)
+    space, noise = momentum_space(_own(config)), _variance(config, returns)
     phi, state = space.persistence, np.zeros(returns.shape)
     error = space.shock_variance / (1.0 - phi**2)
     for day in range(1, len(returns)):
@@ -53,16 +51,9 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     return state * fading_sum(space.log_persistence, holding_days)
 
 
-def _sizes(config: SyntheticConfig, returns: Float64Array) -> Float64Array:
-    """Size by the inverse variance of the next day's noise, calm times fully."""
-    _, ahead = _variances(config, returns)
-    share = (CALM * config.daily_noise) ** 2 / ahead
-    return np.repeat(share[:, None], returns.shape[1], axis=1)
-
-
 register(
     "storms",
-    "drifts as in momentum, in calm times and in storms of threefold noise; sizes decide the risk",
+    "drifts as in momentum, in calm times and in storms of threefold noise",
     PlantedKind(
         lambda config, specific, rng: MOMENTUM.latent_drift(_own(config), specific, rng),
         lambda config, sessions: MOMENTUM.summed_variance(_own(config), sessions),
@@ -70,6 +61,5 @@ register(
         MOMENTUM.oracle,
         volatility=lambda config, rng: CALM * np.where(STORMS.directions(config.days + 1, rng) > 0, _RATIO, 1.0),
         is_drift_steady=True,
-        sizes=_sizes,
     ),
 )
