@@ -39,7 +39,7 @@ _GENERATIONS = 4
 _STEP_SECONDS = 3600.0
 _SMALL = (
     "--population-size 4 --split.context-window-days 16 --synthetic.days 300 --synthetic.stocks 6 --env.trading-days 6 "
-    "--env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2 --rivals none"
+    "--env.settlement-days 2 --env.max-days-without-bar 2 --rivals none"
 )
 
 
@@ -159,7 +159,7 @@ def default_run(setup: Setup) -> list[Finding]:
     """Time a run without any settings but the device."""
     flags = f"--profile quick --generations 2 {_SMALL}".split() if setup.is_small else []
     summary = measure_run(*flags, "--device", setup.device.type)
-    name = f"default run, {summary['profile']} profile, {summary['generations']} generations"
+    name = f"default run, {summary['generations']} generations"
     return [
         Finding(name, summary["wall_seconds"], "s"),
         Finding("default run, peak resident memory", summary["peak_rss_mb"], "MiB"),

@@ -1,4 +1,4 @@
-"""A policy of your own, judged as the champion is, without any training.
+"""Policies of your own, scores and target weights, judged as the champion is, without any training.
 
 python -m examples.judged_policy
 python main.py evaluate --policy examples/judged_policy.py:momentum
@@ -22,16 +22,26 @@ SETTINGS = {
 
 
 def momentum(bars: WideBars) -> pd.DataFrame:
-    """Score stocks by their log returns over 20 sessions: above 0 asks for a stock, the largest first."""
+    """Score stocks by their log returns over 20 sessions: the higher, the more is held."""
     return np.log(bars.close).diff(20)
 
 
+def equal_risk(bars: WideBars) -> pd.DataFrame:
+    """Return target weights in proportion to one over the volatility of a quarter; what is left is cash."""
+    volatility = np.log(bars.close).diff().rolling(63, min_periods=21).std()
+    return (1 / volatility).div((1 / volatility).sum(axis=1), axis=0).fillna(0.0)
+
+
+equal_risk.returns = "weights"  # type: ignore[attr-defined]
+
+
 def main() -> None:
-    """Judge it on the validation days of a small built-in market."""
+    """Judge them on the validation days of a small built-in market."""
     market = load_market(settings=SETTINGS)
-    judgement = judge(market, {"mine": momentum}, variants=3)
-    print(judgement.table[["return", "sharpe", "trades", "rank_ic_1"]].round(2))
-    print(judgement.verdict["mine"])
+    judgement = judge(market, {"mine": momentum, "steady": equal_risk}, variants=3)
+    print(judgement.table[["return", "sharpe", "turnover", "rank_ic_1"]].round(2))
+    for name, sentence in judgement.verdict.items():
+        print(f"{name}: {sentence}")
 
 
 if __name__ == "__main__":

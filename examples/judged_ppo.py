@@ -27,7 +27,7 @@ def main() -> None:
     model = PPO("MlpPolicy", env, n_steps=256, batch_size=64, n_epochs=1, seed=0, device="cpu")
     model.learn(STEPS)
     judgement = judge(load_market(settings=SETTINGS), {"PPO": model})
-    print(judgement.table[["return", "sharpe", "trades"]].round(2))
+    print(judgement.table[["return", "sharpe", "turnover"]].round(2))
     print(judgement.verdict["PPO"])
 
 

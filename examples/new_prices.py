@@ -38,12 +38,10 @@ def main() -> None:
 
         agent = DDPGAgent.load(folder / "champion.safetensors")
         rules, last_day = run.config.env, len(run.market.dates) - 1
-        signals = make_signals(agent, run.basket, run.market, last_day, rules, rules.initial_capital, [])
+        signals = make_signals(agent, run.benchmark, run.market, last_day, rules, rules.initial_capital)
         print(f"decided at the close of {signals.date}, for {signals.next_session}: {len(signals.orders)} orders")
-        if signals.basket is not None:
-            print(signals.basket.line)
         for order in signals.orders:
-            print(order.ticker, order.coefficient, order.target_percent)
+            print(order.side, order.shares, order.ticker, f"to {order.target_percent:.1f}%")
 
 
 if __name__ == "__main__":

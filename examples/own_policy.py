@@ -1,4 +1,4 @@
-"""A policy of your own in the trading environment: buy the stock that has risen most over 20 sessions.
+"""A policy of your own in the trading environment: hold the five stocks that have risen most over 20 sessions.
 
 python -m examples.own_policy
 """
@@ -11,19 +11,15 @@ from data.synthetic.built_in import built_in_market
 from environment.trading_env import TradingEnvironment, windows_from
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
-LOOKBACK = 20
-COEFFICIENT, TARGET_PERCENT = 5.0, 20.0
+LOOKBACK, WEIGHT = 20, 0.2
 
 
-def momentum_action(market: Market, day: int, candidates: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return the action (investable, 2) at the close of a day: order the candidate with the largest past return."""
-    action = np.zeros((len(candidates), 2), dtype=np.float32)
-    action[:, 1] = TARGET_PERCENT
-    past = market.close[day] / market.close[day - LOOKBACK] - 1
-    scores = np.where(candidates & np.isfinite(past), past, -np.inf)
-    best = int(scores.argmax())
-    if scores[best] > 0:
-        action[best, 0] = COEFFICIENT
+def momentum_action(market: Market, day: int) -> NDArray[np.float32]:
+    """Return the target weights at the close of a day: equal ones of the stocks with the largest past returns."""
+    columns = market.investable_columns
+    past = (market.close[day] / market.close[day - LOOKBACK])[columns]
+    action = np.zeros(len(columns), dtype=np.float32)
+    action[np.argsort(-np.nan_to_num(past))[: round(1 / WEIGHT)]] = WEIGHT
     return action
 
 
@@ -37,7 +33,7 @@ def main() -> None:
     _, info = env.reset(seed=0, **windows_from(market.splits.validation.first, rules))
     is_over = False
     while not is_over:
-        _, _, is_over, _, info = env.step(momentum_action(market, info["day_index"], info["candidates"]))
+        _, _, is_over, _, info = env.step(momentum_action(market, info["day_index"]))
     for name, value in env.get_episode_summary().items():
         print(f"{name:>20} {value:12.2f}")
 

@@ -38,7 +38,6 @@ stocks = 6
 [env]
 trading_days = 12
 settlement_days = 4
-max_holding_days = 4
 [learning]
 replay_capacity = 80
 training_starts = 20

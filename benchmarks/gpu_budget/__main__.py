@@ -1,11 +1,11 @@
 """What a generation costs on a CUDA card, without one: `python -m benchmarks.gpu_budget [--agents 16 64] [--small]`.
 
 Runs a generation of the `full` profile at full scale on a card that is not there, and prints what each phase launches,
-moves and waits for; the days of a rollout are one launch on a card, as they are from the third generation on, and so is
-an update. Exits with 1 where tensors lie on different devices, where the host waits within a day of a rollout or more
-often than it may outside, where the third generation's graphs launch other operations than the second's, where a random
-number is drawn on the device, or where a figure is more than 2% over budget.json. Counts are those of the torch that
-the budget was written with; another one's are not compared.
+moves and waits for; an update is one launch on a card, as it is from the third generation on. Exits with 1 where
+tensors lie on different devices, where the host waits within a day of a rollout or an update or more often than it may
+outside, where the third generation's updates launch other operations than the second's, where a random number is drawn
+on the device, or where a figure is more than 2% over budget.json. Counts are those of the torch that the budget was
+written with; another one's are not compared.
 """
 
 import argparse

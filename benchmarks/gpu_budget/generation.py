@@ -16,9 +16,8 @@ from torch import Tensor
 from benchmarks.gpu_budget.card import Meter, Phase, card, joined
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
-from environment.portfolio import Portfolio
+from environment.quotes import Quotes
 from environment.trading_env import TradingEnvironment
-from models.evidence import Evidence
 from training import rollout
 from training.erl_trainer import ERLTrainer
 from training.forecasts.training_days import TrainingDays
@@ -34,13 +33,13 @@ UPDATES = "train, updates"
 """Name of the phase of all updates of networks."""
 APART = (SET_UP,)
 """Names of what is no phase of a generation."""
-MOST_WAITS = {("evaluate", "evolve", "train"): 100, ("validate",): 40}
+MOST_WAITS = {("evaluate", "evolve", "train"): 180, ("validate",): 40}
 """Of the host for the device, outside of days and updates, in which there is none.
 
 Rows and batches are drawn by the host and go to the device, what belongs to agents goes there with each change of
-them, losses to the driver: as often whatever the population is, and
-whatever the number of updates. The validation windows are played by the champion, which
-reads an episode's summary.
+them, losses to the driver, scores of the elites to the host, which weighs the champion's evidence: about as often
+whatever the population and the number of updates are. The validation windows are played by the champion, which reads an
+episode's summary.
 """
 
 
@@ -57,13 +56,13 @@ class Size:
     def ready(self) -> tuple[Market, TrainingDays]:
         """Draw the market and sum up its training days, as a run does once, on the CPU."""
         market = random_market(self.config, self.days, self.columns, self.investable)
-        return market, TrainingDays.of(market, Portfolio.on(market, self.config.env))
+        return market, TrainingDays.of(market, Quotes.on(market, market.investable_columns), self.config.env)
 
 
 FULL = Size("full", full_scale(), FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
 _SMALL_CONFIG = replace(
     full_scale(),
-    env=EnvironmentConfig(trading_days=2, settlement_days=1, max_holding_days=2),
+    env=EnvironmentConfig(trading_days=2, settlement_days=1),
     split=DataConfig(context_window_days=32),
     learning=LearningConfig(replay_capacity=1000, gradient_steps=2, gradient_accumulation=1, batch_size=64, hidden=8),
     evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=2),
@@ -90,7 +89,7 @@ def count_generation(
     """Run generations with a full replay; return the phases of the first, and what must not be there.
 
     Args:
-        generations: of which all but the first must launch the same operations within days and updates.
+        generations: of which all but the first must launch the same operations within updates.
 
     Raises:
         MixedDevicesError, DrawnOnCardError: what a card refuses.
@@ -100,10 +99,10 @@ def count_generation(
         evolution=replace(size.config.evolution, population_size=agents),
         learning=replace(size.config.learning, warm_start=False),  # once a run, of shapes that depend on values
     )
-    with card() as meter, _significant(), _days_apart(meter), _updates_apart(meter):
+    with card() as meter, _days_apart(meter), _updates_apart(meter):
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
-        known = _on_card(days, env.account)
+        known = _on_card(days)
         log = _Log(1, torch.device("cuda"))
         log.meter = meter
         settings = config.learning, config.evolution, config.evaluation
@@ -134,11 +133,10 @@ def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
 
 
 def _lines_of_next(trainer: ERLTrainer, meter: Meter) -> Counter[str]:
-    """Run a generation; return what is launched as graphs, by phase and line of code."""
+    """Run a generation; return what is launched as graphs, by line of code."""
     meter.phases.clear()
     trainer.run_generation()
-    graphs = {name: phase for name, phase in meter.phases.items() if name.endswith(DAYS) or name == UPDATES}
-    return Counter({f"{name}, {line}": n for name, phase in graphs.items() for line, n in phase.lines.items()})
+    return Counter({f"{UPDATES}, {line}": count for line, count in meter.phases[UPDATES].lines.items()})
 
 
 def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
@@ -151,7 +149,7 @@ def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
     ]
 
 
-def _on_card(days: TrainingDays, account: Portfolio) -> TrainingDays:
+def _on_card(days: TrainingDays) -> TrainingDays:
     """Return the training days with all that the trainer reads on the card."""
     x = days.samples.x.to("cuda")
     known = days.transitions
@@ -159,20 +157,8 @@ def _on_card(days: TrainingDays, account: Portfolio) -> TrainingDays:
     moved: dict[str, Any] = {name: getattr(known, name).to("cuda") for name in names}
     transitions = replace(known, x=x, **moved)
     samples, later = replace(days.samples, x=x), days.later.to("cuda")
-    return replace(days, tradable=account.bars.tradable, samples=samples, transitions=transitions, later=later)
-
-
-@contextlib.contextmanager
-def _significant() -> Iterator[None]:
-    """Let the champion's evidence count as found, so that it bets."""
-    evidence = TrainingDays.evidence
-
-    def finished(*args: Any) -> Evidence:
-        evidence(*args)
-        return Evidence(0.0, 0.0)
-
-    with mock.patch.object(TrainingDays, "evidence", finished):
-        yield
+    tradable, risk = days.tradable.to("cuda"), days.relative_risk.to("cuda")
+    return replace(days, tradable=tradable, relative_risk=risk, samples=samples, transitions=transitions, later=later)
 
 
 @contextlib.contextmanager

@@ -1,20 +1,26 @@
-"""Studies of learning: `python -m benchmarks.learning markets|cold|differentiable|null|power`.
+"""Studies of learning: `python -m benchmarks.learning markets|cold|null|power|structures|peers`.
 
-`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `cold`: what each part
-earns, see `benchmarks.learning.ablations`. `differentiable`: what an actor without a critic earns, see
-`benchmarks.learning.differentiable`. `null`: how often a policy is praised where nothing can be learned, see
-`benchmarks.learning.null`. `power`: how often one with skill is praised, see `benchmarks.learning.power`. All take
-settings of main.py as further flags, do their jobs one by one, append each result to the JSON lines of --json, and go
-on from there when started again.
+`markets`: what is earned on unseen paths of planted markets. `cold`: what each part earns, see `ablations.py`. `null`:
+what is believed where nothing can be learned. `power`: how often skill is praised. `structures`: hidden markets of the
+literature. `peers`: deep agents of another library. See the files of these names. All take settings of main.py as
+further flags, do their jobs one by one or --jobs at a time, append each result to the JSON lines of --json, and go on
+from there when started again.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.learning import ablations, differentiable, markets, null, power
+from benchmarks.learning import ablations, markets, null, peers, power, structures
 from benchmarks.learning.study import Study, ending, study_config, study_executor
 
-STUDIES = {"markets": markets, "cold": ablations, "differentiable": differentiable, "null": null, "power": power}
+STUDIES = {
+    "markets": markets,
+    "cold": ablations,
+    "null": null,
+    "power": power,
+    "structures": structures,
+    "peers": peers,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -2,37 +2,36 @@
 
 A table for each kind of market: the quick profile is trained from the closed form, and from random numbers; with --warm
 from the closed form only. Each other line puts noise, or nothing, in the place of what one part learns, trains anew,
-and plays the champion on unseen paths as `benchmarks.learning.markets` does. Beside its share of the simple rule's
-profit stand the difference from the unaltered run, seed by seed, and the profit over that run's, paired by window: its
-standard error is that of the unseen windows, and says nothing of another training. The run from random numbers is
-compared with that from the closed form. At the end the p-values of all differences (paired t test) are corrected for
-their number (Holm), and each part whose absence changes nothing on any kind is named.
+and measures the champion in full on unseen paths as `benchmarks.learning markets` does: its share of the planted rule's
+expected excess, and the difference from the unaltered run, seed by seed. The run from random numbers is compared with
+that from the closed form. At the end stand the lines over all kinds (ratios of sums), the p-values of all differences
+(paired t test), corrected for their number (Holm), and each part whose absence changes nothing on any kind.
 Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
 study goes on from there.
 """
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from functools import partial
 
 from benchmarks.learning import alterations
-from benchmarks.learning.markets import KINDS, PLANTED, WINDOWS, Alteration, add_unseen_flags, market_jobs, unseen_of
+from benchmarks.learning.markets import PARTS, Alteration, add_unseen_flags, by_seed, jobs_of, summed, unseen_of
 from benchmarks.learning.study import (
     Record,
     Study,
     add_study_flags,
     add_training_flags,
     holm,
-    mean_error,
     mean_interval,
     mean_p_value,
     plus_minus,
+    ratio,
     study_config,
 )
-from training.evaluation.baselines import CHAMPION
+from models.evolution import GENES
+from training.evaluation.baselines import IN_FULL, RULE
 
 WARM = "from the closed form"
 BASE = "as the profile"
@@ -50,10 +49,12 @@ class Line:
     """Of main.py."""
     alter: Alteration | None = None
     """What no flag does."""
+    is_warm: bool = False
+    """It starts from the closed form, even where the others do not."""
 
 
 LINES: tuple[Line, ...] = (
-    Line(WARM),
+    Line(WARM, is_warm=True),
     Line(BASE),
     Line("noise in the targets", alter=alterations.noise_in_targets),
     Line("no bootstrap", alter=alterations.no_bootstrap),
@@ -61,14 +62,15 @@ LINES: tuple[Line, ...] = (
     Line("the critic decides", alter=alterations.critic_decides),
     Line("random days in the replay", alter=alterations.random_days_in_replay),
     Line("random accounts in the replay", alter=alterations.random_accounts_in_replay),
-    Line("random rewards in the replay", alter=alterations.random_rewards_in_replay),
     Line("capital is free", alter=alterations.free_capital),
     Line("targets are the online", ("--learning.tau", "1")),
     Line("no exploration", ("--learning.exploration-noise", "0")),
     Line("random fitness", alter=alterations.draw_fitness),
-    Line("one hurdle, random fitness", alter=alterations.one_hurdle),
+    Line("random parents", ("--evolution.tournament-size", "1")),
+    *(Line(f"middle {name}", alter=partial(alterations.middle_gene, gene=place)) for place, name in enumerate(GENES)),
     Line("no breeding", alter=alterations.keep_genes),
     Line("single best", ("--evolution.elite-fraction", "0")),
+    Line("closed form only", ("--agent", "closed-form"), is_warm=True),
 )
 """The lines of each table; the second is compared with the first, all others with the second."""
 
@@ -90,39 +92,36 @@ class Difference:
         return plus_minus(*mean_interval(self.by_seed), "+.2f")
 
 
-def difference(kind: str, variant: str, records: Sequence[Record], base: Sequence[Record]) -> Difference:
-    """Pair the shares of the rule's profit by seed."""
-    beside = _shares(base)
-    pairs = [share - beside[seed] for seed, share in _shares(records).items() if seed in beside]
+Seeds = Mapping[int, Record]
+"""Measures of a policy by seed."""
+
+
+def difference(kind: str, variant: str, line: Seeds, base: Seeds, rule: Seeds) -> Difference:
+    """Pair the shares of the rule's expected excess by seed."""
+    pairs = [
+        (one["expected"] - base[seed]["expected"]) / rule[seed]["expected"]
+        for seed, one in line.items()
+        if seed in base and seed in rule and rule[seed]["expected"] > 0
+    ]
     return Difference(kind, variant, pairs)
 
 
-def _shares(records: Sequence[Record]) -> dict[int, float]:
-    shares = {record["seed"]: record["policies"][CHAMPION]["of_rule"] for record in records}
-    return {seed: share for seed, share in shares.items() if share is not None}
-
-
-def over(records: Sequence[Record], base: Sequence[Record]) -> tuple[float, float]:
-    """Return the profit over that of other records, and its standard error: paired by window, of the seeds in both."""
-    beside = {record["seed"]: record[WINDOWS] for record in base}
-    pairs = [(record[WINDOWS], beside[record["seed"]]) for record in records if record["seed"] in beside]
-    profit, other = np.concatenate(pairs, axis=1)
-    ratio, mean = float(profit.mean() / other.mean()), float(other.mean())
-    return ratio, mean_error(profit - ratio * other) / abs(mean)  # delta method
-
-
-def row(variant: str, records: Sequence[Record], base: Sequence[Record], effect: Difference | None) -> str:
-    """Format the share of the rule's profit, its difference from the base by seed, the profit over the base's by
-    window, profit and time."""
-    share = plus_minus(*mean_interval([*_shares(records).values()]))
-    ratio = plus_minus(*over(records, base)) if base else ""
-    profit = mean_interval([record["policies"][CHAMPION]["profit"] for record in records])[0]
-    minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
-    return f"{variant:<28} {len(records):>5} {share:>15} {effect or ''!s:>15} {ratio:>15} {profit:9.2f} {minutes:8.1f}"
+def row(variant: str, line: Seeds, rule: Seeds, effect: Difference | None) -> str:
+    """Format the share of the rule's expected excess, the difference from the base by seed, excess and time."""
+    share = plus_minus(*ratio([(one["expected"], rule[seed]["expected"]) for seed, one in line.items()]))
+    expected, excess, ir, seconds = (
+        mean_interval([one[key] for one in line.values()])[0]
+        for key in ("expected", "excess", "information_ratio", "cpu_seconds")
+    )
+    return (
+        f"{variant:<30} {len(line):>5} {share:>15} {effect or ''!s:>15} {expected:8.1f} {excess:7.1f} {ir:6.2f} "
+        f"{seconds / 60:8.1f}"
+    )
 
 
 HEADER = (
-    f"{'':<28} {'seeds':>5} {'of the rule':>15} {'difference':>15} {'profit over':>15} {'profit %':>9} {'CPU min':>8}"
+    f"{'':<30} {'seeds':>5} {'of the rule':>15} {'difference':>15} {'expected':>8} {'excess':>7} "
+    f"{'IR':>6} {'CPU min':>8}"
 )
 
 
@@ -152,7 +151,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_study_flags(parser, "--seeds", _SEEDS)
     add_training_flags(parser, _GENERATIONS)
     add_unseen_flags(parser)
-    parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
     parser.add_argument("--warm", action="store_true", help="start from the closed form, not from random numbers")
     parser.add_argument(
         "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the unaltered one is always done"
@@ -164,21 +162,36 @@ def run(study: Study) -> None:
     """Do the jobs of the chosen lines that have no result yet, and print the lines."""
     only, is_warm, differences = study.arguments.only, study.arguments.warm, list[Difference]()
     lines = [line for line in LINES if only is None or line.name in (BASE, *only)]
+    lines = [line for line in lines if not (is_warm and line.name == WARM)]
+    kinds = []
     for kind in study.arguments.kinds:
         print(f"{kind}: {unseen_of(study.arguments)}\n{HEADER}", flush=True)
-        base: list[Record] = []
+        labels = {"study": "cold", "kind": kind}
+        found = by_seed(study.records(jobs_of(PARTS[-1], study.config(kind), study, **labels)))
         for line in lines:
-            if line.name == WARM and is_warm:
-                continue
-            from_form = is_warm or line.name == WARM
+            from_form = is_warm or line.is_warm
             start = [] if from_form else ["--learning.no-warm-start"]
             config = study_config([*study.words, "--synthetic.kind", kind, *start, *line.flags])
-            labels = {"study": "cold", "kind": kind, "variant": line.name, "warm": from_form}
-            records = study.records(market_jobs(config, study, line.alter, **labels))
-            effect = difference(kind, line.name, records, base) if base else None
-            print(row(line.name, records, base, effect), flush=True)
-            if line.name in (WARM, BASE):
-                base = records
-            elif effect:
-                differences.append(effect)
+            chosen = jobs_of(PARTS[0], config, study, line.alter, **labels, variant=line.name, warm=from_form)
+            found[line.name] = by_seed(study.records(chosen))[IN_FULL]
+            differences += table(kind, [line], found)
+        kinds.append(found)
+    if len(kinds) > 1:
+        print(f"all kinds\n{HEADER}")
+        table("all kinds", lines, summed(kinds))
     print("\n".join([*corrected(differences), *verdicts(differences)]), flush=True)
+
+
+def table(kind: str, lines: Sequence[Line], found: Mapping[str, Seeds]) -> list[Difference]:
+    """Print some lines of a table; return their differences from the unaltered run."""
+    effects = []
+    for line in lines:
+        base = found.get(WARM if line.name == BASE else BASE)
+        effect = (
+            None
+            if base is None or line.name == WARM
+            else difference(kind, line.name, found[line.name], base, found[RULE])
+        )
+        print(row(line.name, found[line.name], found[RULE], effect), flush=True)
+        effects += [effect] if effect and line.name != BASE else []
+    return effects

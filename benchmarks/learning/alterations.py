@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models import ddpg
 from models.ddpg import Batch
-from models.evolution import SESSIONS
+from models.evolution import HIGH, LOW
 from models.networks import Networks
 from training.erl_trainer import ERLTrainer
 from training.rollout import PopulationResults
@@ -34,21 +34,16 @@ def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     trainer.updates._update = altered  # type: ignore[method-assign, assignment]
 
 
-def _first_step(
-    networks: Networks, hurdle: Tensor, sale_target_index: Tensor, batch: Batch, cost: float, gamma: float
-) -> Tensor:
+def _first_step(networks: Networks, gamma: Tensor, batch: Batch, cost: float) -> Tensor:
     """Return the targets as if nothing followed a session."""
-    ended = replace(batch, terminated=torch.ones_like(batch.terminated))
-    return _TARGETS(networks, hurdle, sale_target_index, ended, cost, gamma)
+    return _TARGETS(networks, gamma, replace(batch, terminated=torch.ones_like(batch.terminated)), cost)
 
 
 def noise_in_targets(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Follow each reward by a random value, of a session's result, not by the target networks'."""
 
-    def noisy(
-        networks: Networks, hurdle: Tensor, sale_target_index: Tensor, batch: Batch, cost: float, gamma: float
-    ) -> Tensor:
-        first = _first_step(networks, hurdle, sale_target_index, batch, cost, gamma)
+    def noisy(networks: Networks, gamma: Tensor, batch: Batch, cost: float) -> Tensor:
+        first = _first_step(networks, gamma, batch, cost)
         noise = torch.randn(first.shape, generator=drawn) * networks.scale.view(-1, 1, 1, 1)
         return first + noise.clamp(min=-cost) * ~batch.terminated
 
@@ -105,27 +100,18 @@ def random_days_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
 
 
 def random_accounts_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Record random cash and days left in place of those of accounts; rewards, and so the price of capital, stay."""
-    days = trainer.eval_env.rules.trading_days
+    """Record other accounts in place of those of a day, in random order: their cash, prices of capital and rewards."""
 
-    def accounts(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        cash, following, left = torch.rand(3, len(rows["cash"]), generator=drawn)
-        return {"cash": cash, "next_cash": following, "left": days * left, "next_left": days * left}
+    def others(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        order = torch.randperm(len(rows["day"]), generator=drawn)
+        return {name: values[order] for name, values in rows.items() if name != "day"}
 
-    _with_rows(trainer, accounts)
-
-
-def random_rewards_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Record random rewards of mean 0 and the accounts' own deviation: only their mean is read, as the price of
-    capital."""
-    _with_rows(
-        trainer, lambda rows: {"reward": rows["reward"].std() * torch.randn(len(rows["reward"]), generator=drawn)}
-    )
+    _with_rows(trainer, others)
 
 
 def free_capital(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let capital have no price: the replayed accounts tell that nothing is earned."""
-    trainer.replay.reward_rate = lambda: torch.zeros(())  # type: ignore[method-assign]
+    """Let capital have no price in the replayed accounts."""
+    _with_rows(trainer, lambda rows: {name: 0 * rows[name] for name in ("price", "next_price")})
 
 
 def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
@@ -140,17 +126,18 @@ def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign, assignment]
 
 
-def one_hurdle(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Give all agents the hurdle of a single session, which evolution finds too, and choose elites at random."""
-    draw_fitness(trainer, drawn)
-    population, inherit = trainer.population, trainer.population.inherit
-    population.genes[:, SESSIONS] = 0.0
+def middle_gene(trainer: ERLTrainer, _: torch.Generator, *, gene: int) -> None:
+    """Fix a gene at the middle of its bounds in all agents."""
+    population, inherit, middle = trainer.population, trainer.population.inherit, (LOW[gene] + HIGH[gene]) / 2
 
-    def inherit_one(genes: Tensor, *given: Any) -> None:
-        genes[:, SESSIONS] = 0.0
+    def inherit_others(genes: Tensor, *given: Any) -> None:
+        genes[:, gene] = middle
         inherit(genes, *given)
 
-    population.inherit = inherit_one  # type: ignore[method-assign, assignment]
+    population.genes[:, gene] = middle
+    if trainer._start_weights is not None:
+        trainer.start_networks()  # by the discounts of the genes
+    population.inherit = inherit_others  # type: ignore[method-assign, assignment]
 
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:

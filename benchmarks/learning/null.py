@@ -1,31 +1,28 @@
-"""Praise where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--data FILE] [--json FILE]`.
+"""Where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--agent closed-form] [--jobs N]`.
 
-Null markets: the martingale; the real prices of --data, their days drawn at random and each stock's mean return set to
-0; the same with each stock's mean return set to the market's, so that holding pays and selection does not. Each run
-draws a market of its own and asks for the verdict that a report would give.
+Null markets, another one for each run: the martingale; returns whose volatility comes in clusters, with a common factor
+(GARCH(1,1), Bollerslev 1986); the same with stocks that are listed late or leave early; the martingale with thirty
+columns of noise as features. With --data also its real prices, their days drawn at random with replacement, where each
+stock's mean return is 0, or the market's, so that holding pays and selection does not.
 
-Trained: a population learns briefly on it as on any other; its champion is judged on the validation days and on the
-holdout, on neither of which anything was chosen; baselines are fitted as in `markets`. Untrained, --cheap-runs: an
-agent whose forecasts have random weights, and fixed tilts (high beta, low price, high volatility), judged on the
-holdout; baselines are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
-Of champions also the share of the capital that follows them, and their points a year over equal weight, the basket.
+A population learns briefly on each as on any other, or stays as the closed form (--agent closed-form). Reported of its
+champion: how often its evidence is below 0.05, and on validation days and holdout, in one account that goes on beside
+the benchmark, the tracking error as shrunk and the points a year it gains; and how often the verdict would claim skill
+of it if its scores were followed in full. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
 """
 
 import argparse
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit
-from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
+from benchmarks.learning.power import claims
 from benchmarks.learning.study import (
     Record,
     Study,
@@ -34,30 +31,68 @@ from benchmarks.learning.study import (
     each_seed,
     mean_interval,
     plus_minus,
+    rate_words,
 )
-from benchmarks.learning.unseen import fit_baselines, training_market
+from benchmarks.learning.unseen import Holder, hold, training_market
 from data.features.nine import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from models.ddpg_agent import DDPGAgent
-from models.evidence import Evidence
-from models.inputs import TradeInputs
-from models.networks import Networks
-from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
-from training.evaluation.play import EvaluationSetup, account_of_agent
+from environment.portfolio import Portfolio
+from training.evaluation.baselines import CHAMPION, IN_FULL
+from training.evaluation.play import account_of_agent
+from training.evaluation.stage import stage_of
 from utils.arrays import Float64Array
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
-from utils.metrics import TRADING_DAYS_PER_YEAR
-from utils.runs.seeding import named_generator
-from utils.spaces import TARGET_PERCENTS
 
-DRAWN = "real prices, days drawn at random"
-RISING = "real prices, days drawn at random, market's mean kept"
-HOLDOUT, VALIDATION, UNTRAINED = "champion, holdout", "champion, validation", "untrained agent"
-RUNS, CHEAP_RUNS, GENERATIONS = 20, 250, 5
+GARCH, LISTINGS, NOISE = "garch", "listings", "noise columns"
+DRAWN, RISING = "real", "real, rising"
+RUNS, GENERATIONS, LEVEL = 20, 5, 0.05
 _PRICES = {"open": OPEN, "high": HIGH, "low": LOW, "close": CLOSE}
-_TILT_SESSIONS = 120
+_NOISE_COLUMNS = Path(__file__).parent / "noise.py"
+_NIGHT = 0.1
+"""Share of the variance that falls between close and open."""
+
+
+def clustered_market(config: Config, *, is_staggered: bool = False) -> Market:
+    """Draw a market of the built-in one's size: a common factor and stocks' own returns, each a GARCH(1,1).
+
+    Args:
+        is_staggered: two stocks in three are listed after the first day or leave before the last one.
+    """
+    law, rng = config.synthetic, np.random.default_rng([config.seed, is_staggered])
+    days, stocks = law.days, law.stocks
+    beta, scale = rng.uniform(0.6, 1.4, stocks), law.daily_noise * rng.uniform(0.7, 1.3, stocks)
+    shocks = rng.standard_normal((2, days, stocks + 1))
+    variance, both = np.ones(stocks + 1), np.empty((2, days, stocks + 1))
+    for day in range(days):
+        both[:, day] = np.sqrt(variance * np.array([[_NIGHT], [1 - _NIGHT]])) * shocks[:, day]
+        variance = 0.03 + 0.07 * both[:, day].sum(0) ** 2 + 0.90 * variance
+    gap, session = 0.6 * scale * beta * both[..., -1:] + 0.8 * scale * both[..., :-1]
+    # Prices are fair: a return's mean is 0 but for the drift that half its variance takes.
+    log_close = np.log(50.0) + np.cumsum(gap + session - (0.36 * beta**2 + 0.64) * scale**2 / 2, axis=0)
+    close, open_ = np.exp(log_close), np.exp(log_close - session)
+    spread = np.exp(np.abs(0.3 * scale * rng.standard_normal((2, days, stocks))))
+    bars = np.stack((open_, np.maximum(open_, close) * spread[0], np.minimum(open_, close) / spread[1], close), axis=-1)
+    if is_staggered:
+        first = np.where(rng.random(stocks) < 1 / 3, rng.integers(0, 3 * days // 4, stocks), 0)
+        last = np.where(rng.random(stocks) < 1 / 2, rng.integers(days // 4, days, stocks), days)
+        session_of = np.arange(days)[:, None]
+        is_listed = (session_of >= first) & (session_of < np.maximum(last, first + days // 4))
+        is_listed[:, :2] = True
+        bars[~is_listed] = np.nan
+    dates = np.busday_offset(np.datetime64("2000-01-03"), np.arange(days))
+    return market_of_bars(bars, dates, [f"G{stock:03d}" for stock in range(stocks)], config)
+
+
+def market_of_bars(bars: Float64Array, dates: npt.NDArray[np.datetime64], tickers: list[str], config: Config) -> Market:
+    """Build a market of (days, stocks, 4) open, high, low, close; NaN: no bar."""
+    frame = pd.DataFrame(bars.reshape(-1, len(_PRICES)), columns=_PRICES)
+    frame["date"] = np.repeat(dates.astype("datetime64[s]"), len(tickers))
+    frame["ticker"] = np.tile(np.array(tickers), len(dates))
+    made = StockDataLoader.from_frame(frame.dropna(), config=config.split)
+    made.load_and_prepare()
+    return build_market(made, config.split, config.env)
 
 
 @lru_cache(maxsize=1)
@@ -87,13 +122,8 @@ def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
     assert config.data is not None
     bars, dates, tickers = _whole_histories(config.data, config.investable, config.split)
     days = len(bars) - 1
-    bars = rearranged(bars, np.random.default_rng(config.seed).integers(days, size=days), keeps_market=keeps_market)
-    frame = pd.DataFrame(bars.reshape(-1, len(_PRICES)), columns=_PRICES)
-    frame["date"] = np.repeat(dates.astype("datetime64[s]"), len(tickers))
-    frame["ticker"] = np.tile(np.array(tickers), len(dates))
-    made = StockDataLoader.from_frame(frame, config=config.split)
-    made.load_and_prepare()
-    return build_market(made, config.split, config.env)
+    chosen = np.random.default_rng(config.seed).integers(days, size=days)
+    return market_of_bars(rearranged(bars, chosen, keeps_market=keeps_market), dates, tickers, config)
 
 
 def rearranged(bars: Float64Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool = False) -> Float64Array:
@@ -116,99 +146,60 @@ def rearranged(bars: Float64Array, chosen: npt.NDArray[np.int64], *, keeps_marke
     return np.concatenate((bars[:1], relative * before[..., None]))
 
 
-NULL_MARKETS: dict[str, Callable[[Config], Market]] = {
+NULL_MARKETS: Mapping[str, Callable[[Config], Market]] = {
     MARTINGALE: lambda config: training_market(config)[0],
+    GARCH: clustered_market,
+    LISTINGS: partial(clustered_market, is_staggered=True),
+    NOISE: lambda config: training_market(replace(config, features=_NOISE_COLUMNS))[0],
     DRAWN: drawn_market,
     RISING: partial(drawn_market, keeps_market=True),
 }
-"""The market of one run, by kind: another one for each seed."""
+"""The market of one run, by kind."""
+_REAL = (DRAWN, RISING)
 
 
-def tilts(market: Market) -> dict[str, ScoreRule]:
-    """Return rules that always lean one way: to high beta, low prices, high volatility, over the last 120 sessions."""
-    close = pd.DataFrame(market.close.astype(np.float64))
-    returns = close.pct_change(fill_method=None)
-    common = returns.mean(axis=1)
-    past, past_common = returns.rolling(_TILT_SESSIONS), common.rolling(_TILT_SESSIONS)
-    together = returns.mul(common, axis=0).rolling(_TILT_SESSIONS).mean()
-    beta = (together - past.mean().mul(past_common.mean(), axis=0)).div(past_common.var(ddof=0), axis=0)
-    leanings = {"high beta": beta, "low price": -close, "high volatility": past.std()}
-    return {
-        name: ScoreRule(leaning.to_numpy(), float(leaning.min(axis=None)) - 1.0) for name, leaning in leanings.items()
-    }
-
-
-def trained_run(config: Config, kind: str, budget: Budget) -> Record:
-    """Train on a null market; return what is claimed of its champion on its holdout and on its validation days."""
+def null_run(config: Config, kind: str, budget: Budget) -> Record:
+    """Train on a null market; return the evidence of its champion, and what it does on later days."""
     market = NULL_MARKETS[kind](config)
     trained = fit(config, market, budget)
-    baselines = {name: rule(market) for name, (rule, _) in fit_baselines(market, config).items()}
-    champion, praise, points = trained.trainer.champion, dict[str, Praise](), dict[str, float]()
-    for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
-        setup = setup_on(market, config, span)
-        judge = Judge.on(setup, baselines, config.evaluation.random_pickers, config.seed)
-        played = _played(setup, champion)
-        praise[name] = {**judge.praise(played, champion.share), "has_evidence": champion.evidence.is_significant}
-        over_basket = champion.share * (played[0] - judge.equal_weight)
-        points[name] = TRADING_DAYS_PER_YEAR * float(over_basket.mean())
-    return {"praise": praise, "points_over_basket": points, "share_of_capital": champion.share, **trained.record()}
-
-
-def _played(setup: EvaluationSetup, agent: DDPGAgent) -> ProfitAndOrders:
-    played = account_of_agent(setup, agent)
-    curves, orders = played.curves, played.purchases
-    return curves.daily_profit[0], orders
-
-
-def untrained_agent(market: Market, config: Config) -> DDPGAgent:
-    """Return an agent that has learned nothing: random weights on the inputs, of which training days know."""
-    generator = named_generator(config.seed, UNTRAINED)
-    inputs = TradeInputs.fit(market, np.arange(len(market.dates)) <= market.splits.train.last)
-    mask = torch.ones(1, inputs.size - 1, dtype=torch.bool)
-    networks = Networks.initialize(mask, 1, 1, 0.0, generator)
-    networks.start_from(torch.randn(1, 1, inputs.size, generator=generator))
-    target = torch.tensor(TARGET_PERCENTS)[torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)]
-    return DDPGAgent(inputs, networks, torch.zeros(1), target, config.env, Evidence(selection=0.0, timing=0.0))
-
-
-def untrained_run(config: Config, kind: str) -> Record:
-    """Return what is claimed of an agent with a random critic and of fixed tilts on a null market's holdout."""
-    market = NULL_MARKETS[kind](config)
-    setup = setup_on(market, config, market.splits.holdout)
-    judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
-    praise = {UNTRAINED: judge.praise(_played(setup, untrained_agent(market, config)))}
-    for name, rule in tilts(market).items():
-        praise[name] = judge.praise(play_policy(setup, score_policy(setup.env, rule)))
-    return {"praise": praise}
+    champion, first, last = trained.trainer.champion, market.splits.validation.first, len(market.dates) - 1
+    holders = {CHAMPION: Holder.of_agent(champion, market, slice(first, last))}
+    holders[IN_FULL] = holders[CHAMPION].in_full()
+    held = hold(Portfolio.on(market, config.env), holders, first, last)
+    judging = replace(config.evaluation, rivals="none", benchmark=None)
+    stage = stage_of(market, None, config, market.splits.holdout, judging)
+    praise = claims(stage, {IN_FULL: account_of_agent(stage.setup, champion.shrunk(1.0))}, config)
+    policies = {name: one.record() for name, one in held.items()}
+    return {"policies": policies, "shrink": champion.shrink, "praise": praise[IN_FULL], **trained.record()}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the study."""
     add_study_flags(parser, "--runs", RUNS)
     add_training_flags(parser, GENERATIONS)
-    parser.add_argument("--cheap-runs", type=int, default=CHEAP_RUNS, help="runs without training")
+    parser.add_argument("--kinds", nargs="+", choices=[*NULL_MARKETS], help="default: all, real prices with --data")
     parser.set_defaults(run=run)
 
 
 def run(study: Study) -> None:
-    """Count false claims on each null market; real prices only where main.py's --data names a file."""
-    arguments, config, budget = study.arguments, study.config(MARTINGALE), budget_of(study.arguments)
-    kinds = [*NULL_MARKETS] if config.data is not None else [MARTINGALE]
-    for name, kind in itertools.product(("untrained", "trained"), kinds):
-        of_kind = replace(config, data=None, investable=None) if kind == MARTINGALE else config
-        labels: dict[str, Any] = {"study": name, "null": kind}
-        if name == "trained":
-            labels |= asdict(budget)
-            jobs = each_seed(of_kind, study.seeds, partial(trained_run, kind=kind, budget=budget), **labels)
-        else:
-            cheap = range(arguments.first_seed, arguments.first_seed + arguments.cheap_runs)
-            jobs = each_seed(of_kind, cheap, partial(untrained_run, kind=kind), **labels)
-        if records := study.records(jobs):
-            print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)
-            if name == "trained":
-                shares = [record["share_of_capital"] for record in records]
-                print(f"{'share of the capital':<54}{plus_minus(*mean_interval(shares))}", flush=True)
-                for span in (HOLDOUT, VALIDATION):
-                    points = [record["points_over_basket"][span] for record in records]
-                    words = f"{span}, points a year over the basket"
-                    print(f"{words:<54}{plus_minus(*mean_interval(points), '+.2f')}", flush=True)
+    """Measure each null market and print its line as soon as it is known."""
+    config, budget = study.config(MARTINGALE), budget_of(study.arguments)
+    chosen = study.arguments.kinds or [kind for kind in NULL_MARKETS if config.data is not None or kind not in _REAL]
+    columns = ("tracking error", "points a year", "in full", "mean shrink", f"p < {LEVEL:g}", "skill", "better")
+    print(f"{'':<14}{'runs':>4}" + "".join(f" {name:>13}" for name in columns), flush=True)
+    for kind in chosen:
+        of_kind = config if kind in _REAL else replace(config, data=None, investable=None)
+        task = partial(null_run, kind=kind, budget=budget)
+        records = study.records(each_seed(of_kind, study.seeds, task, study="null", null=kind, **asdict(budget)))
+        shrunk, full = ([record["policies"][name] for record in records] for name in (CHAMPION, IN_FULL))
+        means = [
+            mean_interval([one[measure] for one in policies])
+            for policies, measure in ((shrunk, "tracking_error"), (shrunk, "excess"), (full, "excess"))
+        ]
+        shrink = f"{np.mean([record['shrink'] for record in records]):.2f}"
+        rates = [
+            [record["evidence"]["p_value"] < LEVEL for record in records],
+            *([record["praise"][claim] for record in records] for claim in ("has_skill", "is_better_than_benchmark")),
+        ]
+        cells = [*(plus_minus(*mean) for mean in means), shrink, *map(rate_words, rates)]
+        print(f"{kind:<14}{len(records):>4}" + "".join(f" {cell:>13}" for cell in cells), flush=True)

@@ -1,31 +1,55 @@
 """Power of the verdict: `python -m benchmarks.learning power [--runs N] [--kinds KIND ...] [--json FILE]`.
 
-How often the planted rule, which has skill, is praised on one holdout; and half of it: its scores are mixed with those
-of an unrelated path so that it earns half. Each run draws a path of its own. Size, target and mixture are tuned on the
-training days of one path. Baselines are those that learn nothing.
+How often skill is claimed, on one holdout, of the planted rule, which has it; of half of it: its scores are mixed with
+those of an unrelated path so that it earns half; and of scores of that path alone, which have none. Each run draws a
+path of its own. Numbers and mixture are tuned on the training days of one path.
 """
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from benchmarks.learning.markets import PLANTED
-from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
-from benchmarks.learning.study import Record, Study, add_study_flags, each_seed
-from benchmarks.learning.unseen import training_market, tuned
+from benchmarks.learning.study import Record, Study, add_study_flags, each_seed, rate_words
+from benchmarks.learning.unseen import training_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules, tuning_windows
-from training.rollout import play
+from training.evaluation.baselines import CHAMPION, RANDOM, RULE, planted_rules
+from training.evaluation.play import Baselines, Played, play_policy
+from training.evaluation.rules import BandRule, Tuning
+from training.evaluation.stage import Stage, stage_of
+from training.evaluation.verdict import verdict
 from utils.arrays import Float64Array
 from utils.config.trader import Config
+from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.runs.seeding import named_generator
 
-HALF = "half of the rule"
-RUNS = 200
+HALF, NONE = "half of the rule", "another path's"
+CLAIMS = ("has_selection", "has_timing", "has_skill", "is_better_than_benchmark")
+RUNS = 50
 _FOREIGN_SEED = 1_000_000
 _BISECTIONS = 7
+
+
+def claims(stage: Stage, judged: Mapping[str, Played], config: Config) -> dict[str, dict[str, bool]]:
+    """Return what the report's verdict claims of each account on the days of a stage, true or not."""
+    found, baselines = dict[str, dict[str, bool]](), Baselines.of(stage.setup, {})
+    generator = named_generator(config.seed, "random pickers")
+    for name, account in judged.items():
+        played = baselines.beside(CHAMPION, account, config.evaluation.random_pickers, generator)
+        curves = played.curves
+        told = verdict(
+            curves[CHAMPION].daily[0],
+            curves[RANDOM].daily,
+            played.selection,
+            curves[CHAMPION].exposure[0],
+            curves[played.benchmark].daily[0],
+        )
+        found[name] = {claim: bool(getattr(told, claim)) for claim in CLAIMS}
+    return found
 
 
 def mixed(skilled: Float64Array, foreign: Float64Array, share: float) -> Float64Array:
@@ -33,45 +57,44 @@ def mixed(skilled: Float64Array, foreign: Float64Array, share: float) -> Float64
     return share * skilled + math.sqrt(1.0 - share**2) * foreign
 
 
-def foreign_scores(config: Config) -> Float64Array:
-    """Return the rule's scores of a path of the same law that no run plays."""
-    return training_market(replace(config, seed=_FOREIGN_SEED + config.seed))[1].rule
-
-
 @lru_cache(maxsize=1)
-def tuned_rule(config: Config) -> tuple[ScoreRule, float]:
-    """Tune the planted rule on training windows, and find the weight of its scores that earns half of it there."""
+def tuned_rule(config: Config) -> tuple[BandRule, int, float]:
+    """Tune the planted rule on training windows; return it, the sessions that its scores look ahead, and the weight of
+    its scores that earns half of it there."""
     market, scores = training_market(config)
-    rule = tuned(market, scores, config)[RULE]
-    env, foreign = Portfolio.on(market, config.env), foreign_scores(config)
-    starts = tuning_windows(market, env)
+    tuning = Tuning.of(market, Portfolio.on(market, config.env))
+    rule = planted_rules(scores, tuning)[RULE]
+    sessions = next(ahead for ahead, one in scores.rule.items() if one is rule.scores)
+    foreign = foreign_scores(config, sessions)
 
-    def profit(share: float) -> float:
-        half = replace(rule, scores=mixed(scores.rule, foreign, share))
-        return float(play(env, score_policy(env, half), starts)[0].profit_percent.mean())
+    def earned(share: float) -> float:
+        return float(tuning.fitness([replace(rule, scores=mixed(scores.rule[sessions], foreign, share))]))
 
-    low, high, whole = 0.0, 1.0, profit(1.0)
+    low, high, whole = 0.0, 1.0, earned(1.0)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if profit(middle) < whole / 2 else (low, middle)
-    return rule, (low + high) / 2
+        low, high = (middle, high) if earned(middle) < whole / 2 else (low, middle)
+    return rule, sessions, (low + high) / 2
+
+
+def foreign_scores(config: Config, sessions: int) -> Float64Array:
+    """Return the rule's scores of a path of the same law that no run plays."""
+    return training_market(replace(config, seed=_FOREIGN_SEED + config.seed))[1].rule[sessions]
 
 
 def power_run(config: Config) -> Record:
-    """Return what is claimed of the planted rule and of half of it on one path's holdout, and what they earn there."""
+    """Return what is claimed on one path's holdout, and what was earned over the benchmark there, percent a year."""
     market, scores = training_market(config)
-    best, share = tuned_rule(replace(config, seed=0))
-    setup = setup_on(market, config, market.splits.holdout)
-    judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
-    known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), share)}
-    played = {
-        name: play_policy(setup, score_policy(setup.env, replace(best, scores=some))) for name, some in known.items()
-    }
-    return {
-        "praise": {name: judge.praise(each) for name, each in played.items()},
-        "profit": {name: float(profit.sum()) for name, (profit, _) in played.items()},
-        "days": len(played[RULE][0]),
-    }
+    rule, sessions, share = tuned_rule(replace(config, seed=0))
+    judging = replace(config.evaluation, rivals="none", benchmark=None)
+    stage = stage_of(market, None, config, market.splits.holdout, judging)
+    skilled, foreign = scores.rule[sessions], foreign_scores(config, sessions)
+    known = {RULE: skilled, HALF: mixed(skilled, foreign, share), NONE: foreign}
+    rules = {name: replace(rule, scores=some) for name, some in known.items()}
+    judged = {name: play_policy(stage.setup, one.policy(stage.setup.tuning.risk)) for name, one in rules.items()}
+    held = Baselines.of(stage.setup, {}).played[stage.setup.benchmark].curves.daily
+    excess = {name: TRADING_DAYS_PER_YEAR * float((one.curves.daily - held).mean()) for name, one in judged.items()}
+    return {"praise": claims(stage, judged, config), "excess": excess, "days": stage.setup.steps}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +108,9 @@ def run(study: Study) -> None:
     """Count the claims on each kind of market and print them as soon as they are known."""
     for kind in study.arguments.kinds:
         records = study.records(each_seed(study.config(kind), study.seeds, power_run, study="power", kind=kind))
-        earned = [f"{name} {np.mean([record['profit'][name] for record in records]):.1f}%" for name in (RULE, HALF)]
-        heading = f"{kind}: a holdout of {records[0]['days']} days, mean profit of the {' and '.join(earned)}"
-        print("\n".join(praise_rows(heading, [record["praise"] for record in records])), flush=True)
+        print(f"{kind}: {len(records)} holdouts of {records[0]['days']} days\n{'':<20}{'excess':>7}", end="")
+        print("".join(f" {claim.partition('_')[2].replace('_', ' '):>21}" for claim in CLAIMS))
+        for name in (RULE, HALF, NONE):
+            excess = np.mean([record["excess"][name] for record in records])
+            rates = (rate_words([record["praise"][name][claim] for record in records]) for claim in CLAIMS)
+            print(f"{name:<20}{excess:7.1f}" + "".join(f" {rate:>21}" for rate in rates), flush=True)

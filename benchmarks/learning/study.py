@@ -204,10 +204,19 @@ def mean_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
-def rate_interval(count: int, of: int) -> tuple[float, float]:
-    """Return the 95% interval of a chance that came true `count` times in `of` runs (Clopper and Pearson 1934)."""
-    limits = stats.binomtest(count, of).proportion_ci(_CONFIDENCE, method="exact")
-    return float(limits.low), float(limits.high)
+def ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the sum of the first numbers over that of the second ones, and half the width of its 95% interval (delta
+    method); NaN where the second ones sum to nothing."""
+    if not pairs or not (below := float(np.mean([second for _, second in pairs]))) > 0:
+        return math.nan, math.nan
+    share = float(np.mean([first for first, _ in pairs])) / below
+    return share, mean_interval([first - share * second for first, second in pairs])[1] / below
+
+
+def rate_words(came_true: Sequence[bool]) -> str:
+    """Format how often something came true, percent, with the 95% interval of its chance (Clopper and Pearson 1934)."""
+    limits = stats.binomtest(sum(came_true), len(came_true)).proportion_ci(_CONFIDENCE, method="exact")
+    return f"{100 * np.mean(came_true):.0f} ({100 * limits.low:.0f} to {100 * limits.high:.0f})"
 
 
 def mean_p_value(values: Sequence[float]) -> float:

@@ -1,77 +1,160 @@
-"""Fresh paths of a planted market's law, and the baselines that are fitted on another path and played on them."""
+"""Accounts on paths whose true drift is known: of each policy, from cash at the first close to the last day.
 
-import time
+All are played side by side.
+
+Whatever is compared holds scores by the same band: agents, the planted rule, the oracle, ridge regression and trees.
+"""
+
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.learning.study import Record
-from data.features.nine import NormalizationStats
+from data.bank import relative_risk
 from data.market import Market
-from data.splits import Span, spaced_windows
 from data.synthetic.built_in import PlantedScores, built_in_market
-from data.synthetic.draw import MARKET_SEED
-from environment.basket import Basket
+from data.synthetic.draw import MARKET_SEED, synthetic_market
+from environment.account import Account
 from environment.portfolio import Portfolio
-from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from training.evaluation import baselines
-from training.evaluation.baselines import (
-    ORACLE,
-    RULE,
-    ScoreRule,
-    score_policy,
-    simple_rules,
-    tune_planted,
-    tune_rule,
-    tuning_windows,
-)
-from training.evaluation.supervised import fit_supervised, fit_trees
-from training.forecasts.training_days import TrainingDays
-from training.rollout import play, play_agent_on
+from models.policy import Forecasts
+from training.evaluation.rules import BandRule, numbers_of
+from training.rollout import roll_out
 from training.run.market import with_own_features
+from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.errors import ConfigError
+from utils.metrics import TRADING_DAYS_PER_YEAR, YEAR_ROOT
 
-Profits = Mapping[str, NDArray[np.float64]]
-"""Percent of the initial capital an episode by policy, of each on the same (windows,) unseen windows."""
-CPU = torch.device("cpu")
 UNSEEN_SEED = 2_000_000
 """Seed of the first unseen path while things are developed; training paths have small ones."""
-UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
-OUR_TREES = f"{baselines.LIGHTGBM} on our inputs"
+UNSEEN_PATHS = 3
+_YEAR = 100 * TRADING_DAYS_PER_YEAR
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Forecasts of a market's days, and the numbers by which the band holds them, see `roll_out`."""
+
+    forecasts: Forecasts
+    genes: Tensor
+    """(1, 3) of the price of risk, the largest weight and the price of the risk of cash."""
+    shrink: float
+    timing: float
+
+    @classmethod
+    def of_agent(cls, agent: DDPGAgent, market: Market, days: slice) -> Holder:
+        """Let an agent forecast some days of a market."""
+        return cls(agent.forecasts(market, days), agent.acting_genes[:, :3], agent.shrink, agent.timing)
+
+    @classmethod
+    def of_rule(cls, rule: BandRule, market: Market) -> Holder:
+        """Hold a market by a rule."""
+        numbers = numbers_of([rule], torch.device("cpu"))
+        forecasts = rule.forecasts(torch.from_numpy(relative_risk(market.close)))
+        return cls(forecasts, numbers["genes"], float(numbers["shrink"]), float(numbers["timing"]))
+
+    def in_full(self) -> Holder:
+        """Return the holder of which all differences between scores are believed."""
+        return replace(self, shrink=1.0)
+
+    @property
+    def benchmark(self) -> Holder:
+        """The holder of which nothing is believed."""
+        return replace(self, shrink=0.0, timing=0.0)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an account earned over that of its benchmark beside it."""
+
+    excess: float
+    """Percent a year."""
+    expected: float
+    """The same by the true drift of what was held, less costs; NaN where that is not known."""
+    tracking_error: float
+    """Deviation of the daily excess, percent a year."""
+    turnover: float
+    """Value bought and sold a year, over twice the equity."""
+
+    @property
+    def information_ratio(self) -> float:
+        """Excess over tracking error; 0 of the benchmark itself."""
+        return self.excess / self.tracking_error if self.tracking_error > 0 else 0.0
+
+    def record(self) -> Record:
+        """Return plain numbers."""
+        return {**asdict(self), "information_ratio": self.information_ratio}
+
+
+def hold(
+    portfolio: Portfolio,
+    holders: Mapping[str, Holder],
+    first: int,
+    last: int,
+    drift: Float64Array | None = None,
+) -> dict[str, Held]:
+    """Play holders of a portfolio's market from cash at the close of a first day to a last one, and the benchmark.
+
+    Args:
+        drift: (days, n) predictable part of the log return of the session after each close.
+    """
+    players = [*holders.values(), next(iter(holders.values())).benchmark]
+    shrink, timing = torch.tensor([[one.shrink, one.timing] for one in players], dtype=torch.float64).unbind(1)
+    genes, forecasts = torch.cat([one.genes for one in players]), Forecasts.joined([one.forecasts for one in players])
+    how: dict[str, Any] = {"shrink": shrink, "timing": timing, "label": "Holding", "keeps_trades": True}
+    roll_out(portfolio, forecasts, genes, torch.tensor([first]), last - first, **how)
+    found = _measured(portfolio.account, None if drift is None else drift[first:last])
+    return dict(zip(holders, found, strict=True))
+
+
+def _measured(account: Account, drift: Float64Array | None) -> list[Held]:
+    """Measure accounts against the last one, which holds the benchmark."""
+    trades, equity = account.trades(), account.equity_curve
+    value = (trades.filled * trades.price.nan_to_num()).abs() + (trades.closed * trades.closed_price).abs()
+    traded = value.sum(2) / equity[:-1]
+    daily = equity.diff(dim=0) / equity[:-1]
+    expected = -account.rules.cost_rate * traded
+    if drift is not None:
+        shares = (trades.filled + trades.closed).cumsum(0)
+        after = shares - trades.closed
+        worth = after * trades.price.nan_to_num()
+        # Drift is earned from the open on, and what is not traded on a day earns nothing.
+        growth = torch.from_numpy(np.expm1(drift)).nan_to_num()[:, None]
+        expected = expected + (worth * growth).sum(2) / equity[:-1]
+    excess, foreseen = (np.asarray((part[:, :-1] - part[:, -1:]).cpu()) for part in (daily, expected))
+    return [
+        Held(
+            float(_YEAR * excess[:, lane].mean()),
+            float(_YEAR * foreseen[:, lane].mean()) if drift is not None else math.nan,
+            float(100 * YEAR_ROOT * excess[:, lane].std()),
+            float(TRADING_DAYS_PER_YEAR * traded[:, lane].mean() / 2),
+        )
+        for lane in range(excess.shape[1])
+    ]
 
 
 @dataclass(frozen=True)
 class UnseenPath:
-    """A path that nothing was fitted on, and the windows that are played on it."""
+    """A path that nothing was fitted on."""
 
     market: Market
     scores: PlantedScores
-    env: TradingEnvironment
-    starts: Tensor
+    drift: Float64Array
+    """(days, n), see `hold`."""
+    days: slice
+    """Of decisions."""
 
-    def play_champion(self, champion: DDPGAgent) -> NDArray[np.float64]:
-        """Return the (windows,) profits of the capital in percent: the agent's share by its orders, the rest held."""
-        rules, share = self.env.rules, champion.share
-        basket = Basket.of(self.market, "", 0).hold(rules, self.starts, rules.episode_steps).equity[:, -1].numpy()
-        played = play_agent_on(self.env, champion, champion.forecasts(self.market), self.starts)
-        of_agents = played.summary.profit_percent.numpy()
-        return np.asarray(share * of_agents + (1.0 - share) * 100 * (basket / rules.initial_capital - 1))
 
-    def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
-        """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
-        return play(self.env.account, score_policy(self.env.account, rule), self.starts)[0].profit_percent.numpy()
-
-    def play_planted(self, planted: Mapping[str, ScoreRule]) -> dict[str, NDArray[np.float64]]:
-        """Return the (windows,) profits of rule and oracle as `tuned` left them."""
-        known = {RULE: self.scores.rule, ORACLE: self.scores.oracle}
-        sizes = self.scores.sizes
-        return {n: self.play_rule(replace(rule, scores=known[n], sizes=sizes)) for n, rule in planted.items()}
+Fitted = Callable[[UnseenPath], Holder]
+"""From any path of the law to the holder that plays it with what was fitted on the training path."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +165,31 @@ class UnseenPaths:
     """Seed of the first path of seed 0; those of the other seeds follow."""
     paths: int = UNSEEN_PATHS
     """Of each seed."""
-    windows: int = WINDOWS_PER_PATH
-    """On each path, evenly spaced."""
+    days: int | None = None
+    """Of each path; None: as many as the training path has."""
 
-    def each(self, config: Config, stats: NormalizationStats) -> Iterator[UnseenPath]:
+    def each(self, config: Config, training: Market) -> Iterator[UnseenPath]:
         """Draw the paths of a seed one after the other, normalised as its training path was."""
         first = self.unseen_seed + config.seed * self.paths
+        law = replace(config.synthetic, days=self.days or config.synthetic.days)
         for seed in range(first, first + self.paths):
-            market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed)
-            market = with_own_features(replace(market, stats=stats), config.features, audits=False)
-            days = Span(config.split.context_window_days, len(market.dates) - 1)
-            starts = spaced_windows(days, config.env.episode_steps, self.windows)
-            yield UnseenPath(market, scores, TradingEnvironment.on(market, config.env), starts)
+            market, scores = built_in_market(law, config.split, config.env, seed=seed)
+            market = with_own_features(replace(market, stats=training.stats), config.features, audits=False)
+            drift = synthetic_market(law, seed).drift[:, : law.stocks]
+            yield UnseenPath(market, scores, drift, slice(config.split.context_window_days, len(market.dates) - 1))
+
+    def measure(self, config: Config, training: Market, fitted: Mapping[str, Fitted]) -> Record:
+        """Play the policies on all paths of a seed; return their measures, means over paths, by policy."""
+        found = []
+        for path in self.each(config, training):
+            holders = {name: one(path) for name, one in fitted.items()}
+            portfolio = Portfolio.on(path.market, config.env)
+            held = hold(portfolio, holders, path.days.start, path.days.stop, path.drift)
+            found.append({name: one.record() for name, one in held.items()})
+        return {
+            name: {measure: float(np.mean([path[name][measure] for path in found])) for measure in found[0][name]}
+            for name in fitted
+        }
 
     def require_unseen(self, seeds: Sequence[int]) -> None:
         """Raise ConfigError where an unseen path might be one that a seed trains on."""
@@ -105,79 +201,10 @@ class UnseenPaths:
             )
 
     def __str__(self) -> str:
-        return f"unseen paths from seed {self.unseen_seed}, {self.paths} of each seed, {self.windows} windows on each"
+        return f"unseen paths from seed {self.unseen_seed}, {self.paths} of each seed"
 
 
 def training_market(config: Config) -> tuple[Market, PlantedScores]:
     """Return the path that a seed trains on; seed 0's is that of `python main.py`."""
     market, scores = built_in_market(config.synthetic, config.split, config.env, seed=MARKET_SEED + config.seed)
     return with_own_features(market, config.features, audits=False), scores
-
-
-def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
-    """Return rule and oracle as they are tuned on training windows."""
-    env = Portfolio.on(market, config.env)
-    return tune_planted(env, scores, tuning_windows(market, env))
-
-
-def joined(profits: Sequence[Profits]) -> Profits:
-    """Join the profits of the same policies on several paths."""
-    return {name: np.concatenate([path[name] for path in profits]) for name in profits[0]}
-
-
-def shares(profits: Profits) -> Record:
-    """Return mean profits by policy, and their shares of the rule's and the oracle's; None where those earn nothing."""
-    mean = {name: float(values.mean()) for name, values in profits.items()}
-    return {
-        name: {
-            "profit": profit,
-            "of_rule": profit / mean[RULE] if mean[RULE] > 0 else None,
-            "of_oracle": profit / mean[ORACLE] if mean[ORACLE] > 0 else None,
-        }
-        for name, profit in mean.items()
-    }
-
-
-Baseline = Callable[[Market], ScoreRule]
-"""From any path of the law to the rule that plays it with what was fitted on the training path."""
-
-
-def fit_baselines(market: Market, config: Config) -> dict[str, tuple[Baseline, float]]:
-    """Fit every baseline on the training days of a market; return each by name with the CPU seconds that it took.
-
-    The supervised ones are fitted together; each is given the time of all.
-    """
-    started = time.process_time()
-    learned = fit_supervised(market, Portfolio.on(market, config.env))
-    seconds = time.process_time() - started
-    tried: dict[str, tuple[Baseline, float]] = {name: (one.rule_on, seconds) for name, one in learned.items()}
-    started = time.process_time()
-    trees = trees_on_our_inputs(market, config)
-    tried[OUR_TREES] = trees, time.process_time() - started
-    return tried | {name: (lambda other, name=name: simple_rules(other)[name], 0.0) for name in simple_rules(market)}
-
-
-def trees_on_our_inputs(market: Market, config: Config) -> Baseline:
-    """Boost trees on the agents' own inputs, cross-fitted, and tune the rule that buys and sells by their scores."""
-    env = Portfolio.on(market, config.env)
-    days = TrainingDays.of(market, env)
-    ranker = fit_trees(days.samples, -1)
-    tuned = tune_rule(env, ranker.out_of_fold(days.samples), 0.0, tuning_windows(market, env))
-    model = ranker.fit(days.samples.train_days)
-    return lambda other: replace(tuned, scores=model(days.inputs.of(other)))
-
-
-def baselines_job(config: Config, unseen: UnseenPaths) -> Record:
-    """Fit the baselines on one seed's path and measure them, the rule and the oracle on unseen paths."""
-    market, scores = training_market(config)
-    started = time.process_time()
-    planted = tuned(market, scores, config)
-    tuning = time.process_time() - started
-    fitted = fit_baselines(market, config)
-    profits = [
-        path.play_planted(planted) | {name: path.play_rule(rule(path.market)) for name, (rule, _) in fitted.items()}
-        for path in unseen.each(config, market.stats)
-    ]
-    seconds = dict.fromkeys(planted, tuning / len(planted)) | {name: taken for name, (_, taken) in fitted.items()}
-    of_rule = shares(joined(profits))
-    return {"policies": {name: share | {"cpu_seconds": seconds[name]} for name, share in of_rule.items()}}

@@ -1,25 +1,30 @@
 """What the trader is worth on real prices: `python -m benchmarks.real_prices --data FILE --investable FILE`.
 
 An expanding walk-forward test as the plan says (`plan.toml`, or another by --plan): populations are trained on each
-fold and played on its test days beside baselines and random pickers. Parts are jobs: --jobs
-and --cluster do them side by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study
-goes on. Each run is written into OUT/runs.jsonl; a folder that was begun under another plan or on other data is
-refused. At the end stand OUT/results.json and a table.
+fold and played on its test days beside baselines, an account a fold. Parts are jobs: --jobs and --cluster do them side
+by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study goes on. Each run is written
+into OUT/runs.jsonl; a folder that was begun under another plan or on other data is refused. At the end stands a table:
+returns and excess over equal weight, percent a year with 95% intervals over days, means over seeds.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.learning.study import add_executor_flags, ending, read_results, run_study, study_executor
-from benchmarks.real_prices.ledger import enter, require_same
-from benchmarks.real_prices.parts import Source, all_jobs
-from benchmarks.real_prices.plan import PLAN, read_plan
-from benchmarks.real_prices.report import Report, markdown, results
-from utils.runs.run_lock import RunLock
-from utils.runs.run_log import write_json
+import numpy as np
 
-PARTS, RESULTS = "parts.jsonl", "results.json"
+from benchmarks.learning.study import Record, add_executor_flags, ending, read_results, run_study, study_executor
+from benchmarks.real_prices.ledger import enter, require_same
+from benchmarks.real_prices.parts import TRAINED, Source, all_jobs
+from benchmarks.real_prices.plan import PLAN, Plan
+from training.evaluation.baselines import EQUAL
+from training.evaluation.verdict import yearly
+from utils import metrics
+from utils.arrays import Float64Array
+from utils.runs.run_lock import RunLock
+from utils.statistics import mean_test
+
+PARTS = "parts.jsonl"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -42,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def run(arguments: argparse.Namespace) -> str:
     """Do the study, write its files and return what is printed."""
-    source = Source(arguments.data, arguments.investable, read_plan(arguments.plan))
+    source = Source(arguments.data, arguments.investable, Plan.read(arguments.plan))
     source.folds()  # Data that are too short are told before anything is written.
     digest, out = source.digest(), arguments.out
     jobs, path = all_jobs(source, digest), out / PARTS
@@ -59,9 +64,7 @@ def run(arguments: argparse.Namespace) -> str:
                 records.append(record)
                 if len(records) > len(jobs) - len(left):
                     print(_progress(record, len(records), len(jobs)), flush=True)
-    report = Report(source.plan, records, looks)
-    write_json(out / RESULTS, results(report))
-    return f"{markdown(report)}\n\nwritten to {out}"
+    return "\n".join(line for universe in source.plan.universes for line in table(universe, records))
 
 
 def _progress(record: dict[str, object], done: int, of: int) -> str:
@@ -71,6 +74,49 @@ def _progress(record: dict[str, object], done: int, of: int) -> str:
         f"{done}/{of} {record['universe']}, fold {record['fold']}, {kind}{seed}: {record['wall_seconds']:.0f} s, "
         f"{record['peak_rss_mb']:.0f} MiB"
     )
+
+
+def accounts(universe: str, records: Sequence[Record]) -> dict[str, tuple[Float64Array, Float64Array]]:
+    """Join folds: (S, days) daily returns in percent and (S, folds) turnovers of each policy, by seed.
+
+    A policy that is not in all folds is left out, as a rival that could not be fitted in one.
+    """
+    found: dict[str, dict[int, dict[int, Record]]] = {}
+    for record in (one for one in records if one["universe"] == universe):
+        for name, played in record["policies"].items():
+            policy = f"{name}, {record['variant']}" if record["part"] == TRAINED else name
+            found.setdefault(policy, {}).setdefault(record.get("seed", 0), {})[record["fold"]] = played
+    folds = {record["fold"] for record in records}
+    return {
+        policy: (
+            np.stack([np.concatenate([seed[fold]["daily"] for fold in sorted(folds)]) for seed in seeds.values()]),
+            np.array([[seed[fold]["turnover"] for fold in sorted(folds)] for seed in seeds.values()]),
+        )
+        for policy, seeds in found.items()
+        if all(seed.keys() == folds for seed in seeds.values())
+    }
+
+
+def table(universe: str, records: Sequence[Record]) -> Iterator[str]:
+    """Format the accounts of a universe as a Markdown table, and how often champions held the benchmark."""
+    played = accounts(universe, records)
+    yield f"\n| {universe} | return % | over equal weight | Sharpe | drawdown % | turnover |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for policy, (daily, turnover) in played.items():
+        curves = np.cumprod(np.concatenate((np.ones((len(daily), 1)), 1 + daily / 100), axis=1), axis=1)
+        shown = [_tested(daily), _tested(daily - played[EQUAL][0].mean(axis=0))]
+        shown += [f"{metrics.sharpe(curves).mean():.2f}", f"{metrics.max_drawdown_percent(curves).mean():.1f}"]
+        yield f"| {policy} | {' | '.join(shown)} | {turnover.mean():.1f} |"
+    trained = [one for one in records if one["universe"] == universe and one["part"] == TRAINED]
+    for variant in dict.fromkeys(one["variant"] for one in trained):
+        shrinks = [one["evidence"]["shrink"] for one in trained if one["variant"] == variant]
+        yield f"{variant}: {sum(shrink == 0 for shrink in shrinks)} of {len(shrinks)} champions held the benchmark"
+
+
+def _tested(daily: Float64Array) -> str:
+    """Format (S, days) percent a day as percent a year."""
+    test = yearly(mean_test(daily.mean(axis=0)))
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(test.mean, *test.interval)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from environment.vector_env import VectorTradingEnvironment
 from utils.config.trader import Config
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 LANES = (1, 16, 256, 4096)
 _DAYS = 1400
@@ -29,16 +28,15 @@ def best_rate(episode: Callable[[], object], lane_steps: int, seconds: float, de
 
 
 def account_rate(portfolio: Portfolio, first_days: torch.Tensor, seconds: float) -> float:
-    """Return the rate of accounts, a lane for each first day, which order on every day that their cash allows."""
+    """Return the rate of accounts beside their benchmark, a lane for each first day, with other weights every day."""
     rules, device, lanes = portfolio.rules, portfolio.device, len(first_days)
-    actions = torch.rand(_ACTION_SETS, lanes, portfolio.bars.stocks, 2, device=device)
-    actions[..., 0] *= MAX_COEFFICIENT
-    actions[..., 1] = MIN_TARGET_PERCENT + actions[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
+    weights = torch.rand(_ACTION_SETS, lanes, portfolio.quotes.stocks, dtype=torch.float64, device=device)
+    weights /= weights.sum(2, keepdim=True)
 
     def episode() -> None:
-        portfolio.reset(first_days, steps=rules.episode_steps, trading_steps=rules.trading_days)
+        portfolio.begin(first_days, steps=rules.episode_steps, trading_steps=rules.trading_days)
         for step in range(rules.episode_steps):
-            portfolio.step(actions[step % _ACTION_SETS])
+            portfolio.trade(weights[step % _ACTION_SETS])
 
     return best_rate(episode, lanes * rules.episode_steps, seconds, device)
 
