@@ -25,9 +25,7 @@ def leads(kind: str) -> dict[str, float]:
     for name in ("rule", "oracle"):
         # A score is a log return: percent, and followed in full.
         known = [100 * getattr(scores, name)[ahead] for ahead in SESSIONS]
-        rules = [
-            BandRule(one, timing=cash, usual=float(np.nanmean(one))) for one, cash in product(known, (0.0, 1.0))
-        ]
+        rules = [BandRule(one, timing=cash, usual=float(np.nanmean(one))) for one, cash in product(known, (0.0, 1.0))]
         forecasts = Forecasts.joined([rule.forecasts(tuning.risk) for rule in rules])
         numbers = numbers_of(rules, tuning.risk.device)
         played = roll_out(tuning.portfolio, forecasts, starts=tuning.starts, steps=tuning.steps, **numbers)
