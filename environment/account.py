@@ -11,7 +11,6 @@ Every rule of trading is here, once: agents, a benchmark, anybody's policy and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,8 +26,6 @@ from utils.metrics import TRADING_DAYS_PER_YEAR
 _DUST, _ROUNDING = 1e-9, 1e-8
 """Share of the initial capital below which no position is opened, since leftovers of cash are none; and of the equity,
 below which a weight is not missed but rounded."""
-STATE = ("shares", "cash", "last", "missing", "age", "basis", "flow", "peak", "is_locked", "equity")
-"""What an account is at a close, (lanes, ...) each: with these it goes on as if it had never stopped."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +112,14 @@ class Account:
         steps: int,
         trading_steps: int | None = None,
         is_flat_at_end: bool = False,
-        state: Mapping[str, Tensor] | None = None,
         keeps_trades: bool = False,
     ) -> None:
-        """Begin with cash only, or as another account was at its last close.
+        """Begin with cash only.
 
         Args:
             start: (L,) days of the first decisions; day `start + steps` is the last one.
             trading_steps: first decisions by which something may be bought; default: all.
             is_flat_at_end: sell everything at the last close, as episodes do.
-            state: see `STATE`.
             keeps_trades: record what is asked and traded, see `trades`.
         """
         first, last = (int(edge) for edge in torch.stack(start.aminmax()))
@@ -146,17 +141,11 @@ class Account:
         self.cash = money(self.lanes) + self.rules.initial_capital
         self.equity, self.peak = self.cash.clone(), self.cash.clone()
         self.is_locked = torch.zeros(self.lanes, dtype=torch.bool, device=self.device)
-        for name, value in (state or {}).items():
-            setattr(self, name, value.to(self.device, copy=True))
         self.traded, self.costs, self.wins, self.losses, self.opened = money(5, self.lanes).unbind()
         self.busy_days = money(self.lanes)
         self.equity_curve = money(steps + 1, self.lanes)
         self.equity_curve[0] = self.equity
         self._trades: list[tuple[Tensor, ...]] | None = [] if keeps_trades else None
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what the accounts are at the last close, see `STATE`."""
-        return {name: getattr(self, name).clone() for name in STATE}
 
     @property
     def is_done(self) -> bool:

@@ -5,7 +5,7 @@ Whoever decides sees both: a policy is a function from a portfolio at a close to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Self
 
@@ -67,17 +67,15 @@ class Portfolio:
         steps: int,
         copies: int = 1,
         keeps_trades: bool = False,
-        state: Mapping[str, Mapping[str, Tensor]] | None = None,
         **how: Any,
     ) -> None:
-        """Begin on (W,) windows, `copies` times over, with cash only or as `state` says; end marked to market.
+        """Begin on (W,) windows, `copies` times over, with cash only; end marked to market.
 
         Args:
             how: see `Account.reset`.
         """
-        of_account, of_benchmark = (None if state is None else state[name] for name in ("account", "benchmark"))
-        self.account.reset(starts.repeat(copies), steps=steps, keeps_trades=keeps_trades, state=of_account, **how)
-        self.benchmark.reset(starts, steps=steps, state=of_benchmark, **how)
+        self.account.reset(starts.repeat(copies), steps=steps, keeps_trades=keeps_trades, **how)
+        self.benchmark.reset(starts, steps=steps, **how)
         self._copies = copies
 
     def hold(self, shares: Tensor, cash: Tensor) -> None:
@@ -88,10 +86,6 @@ class Portfolio:
         worth = self.account.equity[:, None] * parts / parts.sum(1, keepdim=True).clamp(min=1e-300)
         left = torch.where((parts > 0).any(1), 0.0, self.account.equity)
         self.benchmark.hold((worth / self.benchmark.last).nan_to_num(), left)
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Return what account and benchmark are at the last close: `begin` goes on with it."""
-        return {"account": self.account.state(), "benchmark": self.benchmark.state()}
 
     @property
     def held(self) -> Tensor:

@@ -29,7 +29,7 @@ from models.evidence import Evidence
 from models.evolution import HORIZON
 from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import AdamW, Networks, Perceptrons
-from models.policy import Decision, Forecasts, decide
+from models.policy import Forecasts, decide
 from models.responses import Responses
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
@@ -223,14 +223,6 @@ class DDPGAgent:
             reasons.append(dict(sorted(moved.items(), key=lambda one: -abs(one[1]))))
         return reasons
 
-    def decide(
-        self, forecasts: Forecasts, day: Tensor, weights: Tensor, held: Tensor, wanted: Tensor, can_trade: Tensor
-    ) -> Decision:
-        """Decide in L accounts at the closes of (L,) days, by its forecasts of them; see `models.policy.decide`."""
-        genes = self.acting_genes.expand(len(day), -1)
-        accounts, cost = (weights, held, wanted, can_trade), self.rules.cost_rate
-        return decide(*forecasts.at(0, day), genes, *accounts, cost, shrink=self.shrink, timing=self.timing)
-
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
     ) -> NDArray[np.float32]:
@@ -241,8 +233,9 @@ class DDPGAgent:
             day: index of the observed day (`info["day_index"]`).
         """
         stocks = torch.from_numpy(observation["portfolio"]).double().to(self.device)[None]
-        weights, held, wanted = stocks[..., 0], stocks[..., 1], stocks[..., 2]
-        decision = self.decide(forecasts, torch.tensor([day]), weights, held, wanted, stocks[..., -1] == 0)
+        accounts = stocks[..., 0], stocks[..., 1], stocks[..., 2], stocks[..., -1] == 0
+        today, cost = forecasts.at(0, torch.tensor([day])), self.rules.cost_rate
+        decision = decide(*today, self.acting_genes, *accounts, cost, shrink=self.shrink, timing=self.timing)
         return decision.target[0].float().cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:

@@ -95,11 +95,6 @@ class TradeInputs:
             places.setdefault(name, []).append(place)
         return places
 
-    @property
-    def volatility_scale(self) -> float:
-        """Return the standard deviation of the logarithm of the stocks' volatility."""
-        return float(self.std[BANK - 2])
-
     @classmethod
     def fit(cls, market: Market, learned: BoolArray) -> Self:
         """Fit responses, deviations and standardisation to the (days,) learned days."""

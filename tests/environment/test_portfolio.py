@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from environment.account import STATE, Account
+from environment.account import Account
 from environment.benchmark import Benchmark, benchmark_weights
 from environment.portfolio import Portfolio, play
 from tests.market_cases import random_panel, random_targets
@@ -41,25 +41,11 @@ def test_copies_share_the_benchmark_of_their_window_and_lanes_are_what_each_is_a
         assert torch.equal(other.account.equity_curve[:, 0], portfolio.account.equity_curve[:, window])
 
 
-def test_whoever_wants_what_the_benchmark_wants_is_the_benchmark_and_a_state_goes_on() -> None:
-    """To the bit, through gaps and ends of stocks, and where the windows end in between."""
+def test_whoever_wants_what_the_benchmark_wants_is_the_benchmark() -> None:
+    """To the bit, through gaps and ends of stocks."""
     portfolio = random_world(5, 60).env
     play(portfolio, lambda one: one.wanted, STARTS, steps=20)
     assert torch.equal(portfolio.account.equity_curve, portfolio.benchmark.equity_curve)
-    portfolio.begin(STARTS, steps=20)
-    for _ in range(20):
-        portfolio.trade(by_day(portfolio))
-    whole = portfolio.state()
-    portfolio.begin(STARTS, steps=7)
-    for _ in range(7):
-        portfolio.trade(by_day(portfolio))
-    portfolio.rebalanced = ()  # a benchmark that goes on is not at its first step
-    portfolio.begin(STARTS + 7, steps=13, state=portfolio.state())
-    for _ in range(13):
-        portfolio.trade(by_day(portfolio))
-    for name, state in portfolio.state().items():
-        for part in STATE:
-            assert torch.equal(state[part], whole[name][part]), (name, part)
 
 
 def test_a_benchmark_may_hold_what_nobody_may_buy() -> None:
