@@ -177,7 +177,7 @@ def make_signals(
                 expected_percent=score.get(columns[stock]),
             )
         )
-    told = {holding.column: holding for holding in holdings}
+    told, told_of = {holding.column: holding for holding in holdings}, (price.tolist(), weights, aims)
     return Signals(
         date=str(dates[day]),
         next_session=session_date(market, day + 1),
@@ -187,19 +187,21 @@ def make_signals(
         orders=_explained(orders, agent, market, day),
         waiting=int(((lacking != 0) & (sizes == 0)).sum()),
         positions=[
-            {
-                "ticker": market.tickers[column],
-                "shares": told[column].shares,
-                "close": float(price[stock]),
-                "weight_percent": weights[stock],
-                "target_percent": aims[stock],
-                "unrealised_percent": told[column].unrealised(float(price[stock])),
-            }
-            for stock, column in enumerate(columns)
-            if column in told
+            _position(told[column], *row) for column, *row in zip(columns, *told_of, strict=True) if column in told
         ],
         is_locked=bool(account.is_locked),
     )
+
+
+def _position(holding: Holding, close: float, weight_percent: float, target_percent: float) -> dict[str, Any]:
+    return {
+        "ticker": holding.ticker,
+        "shares": holding.shares,
+        "close": close,
+        "weight_percent": weight_percent,
+        "target_percent": target_percent,
+        "unrealised_percent": holding.unrealised(close),
+    }
 
 
 def portfolio_columns(benchmark: Benchmark, holdings: Sequence[Holding]) -> list[int]:
