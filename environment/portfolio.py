@@ -35,6 +35,7 @@ class Portfolio:
         self.account, self.benchmark = Account(quotes, rules, **fees), Account(quotes, rules)
         self.parts = torch.ones(quotes.stocks, device=quotes.device) if parts is None else parts.to(quotes.device)
         self.quotes, self.rules, self._fees, self._copies = quotes, rules, fees, 1
+        self._of_benchmark: Tensor | None = None  # what it wants today, once it is asked for
         self.rebalanced: Collection[int] | None = None
         """Steps before which the benchmark is rebalanced; None: the first one, and each a year later."""
 
@@ -76,7 +77,7 @@ class Portfolio:
         """
         self.account.reset(starts.repeat(copies), steps=steps, keeps_trades=keeps_trades, **how)
         self.benchmark.reset(starts, steps=steps, **how)
-        self._copies = copies
+        self._copies, self._of_benchmark = copies, None
 
     def hold(self, shares: Tensor, cash: Tensor) -> None:
         """Hold (L, n) shares and (L,) cash at today's close, beside a benchmark that is worth as much then:
@@ -86,6 +87,7 @@ class Portfolio:
         worth = self.account.equity[:, None] * parts / parts.sum(1, keepdim=True).clamp(min=1e-300)
         left = torch.where((parts > 0).any(1), 0.0, self.account.equity)
         self.benchmark.hold((worth / self.benchmark.last).nan_to_num(), left)
+        self._of_benchmark = None
 
     @property
     def held(self) -> Tensor:
@@ -95,11 +97,12 @@ class Portfolio:
     @property
     def wanted(self) -> Tensor:
         """(L, n) weights of the benchmark after its own orders of today."""
-        return self._of_lanes(self._of_benchmark)
+        return self._of_lanes(self._benchmark_wants())
 
-    @property
-    def _of_benchmark(self) -> Tensor:
-        return benchmark_weights(self.benchmark, self.parts, self.rebalanced)
+    def _benchmark_wants(self) -> Tensor:
+        if self._of_benchmark is None:
+            self._of_benchmark = benchmark_weights(self.benchmark, self.parts, self.rebalanced)
+        return self._of_benchmark
 
     def _of_lanes(self, weights: Tensor) -> Tensor:
         return weights if self._copies == 1 else weights.repeat(self._copies, 1)
@@ -117,7 +120,8 @@ class Portfolio:
 
     def fill(self, order: Tensor) -> Tensor:
         """Live through tomorrow with (L, n) shares that are ordered, as `trade` does."""
-        self.benchmark.step(self._of_benchmark)
+        self.benchmark.step(self._benchmark_wants())
+        self._of_benchmark = None
         return self.account.trade(order)
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-_STEPS, _FITS = 16, 2e-6
-"""Of the search for the shadow price, and share of the equity by which a budget may be missed."""
+_STEPS, _FITS, _EXACT = 4, 2e-6, 1e-12
+"""Of the search for the shadow price, and shares of the equity by which a budget may be missed."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,10 @@ def target_weights(
 def _shadow_price(
     weights: Tensor, low: Tensor, high: Tensor, most: Tensor, own: Tensor, fall: Tensor, budget: Tensor, cost: float
 ) -> Tensor:
-    """Return the (L,) prices nearest to 0 at which weights and costs fit the budget: Newton's steps in a bracket, in
-    single precision, for what weights and costs take is piecewise linear in the price and never rises.
+    """Return the (L,) prices nearest to 0 at which weights and costs fit the budget.
+
+    What weights and costs take is piecewise linear in the price and never rises. A few of Newton's steps in single
+    precision find most prices; the others are looked up among the places at which it bends, which are sorted.
 
     Args:
         low, high: (L, n) edges of the bands at a price of 0.
@@ -79,26 +81,22 @@ def _shadow_price(
         own: (L, n) trades that are added.
         fall: (L, n) by which the edges fall with the price.
     """
-    on_host = budget.device.type == "cpu"
-    weights, low, high, most, own, fall = (x.float() for x in (weights, low, high, most, own, fall))
-    lanes = _Lanes(weights, low, high, most, fall, weights - own, own.sum(1) - budget.float())
-    value, falls = lanes.excess(torch.zeros_like(lanes.added), cost)
-    found = torch.zeros_like(value)
-    sign = torch.sign(value)
-    # At this price every stock is at an edge, whichever the sign.
-    edge = torch.where(high.isfinite(), torch.maximum(high.abs(), most - low) / fall, 0.0).amax(1)
-    search = _Search(found, sign, found, sign * edge * (1 + 1e-6), value, falls)
-    place = torch.arange(len(found), device=found.device)
+    lanes = _Lanes(weights, low, high, most, fall, weights - own, own.sum(1) - budget)
+    single = _Lanes(*(part.float() for part in lanes))
+    price = torch.zeros_like(single.added)
+    value, falls = single.excess(price, cost)
+    sign = value.sign()
     for _ in range(_STEPS):
-        is_open = search.value.abs() > _FITS
-        if on_host and 2 * int(is_open.sum()) < len(is_open):  # a card would wait for its host
-            lanes, search, place = lanes.at(is_open), search.at(is_open), place[is_open]
-            is_open = is_open[is_open]
-            if not len(place):
-                break
-        search = search.step(lanes, cost, is_open)
-        found[place] = search.price
-    return found.double()
+        step = price + value / falls
+        goes = (value.abs() > _FITS) & (step * sign > 0) & step.isfinite()
+        price = torch.where(goes, step, price)
+        value, falls = single.excess(price, cost)
+    price, is_open = price.double(), value.abs() > _FITS
+    if price.device.type != "cpu":  # a card would wait for its host
+        return torch.where(is_open, lanes.looked_up(sign, cost), price)
+    if bool(is_open.any()):
+        price[is_open] = lanes.at(is_open).looked_up(sign[is_open], cost)
+    return price
 
 
 class _Lanes(NamedTuple):
@@ -124,28 +122,24 @@ class _Lanes(NamedTuple):
         total = active.sum(1) + cost * (active - self.before).abs().sum(1) + self.added
         return total, (self.fall * ((active == kept) & (kept != self.weights))).sum(1)
 
+    def looked_up(self, sign: Tensor, cost: float) -> Tensor:
+        """Return the (L,) prices nearest to 0, on the side of the sign, at which nothing is taken beyond the budget.
 
-class _Search(NamedTuple):
-    """Where the search of each lane stands, (L,) each."""
-
-    price: Tensor
-    sign: Tensor
-    near: Tensor
-    far: Tensor
-    """Prices on either side of the one that is sought."""
-    value: Tensor
-    falls: Tensor
-
-    def at(self, rows: Tensor) -> Self:
-        """Return some lanes."""
-        return type(self)(*(part[rows] for part in self))
-
-    def step(self, lanes: _Lanes, cost: float, is_open: Tensor) -> Self:
-        """Take a Newton step inside the bracket, else halve it."""
-        step = self.price + self.value / self.falls
-        is_inside = (step > torch.minimum(self.near, self.far)) & (step < torch.maximum(self.near, self.far))
-        price = torch.where(is_open, torch.where(is_inside, step, (self.near + self.far) / 2), self.price)
-        value, falls = lanes.excess(price, cost)
-        is_near = value * self.sign > 0
-        near, far = torch.where(is_near, price, self.near), torch.where(is_near, self.far, price)
-        return type(self)(price, self.sign, near, far, value, falls)
+        With the price a weight falls along the lower edge to what is held, waits, and falls along the upper edge to 0.
+        """
+        held = torch.minimum(self.weights, self.most)
+        begins = torch.cat((self.low - self.most, self.high - held), 1) / torch.cat((self.fall, self.fall), 1)
+        ends = torch.cat((self.low - held, self.high), 1) / torch.cat((self.fall, self.fall), 1)
+        rate = torch.cat((self.fall * (1 + cost), self.fall * (1 - cost)), 1)
+        rate = torch.where(begins.isfinite() & ends.isfinite(), rate, 0.0)
+        place, order = torch.cat((begins, ends), 1).nan_to_num(0.0, 0.0, 0.0).sort(1)
+        slope = torch.cat((rate, -rate), 1).gather(1, order).cumsum(1)
+        total = self.excess(place[:, 0], cost)[0][:, None]
+        total = torch.cat((total, total - (slope[:, :-1] * place.diff(dim=1)).cumsum(1)), 1)
+        # Of those who take too much the last bend at which they still do, of others the last at which they do not yet.
+        is_above = torch.where(sign[:, None] > 0, total > _EXACT, total >= -_EXACT)
+        last = (is_above.sum(1, keepdim=True) - 1).clamp(min=0)
+        at, left, falls = (part.gather(1, last)[:, 0] for part in (place, total, slope))
+        found = torch.where(falls > _EXACT * self.fall.sum(1), at + left / falls, at)
+        value, falls = self.excess(found, cost)
+        return torch.where(falls > 0, found + value / falls, found)  # where the benchmark trades, costs bend elsewhere

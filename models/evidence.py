@@ -14,8 +14,8 @@ SIGNIFICANCE_LEVEL, WEAK_LEVEL = 0.001, 0.1
 """Orders with a p-value below the first are significant; up to the second they are weak evidence."""
 _ROUNDING = 1e-3
 """Standard error, percent a year, below which orders were the benchmark's but for rounding."""
-_PRIOR_RATIO = 0.03
-"""Scale of the prior of the information ratio a year: chosen, not tuned."""
+_PRIOR_RATIO, _PRIOR_SKILL = 1.0, 0.5
+"""Of the prior of the information ratio a year: its scale where there is skill, and the chance that there is any."""
 
 
 @dataclass(frozen=True)
@@ -115,5 +115,6 @@ def _weighed(daily: Float64Array, trials: int, lead: float) -> tuple[float, floa
     doubled = type(test)(test.mean, math.sqrt(2) * test.standard_error, test.degrees_of_freedom, trials)
     estimate = year * test.mean - lead * error
     scale = _PRIOR_RATIO * float(np.std(daily)) * math.sqrt(year)
-    believed = cauchy_posterior(estimate, error, scale).mean / estimate if estimate > 0 else 0.0
+    posterior = cauchy_posterior(estimate, error, scale, _PRIOR_SKILL)
+    believed = posterior.mean / estimate if estimate > 0 else 0.0
     return estimate, error, doubled.p_value, min(1.0, max(0.0, believed))

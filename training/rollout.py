@@ -86,6 +86,7 @@ def roll_out(
     starts: Tensor,
     steps: int,
     *,
+    row: Tensor | None = None,
     noise: Tensor | None = None,
     shrink: Tensor | float = 1.0,
     timing: Tensor | float = 0.0,
@@ -99,6 +100,7 @@ def roll_out(
         forecasts: of the agents, or of one for all.
         genes: (A, genes) of the agents.
         starts: (W,) first days of the windows.
+        row: (A,) of the forecasts, of each agent; default: its own, or the only one.
         noise: (E, steps, n) percent that is added to the scores on the last E windows.
         shrink, timing: (A,) or for all, see `decide`.
         how: see `Portfolio.begin`.
@@ -109,11 +111,12 @@ def roll_out(
     shares = (torch.as_tensor(share, dtype=torch.float64, device=account.device) for share in (shrink, timing))
     believed = {n: share.expand(agents)[agent] for n, share in zip(("shrink", "timing"), shares, strict=True)}
     portfolio.begin(starts, steps=steps, copies=agents, **how)
+    row = (torch.arange(agents, device=account.device) % len(forecasts.score) if row is None else row)[agent]
     noise = None if noise is None else noise.to(account.device)
     day, cash, price = list[Tensor](), list[Tensor](), list[Tensor]()
     for step in progress(range(steps), label, "day"):
         safe_point()
-        score, level, risk = forecasts.at(agent % len(forecasts.score), account.day)
+        score, level, risk = forecasts.at(row, account.day)
         if noise is not None:
             score.view(agents, windows, -1)[:, windows - len(noise) :] += noise[:, step]
         accounts = account.weights, portfolio.held, portfolio.wanted, account.has_bar

@@ -119,20 +119,26 @@ class Posterior(NamedTuple):
     deviation: float
 
 
-def cauchy_posterior(estimate: float, error: float, scale: float) -> Posterior:
-    """Return the posterior of an effect, estimated with a normal error, whose prior is a Cauchy law around 0.
+def cauchy_posterior(estimate: float, error: float, scale: float, chance: float) -> Posterior:
+    """Return the posterior of an effect, estimated with a normal error: a priori 0, but with some chance drawn from a
+    Cauchy law around 0 ("spike and slab", Mitchell & Beauchamp 1988, "Bayesian variable selection in linear
+    regression").
 
-    With z = (estimate + i scale) / (error sqrt 2) and the Faddeeva function w, the evidence is Voigt's profile
-    V = Re w(z) / (error sqrt(2 pi)), the mean is scale x Im w(z) / Re w(z), and the mean square follows from
-    x^2 = (x^2 + scale^2) - scale^2, under which the prior's density cancels. Small estimates shrink to nearly nothing,
-    large ones to nearly nothing less than they are.
+    With z = (estimate + i scale) / (error sqrt 2) and the Faddeeva function w, the evidence of the Cauchy law is
+    Voigt's profile V = Re w(z) / (error sqrt(2 pi)), the mean is scale x Im w(z) / Re w(z), and the mean square follows
+    from x^2 = (x^2 + scale^2) - scale^2, under which the prior's density cancels; the evidence of 0 is the normal
+    density.
+    Small estimates shrink to a small part, large ones to nearly nothing less than they are.
 
     Args:
         error: standard error, above 0.
+        chance: prior probability that the effect is not 0, above 0.
     """
     told = complex(wofz(complex(estimate, scale) / (error * math.sqrt(2))))
     mean = scale * told.imag / told.real
     square = scale / math.pi * error * math.sqrt(2 * math.pi) / told.real - scale**2
+    share = 1 / (1 + (1 / chance - 1) * math.exp(-0.5 * (estimate / error) ** 2) / told.real)
+    mean, square = share * mean, share * square
     return Posterior(mean, math.sqrt(max(0.0, square - mean**2)))
 
 

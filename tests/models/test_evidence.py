@@ -12,29 +12,32 @@ from models.evidence import Evidence
 from utils.statistics import cauchy_posterior
 from utils.tables import written_p
 
-SCALE = 0.02
+SCALE, CHANCE = 0.02, 0.3
 DAYS, YEAR = 1000, 252
 
 
-def by_quadrature(estimate: float, error: float, scale: float) -> tuple[float, float]:
-    """Mean and deviation of a normal likelihood times a Cauchy prior, integrated piece by piece."""
+def by_quadrature(estimate: float, error: float, scale: float, chance: float) -> tuple[float, float]:
+    """Mean and deviation of a normal likelihood times a Cauchy prior, integrated piece by piece, or of nothing."""
     edges = sorted({0.0, estimate, *(place + far * error for place in (0.0, estimate) for far in (-12, -2, 2, 12))})
 
     def moment(power: int) -> float:
         def density(x: float) -> float:
-            return float(x**power * math.exp(-0.5 * ((estimate - x) / error) ** 2) / (x**2 + scale**2))
+            likelihood = math.exp(-0.5 * ((estimate - x) / error) ** 2)
+            return float(x**power * likelihood * scale / math.pi / (x**2 + scale**2))
 
         return float(quad(density, edges[0], edges[-1], points=edges[1:-1], limit=1000)[0])
 
-    whole, mean = moment(0), moment(1) / moment(0)
-    return mean, math.sqrt(moment(2) / whole - mean**2)
+    whole = chance * moment(0) + (1 - chance) * math.exp(-0.5 * (estimate / error) ** 2)
+    mean = chance * moment(1) / whole
+    return mean, math.sqrt(chance * moment(2) / whole - mean**2)
 
 
 @pytest.mark.parametrize("error", [0.003, 0.011, 0.05, 0.5])
 @pytest.mark.parametrize("estimate", [-0.3, -0.02, 0.0, 0.005, 0.012, 0.06, 0.3])
 def test_the_posterior_is_that_of_quadrature(estimate: float, error: float) -> None:
-    found = cauchy_posterior(estimate, error, SCALE)
-    assert found == pytest.approx(by_quadrature(estimate, error, SCALE), rel=1e-5, abs=1e-7)
+    for chance in (CHANCE, 1.0):
+        found = cauchy_posterior(estimate, error, SCALE, chance)
+        assert found == pytest.approx(by_quadrature(estimate, error, SCALE, chance), rel=1e-4, abs=1e-7)
 
 
 def test_noise_is_seldom_believed_and_skill_is_found() -> None:
@@ -63,7 +66,7 @@ def test_it_is_the_posterior_mean_over_the_estimate_less_what_the_best_leads_by_
     assert led.excess == pytest.approx(plain.excess - 0.8 * plain.error) and led.shrink < plain.shrink
     assert led.p_value == plain.p_value and many.p_value == pytest.approx(7 * plain.p_value)
     assert many.shrink == plain.shrink
-    mean, _ = by_quadrature(plain.excess, plain.error, 0.03 * daily.std() * math.sqrt(YEAR))
+    mean, _ = by_quadrature(plain.excess, plain.error, daily.std() * math.sqrt(YEAR), 0.5)
     assert plain.shrink == pytest.approx(mean / plain.excess, rel=1e-4)
 
 

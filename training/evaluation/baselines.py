@@ -39,22 +39,20 @@ def simple_rules(market: Market, tuning: Tuning) -> dict[str, BandRule]:
     predictable behavior of security returns"; Ang et al. (2006), "The cross-section of volatility and expected
     returns".
     """
-    close = pd.DataFrame(np.log(market.close.astype(np.float64)))
-
-    def rule(scores: Float64Array) -> BandRule:  # one by one: scores of a large market are large
-        return tuning.tuned(scores.astype(np.float32))
-
-    return {
-        MOMENTUM: rule(close.diff(60).to_numpy()),
-        REVERSAL: rule(-close.diff(5).to_numpy()),
-        YEAR_MOMENTUM: rule(close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy()),
-        LOW_VOLATILITY: rule(inverse_volatility(market.close)),
+    close = pd.DataFrame(np.log(market.close))
+    scores = {
+        MOMENTUM: close.diff(60).to_numpy(),
+        REVERSAL: -close.diff(5).to_numpy(),
+        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH).to_numpy(),
+        LOW_VOLATILITY: inverse_volatility(market.close).astype(np.float32),
     }
+    return dict(zip(scores, tuning.tuned_together(*([one] for one in scores.values())), strict=True))
 
 
 def planted_rules(scores: PlantedScores, tuning: Tuning) -> dict[str, BandRule]:
     """Tune the planted rule and the oracle, each with the best of its horizons."""
-    return {RULE: tuning.tuned(*scores.rule.values()), ORACLE: tuning.tuned(*scores.oracle.values())}
+    rule, oracle = tuning.tuned_together([*scores.rule.values()], [*scores.oracle.values()])
+    return {RULE: rule, ORACLE: oracle}
 
 
 def inverse_volatility(close: NDArray[np.float32]) -> Float64Array:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,18 @@ from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Policy, Portfolio
 from models.policy import Forecasts
-from training.rollout import by_band, roll_out
+from training.rollout import by_band, lane_bytes, roll_out
 from utils.arrays import Float64Array
 
 Scores = NDArray[np.float32] | Float64Array
 _WINDOWS = 12
-_RISKS = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
-_WORTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Percent that a standard deviation of scores is worth."""
+_RISKS, _WORTHS = (0.006, 0.024, 0.096), (0.1, 0.4, 1.6)
+"""Prices of risk, and percent that a standard deviation of scores is worth: first coarsely, then by half and twice."""
 _LARGEST = (0.05, 0.1, 0.2)
 _EXPOSURES = (0.004, 0.016, 0.064)
+_FINER, _UNTUNED_WORTH = (0.5, 1.0, 2.0), 0.4
+_MOST_BYTES = 2**29
+"""Memory that forecasts and accounts may take at a time."""
 NUMBERS = ("unit", "risk", "largest", "timing", "exposure", "usual")
 """Of a `BandRule`, what is tuned; the agents' own are bred."""
 
@@ -96,39 +99,84 @@ class Tuning:
         return slice(first, last + self.steps)
 
     def tuned(self, *candidates: Scores) -> BandRule:
-        """Return the rule of some scores with the numbers of the largest fitness, the agents' own: scores (one of the
-        candidates), worth of a unit of score and price of risk together, then the largest weight, then the worth of a
-        unit of their level and the price of the risk of cash.
+        """Tune one rule, see `tuned_together`."""
+        return self.tuned_together(candidates)[0]
+
+    def tuned_together(self, *sets: Sequence[Scores]) -> list[BandRule]:
+        """Return a rule for each set of scores, with the numbers of the largest fitness, the agents' own: first scores
+        (one of the set), worth of a unit of score, price of risk and largest weight, then worth and risk more finely,
+        and beside these the worth of a unit of their level and the price of the risk of cash.
 
         Scores that are not known on training days are taken in deviations of their day, and nothing is tuned.
         """
-        best, most, of_best = None, -np.inf, list[float]()
+        found = [_untuned(candidates[0]) for candidates in sets]
+        drafts = [(place, rule) for place, candidates in enumerate(sets) for rule in self._drafts(candidates)]
+        coarse = [
+            [
+                replace(rule, unit=w * rule.unit, risk=risk, largest=most)
+                for w in _WORTHS
+                for risk in _RISKS
+                for most in _LARGEST
+            ]
+            for _, rule in drafts
+        ]
+        best = dict[int, tuple[float, BandRule, float]]()
+        for (place, rule), (fitness, chosen) in zip(drafts, self._fittest(coarse), strict=True):
+            if place not in best or fitness > best[place][0]:
+                best[place] = fitness, chosen, rule.unit
+        rules = [rule for _, rule, _ in best.values()]
+        finer = [
+            [replace(rule, unit=u * rule.unit, risk=r * rule.risk) for u in _FINER for r in _FINER] for rule in rules
+        ]
+        timed = [
+            [replace(rule, timing=w * unit, exposure=risk) for w in _WORTHS for risk in _EXPOSURES]
+            for _, rule, unit in best.values()
+        ]
+        chosen = self._fittest([*finer, *timed])
+        pairs = zip(chosen[: len(rules)], chosen[len(rules) :], strict=True)
+        last = [[one, replace(one, timing=by.timing, exposure=by.exposure)] for (_, one), (_, by) in pairs]
+        for place, (_, rule) in zip(best, self._fittest(last), strict=True):
+            found[place] = rule
+        return found
+
+    def _drafts(self, candidates: Sequence[Scores]) -> Iterator[BandRule]:
+        """Yield rules in whose units a deviation of scores on training days is worth 1%, where they are known."""
         for scores in candidates:
             known = scores[self.days][np.isfinite(scores[self.days])]
             spread = float(known.std()) if known.size else 0.0
-            if not spread > 0:
-                continue
-            usual, units = float(known.mean()), [worth / spread for worth in _WORTHS]
-            tried = [BandRule(scores, unit, risk, usual=usual) for unit in units for risk in _RISKS]
-            fitness = self.fitness(tried)
-            if float(fitness.max()) > most:
-                best, most, of_best = tried[int(fitness.argmax())], float(fitness.max()), units
-        if best is None:
-            scores = candidates[0]
-            of_day = _spreads(scores)[:, None]
-            scaled = np.divide(scores, of_day, out=np.full_like(scores, np.nan), where=of_day > 0)
-            return BandRule(scaled, unit=_WORTHS[3])
-        tried = [replace(best, largest=largest) for largest in _LARGEST]
-        best = tried[int(self.fitness(tried).argmax())]
-        tried = [replace(best, timing=unit, exposure=exposure) for unit in of_best for exposure in _EXPOSURES]
-        tried = [best, *tried]
-        return tried[int(self.fitness(tried).argmax())]
+            if spread > 0:
+                yield BandRule(scores, unit=1 / spread, usual=float(known.mean()))
+
+    def _fittest(self, groups: Sequence[Sequence[BandRule]]) -> list[tuple[float, BandRule]]:
+        """Return the largest fitness of each group and the first rule that has it."""
+        if not groups:
+            return []
+        fitness = self.fitness([rule for group in groups for rule in group]).split([len(group) for group in groups])
+        return [(float(of.max()), group[int(of.argmax())]) for of, group in zip(fitness, groups, strict=True)]
 
     def fitness(self, rules: Sequence[BandRule]) -> Tensor:
-        """Return the fitness of rules that differ in their numbers alone."""
-        forecasts, numbers = rules[0].forecasts(self.risk), numbers_of(rules, self.risk.device)
-        how: dict[str, Any] = {"starts": self.starts, "steps": self.steps, "label": "Tuning rules"}
-        return roll_out(self.portfolio, forecasts, **numbers, **how).utility().mean(1)
+        """Return the fitness of rules, those of the same scores one after another, side by side where memory allows."""
+        of_scores = [list(group) for _, group in groupby(rules, key=lambda rule: id(rule.scores))]
+        of_rule = len(self.starts) * lane_bytes(self.portfolio.quotes.stocks, self.steps)
+        if len(of_scores) * 4 * self.risk.numel() + len(rules) * of_rule > _MOST_BYTES:
+            size = max(1, _MOST_BYTES // of_rule)
+            parts = [group[first : first + size] for group in of_scores for first in range(0, len(group), size)]
+            return torch.cat([self._fitness([part]) for part in parts])
+        return self._fitness(of_scores)
+
+    def _fitness(self, of_scores: Sequence[Sequence[BandRule]]) -> Tensor:
+        rules, device = [rule for group in of_scores for rule in group], self.risk.device
+        forecasts = Forecasts.joined([group[0].forecasts(self.risk) for group in of_scores])
+        row = torch.arange(len(of_scores), device=device)
+        row = row.repeat_interleave(torch.tensor([len(group) for group in of_scores], device=device))
+        how: dict[str, Any] = {"row": row, "label": "Tuning rules", **numbers_of(rules, device)}
+        return roll_out(self.portfolio, forecasts, starts=self.starts, steps=self.steps, **how).utility().mean(1)
+
+
+def _untuned(scores: Scores) -> BandRule:
+    """Hold by scores in deviations of their day."""
+    of_day = _spreads(scores)[:, None]
+    return BandRule(np.divide(scores, of_day, out=np.full_like(scores, np.nan), where=of_day > 0), unit=_UNTUNED_WORTH)
 
 
 def _spreads(scores: Scores) -> Float64Array:

@@ -280,11 +280,8 @@ def fit_supervised(
         samples = Samples.of(inputs.of(market, bars, learned), quotes, rules, market.splits.train, last)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
-        fitness = [
-            float(tuning.fitness([BandRule(ridge.ranker(place).out_of_fold(samples))]))
-            for place in range(len(samples.results))  # one by one: scores of a large market are large
-        ]
-        best = int(np.argmax(fitness))
+        discounts = range(len(samples.results))
+        best = int(tuning.fitness([BandRule(ridge.ranker(place).out_of_fold(samples)) for place in discounts]).argmax())
         samples = replace(samples, results=samples.results[[best]])
         rankers = {RIDGE: ridge.ranker(best), LIGHTGBM: fit_trees(samples, 0)}
     except (DataError, lightgbm.basic.LightGBMError) as error:
@@ -293,14 +290,14 @@ def fit_supervised(
     release_free_memory()  # of the trees
     days = slice(max(days.start, learned.stop), days.stop)
     later = inputs.of(market, bars, days) if days.start < days.stop else None
-    fitted = {}
-    for name, ranker in rankers.items():
-        tuned, model = tuning.tuned(ranker.out_of_fold(samples)), ranker.fit(samples.train_days)
+    fitted, tuned = {}, tuning.tuned_together(*([ranker.out_of_fold(samples)] for ranker in rankers.values()))
+    for (name, ranker), rule in zip(rankers.items(), tuned, strict=True):
+        model = ranker.fit(samples.train_days)
         scores = np.full(bars.shape, np.nan, dtype=np.float32)
         scores[learned] = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
         if later is not None:
             scores[days] = scores_of(model, later)
-        fitted[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model)
+        fitted[name] = SupervisedBaseline(replace(rule, scores=scores), inputs, model)
     return fitted
 
 
