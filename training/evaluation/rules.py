@@ -132,8 +132,8 @@ class Tuning:
             [replace(rule, timing=w * unit, exposure=risk) for w in _WORTHS for risk in _EXPOSURES]
             for _, rule, unit in best.values()
         ]
-        chosen = self._fittest([*finer, *timed])
-        pairs = zip(chosen[: len(rules)], chosen[len(rules) :], strict=True)
+        better = self._fittest([*finer, *timed])
+        pairs = zip(better[: len(rules)], better[len(rules) :], strict=True)
         last = [[one, replace(one, timing=by.timing, exposure=by.exposure)] for (_, one), (_, by) in pairs]
         for place, (_, rule) in zip(best, self._fittest(last), strict=True):
             found[place] = rule
