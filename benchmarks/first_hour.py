@@ -24,7 +24,7 @@ from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.generation import FULL, SMALL
 from benchmarks.speed.harness import MemoryGauge, random_market, seconds_of
 from benchmarks.speed.main_job import ROOT, machine, measure_run
-from training.erl_trainer import build_trainer
+from benchmarks.trainers import build_trainer, run_generation
 from utils.memory.guard import MIB
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json
@@ -144,8 +144,8 @@ def generation(setup: Setup, agents: int) -> list[Finding]:
     market = random_market(config, size.days, size.columns, size.investable)
     gauge = MemoryGauge(setup.device)
     trainer = build_trainer(config, market, setup.device)
-    trainer.replay.size = trainer.replay.capacity
-    taken = [seconds_of(trainer.run_generation, setup.device) for _ in range(_GENERATIONS)]
+    trainer.replay_buffer.size = trainer.replay_buffer.capacity
+    taken = [seconds_of(partial(run_generation, trainer), setup.device) for _ in range(_GENERATIONS)]
     budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}") if setup.is_card else None
     # Graphs keep, beside all that is counted, their inputs and pools of what is alive within a rollout.
     peak = 2 * budget[TOTAL]["peak"] / MIB if budget else None

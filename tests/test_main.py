@@ -129,7 +129,7 @@ def test_memory_is_reported_in_a_file_and_on_request(
         seen.append(Counter(type(item).__name__ for item in gc.get_objects()))
         return status_block(*given)
 
-    monkeypatch.setattr("training.commands.train.status_block", block)
+    monkeypatch.setattr("training.run.results.status_block", block)
     with unjudged():
         assert run(tiny, "--generations", "1", "--memory-report", report) == 0
     assert [(one["TradingEnvironment"], one["DDPGAgent"]) for one in seen] == [(2, 5)]

@@ -67,7 +67,7 @@ def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     (elsewhere / "prices.csv").write_text("Date,Ticker,Open,High,Low,Close\n" + rows)
     train = "--profile quick --config tiny.toml --run first --generations 1"
     start = (
-        f"import sys; sys.path.insert(0, {str(installed)!r}); import main, training.commands.train as train\n"
+        f"import sys; sys.path.insert(0, {str(installed)!r}); import main, training.train as train\n"
         "train._finish = lambda trainer, run, *_: run.write_summary({})  # without a judgement, which takes a while\n"
         "sys.exit(any(main.main(words.split()) for words in sys.argv[1:]))"
     )

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.trainers import trainer_on
 from data.features.nine import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
 from data.market import Market
 from data.splits import Span, Splits
@@ -196,4 +197,4 @@ def tiny_trainer(
     market = market or learnable_market()
     log = GenerationLog(3, torch.device("cpu"))
     parts: dict[str, Any] = {"learning": TINY_LEARNING, "evolution": TINY_EVOLUTION, "evaluation": TINY_EVALUATION}
-    return ERLTrainer(market, TradingEnvironment.on(market, rules), seed=seed, **(parts | {"log": log} | changes))
+    return trainer_on(market, TradingEnvironment.on(market, rules), seed=seed, **(parts | {"log": log} | changes))

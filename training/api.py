@@ -13,11 +13,11 @@ from gymnasium.envs.registration import register
 
 from data.raw.prepare import prepare
 from environment.trading_env import Observation, TradingEnvironment, windows_from
-from training.commands.train import run_training
 from training.policies.judgement import Judgement, TradedMarket, judge, load_market
 from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
+from training.train import train as train_run
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -50,7 +50,7 @@ def train(config: Config) -> Run:
 
     Raises ConfigError, DataError for settings or data that cannot be used.
     """
-    run_training(config, frozenset())
+    train_run(config)
     return open_run(config.runs_dir, config.run or config.resume)
 
 

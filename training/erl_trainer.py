@@ -9,33 +9,31 @@ evolution selects them, mutates their actors, and breeds the numbers that gradie
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from data.loader import StockDataLoader
 from data.market import Market
 from data.splits import random_windows, spaced_windows
-from environment.benchmark import Benchmark
-from environment.portfolio import Portfolio
 from environment.trading_env import Days, TradingEnvironment
+from models import ddpg
 from models.ddpg import LOSSES
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
-from models.evolution import elite_count, next_generation
+from models.evolution import next_generation
 from models.policy import Forecasts
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
+from training.cuda_graph import CudaGraph
 from training.forecasts.training_days import TrainingDays
 from training.generation_log import GenerationLog
-from training.rollout import PopulationResults, PopulationRollouts, Windows, lane_bytes, roll_out
-from training.updates import UpdateInputs, Updates
-from utils.config.trader import Config, EvaluationConfig, EvolutionConfig, LearningConfig
-from utils.memory.guard import require_memory
-from utils.memory_profiler import MemoryProfiler
+from training.rollout import PopulationResults, PopulationRollouts, Windows, roll_out
+from utils.config.trader import EvaluationConfig, LearningConfig
 from utils.progress import progress
 from utils.runs.console import FILE_ONLY
 from utils.runs.seeding import named_generator, random_state, set_random_state
@@ -48,53 +46,60 @@ PHASES = ("evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; the caller of the trainer writes the checkpoint."""
 
 
+class UpdateInputs(NamedTuple):
+    """What differs from one update of the networks to the next."""
+
+    rows: Tensor
+    """(folds, D, S) of the stocks."""
+    replayed: Tensor
+    """(folds, D) rows of the replay buffer, of the same days."""
+    gamma: Tensor
+    """(P,) discounts."""
+
+
+def random_streams(seed: int) -> dict[str, torch.Generator]:
+    """Return a generator for each of `STREAMS`."""
+    return {name: named_generator(seed, name) for name in STREAMS}
+
+
 class ERLTrainer:
-    """Owns what lives as long as the run: environments, population and replay buffer."""
+    """The phases of a generation, on what `training.train` builds once for all generations."""
 
     def __init__(
         self,
         market: Market,
-        env: TradingEnvironment,
+        days: TrainingDays,
+        eval_env: TradingEnvironment,
+        val_env: TradingEnvironment,
+        population: Population,
+        replay_buffer: ReplayBuffer,
         learning: LearningConfig,
-        evolution: EvolutionConfig,
         evaluation: EvaluationConfig,
+        generators: Mapping[str, torch.Generator],
         *,
-        seed: int,
         log: GenerationLog,
         safe_point: Callable[[], None] = lambda: None,
+        data_loader: StockDataLoader | None = None,
     ) -> None:
-        """Set up the first generation; `safe_point` is called between steps of work and may raise to stop.
+        """Start the networks; `safe_point` is called between steps of work and may raise to stop.
 
         Args:
-            env: agents are evaluated in it, and the champion validated in one like it.
+            eval_env: agents are evaluated in it, and the champion is validated in `val_env`.
+            generators: by `STREAMS`.
         """
-        self.market, self.eval_env = market, env
-        logger.info("Initializing persistent validation environment...", extra=FILE_ONLY)
-        self.val_env = env.twin()
+        self.market, self.training_days, self.data_loader = market, days, data_loader
+        self.eval_env, self.val_env = eval_env, val_env
+        self.population, self.replay_buffer, self.generators = population, replay_buffer, generators
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
-        quotes = env.portfolio.quotes.first(len(env.tickers))
-        self.training_days = training_days = TrainingDays.of(market, quotes, env.rules)
-        self.rollouts = PopulationRollouts(training_days, env=self.eval_env, safe_point=safe_point)
-        self._require_memory(evolution)
-        self.generators = {name: named_generator(seed, name) for name in STREAMS}
-        device = env.account.device
-        self.population = Population(
-            evolution,
-            learning,
-            training_days.inputs,
-            env.rules,
-            device,
-            self.generators,
-            folds=training_days.folds,
-            scale=training_days.transitions.reward_scale,
-        )
+        self.rollouts = PopulationRollouts(days, env=self.eval_env, safe_point=safe_point)
+        self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
         self._start_weights: Tensor | None = None
         if learning.warm_start:
             self.start_networks()
-        self.replay = ReplayBuffer(learning.replay_capacity, learning.training_starts, device)
-        self.updates = Updates(training_days.transitions, self.replay, learning.gradient_accumulation, tau=learning.tau)
         self.played: PopulationResults
         """Results of the last evaluation."""
+        self.measures, self.validation = dict[str, float](), dict[str, float]()
+        """Of this generation's learning, and of its champion on the validation windows."""
         self.fitness_history: deque[float] = deque(maxlen=HISTORY)
         """Largest fitness of each of the last evaluations."""
         self.best_fitness = math.nan
@@ -102,61 +107,10 @@ class ERLTrainer:
         self._best_ever = self.population.fittest_agent.state_dict()
         self._usuals = dict[str, float]()  # usual levels of what stands beside the champion, where training has ended
 
-    def _require_memory(self, evolution: EvolutionConfig) -> None:
-        """Raise ConfigError where a generation, or the judgement of the champion, takes more memory than is free."""
-        learning, evaluation, stocks = self.learning, self.evaluation, self.eval_env.portfolio.quotes.stocks
-        agents, steps = {"--population-size": evolution.population_size}, self.eval_env.rules.episode_steps
-        played = {"--population-size": len(self.rollouts.groups(evolution.population_size)[0])}
-        fitness, exploration, pickers = (
-            {f"--evaluation.{name.replace('_', '-')}": getattr(evaluation, name)}
-            for name in ("fitness_windows", "exploration_windows", "random_pickers")
-        )
-        lane = {"bytes": lane_bytes(stocks, steps)}
-        batch = {"--learning.batch-size": learning.batch_size, "folds": self.training_days.folds}
-        drawn = {"--learning.gradient-steps": learning.gradient_steps, **batch}
-        drawn["--learning.gradient-accumulation"] = learning.gradient_accumulation
-        cells = self.training_days.tradable.numel()
-        parts: dict[str, dict[str, float]] = {
-            "selection": {**agents, "--evolution.tournament-size": evolution.tournament_size, "bytes": 24},
-            "fitness": {**played, **fitness, **lane},
-            "exploration": {**played, **exploration, **lane},
-            "noise": {**exploration, "sessions": steps, "stocks": stocks, "bytes": 12},
-            "forecasts of the elites": {
-                "--population-size": elite_count(evolution),
-                "days x stocks": cells,
-                "bytes": 8,
-            },
-            "random pickers": {**pickers, "bytes": lane_bytes(stocks, self.market.splits.validation.days)},
-            "updates": {**agents, **batch, "--learning.hidden": learning.hidden, "bytes": 32},
-            "batches": {**drawn, "bytes": 48},
-        }
-        for what, factors in parts.items():
-            require_memory(what, factors)
-
     def start_networks(self) -> None:
         """Start all networks from the closed form of their agents' discounts."""
         self._start_weights = self.training_days.closed_form(self.population.gammas)
         self.population.start_from(self._start_weights)
-
-    def run(self, generations: int) -> Iterator[dict[str, Any]]:
-        """Run until this number of generations is complete; yield each record once the state may be saved."""
-        while self.log.generation < generations:
-            yield self.run_generation()
-
-    def run_generation(self) -> dict[str, Any]:
-        """Run one generation and return its record for the metrics."""
-        self.log.begin(self.log.generation + 1)
-        with self.log.phase("evaluate"):
-            self.evaluate_population()
-        measures = self.log.learning(self.played, self.population, self.learning.exploration_noise)
-        with self.log.phase("evolve"):
-            self.evolve_population(self.played.fitness)
-        with self.log.phase("train"):
-            measures |= self.train_population()
-        with self.log.phase("validate"):
-            validation = self.validate_best_agent()
-        measures |= {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
-        return self.log.record(self.played, measures, validation, self.replay)
 
     def evaluate_population(self) -> tuple[Tensor, dict[str, float]]:
         """Play all agents out of fold on windows of training days; fill the replay buffer.
@@ -164,14 +118,15 @@ class ERLTrainer:
         Returns (P,) fitness, and counts and costs of all episodes; `played` has all results.
         """
         timing = self.champion.timing if self.population.examined else 0.0
-        windows, most = self.draw_windows(), self.replay.capacity
+        windows, most = self.draw_windows(), self.replay_buffer.capacity
         self.played, transitions = self.rollouts.evaluate(self.population, windows, most, timing)
-        self.replay.add(transitions)
+        self.replay_buffer.add(transitions)
         self.population.select_elites(self.played.fitness)
         fitness = float(self.population.fitness[self.population.elites[0]])
         self.fitness_history.append(fitness)
         if math.isnan(self.best_fitness) or fitness > self.best_fitness:
             self.best_fitness, self._best_ever = fitness, self.population.fittest_agent.state_dict()
+        self.measures = self.log.learning(self.played, self.population, self.learning.exploration_noise)
         return self.played.fitness, self.played.trading
 
     def draw_windows(self) -> Windows:
@@ -183,10 +138,10 @@ class ERLTrainer:
         noise = torch.randn(exploration, steps, len(self.eval_env.tickers), generator=self.generators["noise"])
         return Windows(starts, self.learning.exploration_noise * noise)
 
-    def evolve_population(self, fitness: Tensor) -> None:
+    def evolve_population(self) -> None:
         """Replace all agents but the elites, which keep their rows, by mutated children of the fittest."""
-        population = self.population
-        bred = next_generation(population.genes, fitness, population.evolution, self.generators["evolution"])
+        population, draws = self.population, self.generators["evolution"]
+        bred = next_generation(population.genes, self.played.fitness, population.evolution, draws)
         population.inherit(*bred, self.generators)
 
     def train_population(self) -> dict[str, float]:
@@ -196,31 +151,35 @@ class ERLTrainer:
             Losses for the record; nothing without gradient steps.
         """
         self.safe_point()
-        allowed = self.training_days.transitions.allowed
-        losses = dict[str, float]()
-        if self.learning.has_gradients and self.replay.is_ready and self.replay.has_days(allowed):
-            losses = self._take_gradient_steps(allowed)
-        elif self.learning.has_gradients:
-            logger.info("%s", self.replay, extra=FILE_ONLY)
+        population, learning, replay = self.population, self.learning, self.replay_buffer
+        transitions, losses = self.training_days.transitions, list[Tensor]()
+        if learning.has_gradients and replay.is_ready and replay.has_days(transitions.allowed):
+            # What all steps learn from is drawn beforehand; `ddpg.update` splits it into micro-batches.
+            draws, stocks = self.generators["batches"], learning.batch_size * learning.gradient_accumulation
+            days, steps = max(1, round(stocks / transitions.stocks_per_day)), learning.gradient_steps
+            replay_rows = replay.sample(days, draws, batches=steps, allowed=transitions.allowed)
+            stock_rows = transitions.draw(replay.at(replay_rows).day, draws)
+            for now in progress(range(steps), "Training agents", "update"):
+                self.safe_point()
+                inputs = UpdateInputs(stock_rows[now], replay_rows[now], population.gammas)
+                losses.append(self.graph.run(self.update_networks, inputs, population.networks).clone())
+                population.updates += 1
+        elif learning.has_gradients:
+            logger.info("%s", replay, extra=FILE_ONLY)
+        means = population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True))) if losses else {}
         self.champion = self.build_champion()
-        return losses
+        self.measures |= means | {f"evidence_{name}": value for name, value in vars(self.champion.evidence).items()}
+        return means
 
-    def _take_gradient_steps(self, allowed: Tensor) -> dict[str, float]:
-        """Take the steps on (folds, days) allowed days; what they learn from is drawn beforehand."""
-        population, learning, draws = self.population, self.learning, self.generators["batches"]
-        transitions = self.training_days.transitions
-        # All micro-batches of an update at once: `ddpg.update` splits them.
-        stocks = learning.batch_size * learning.gradient_accumulation
-        days = max(1, round(stocks / transitions.stocks_per_day))
-        replay_rows = self.replay.sample(days, draws, batches=learning.gradient_steps, allowed=allowed)
-        stock_rows = transitions.draw(self.replay.at(replay_rows).day, draws)
-        losses = list[Tensor]()
-        for now in progress(range(learning.gradient_steps), "Training agents", "update"):
-            self.safe_point()
-            inputs = UpdateInputs(stock_rows[now], replay_rows[now], population.gammas)
-            losses.append(self.updates.run(population, inputs).clone())
-            population.updates += 1
-        return population.note_losses(dict(zip(LOSSES, torch.stack(losses, dim=1), strict=True)))
+    def update_networks(self, inputs: UpdateInputs) -> Tensor:
+        """Take one step of all agents' networks; return their (2, P) losses.
+
+        On a card this is a launch of one CUDA graph: it reads no host memory, and the next step overwrites them.
+        """
+        learning, transitions = self.learning, self.training_days.transitions
+        batch = transitions.batch(inputs.rows, self.replay_buffer.at(inputs.replayed))
+        how = {"cost": transitions.cost, "tau": learning.tau}
+        return ddpg.update(self.population.networks, inputs.gamma, batch, learning.gradient_accumulation, **how)
 
     @cached_property
     def champion(self) -> DDPGAgent:
@@ -327,7 +286,7 @@ class ERLTrainer:
             **how,
         )
         if training:
-            self.replay.add({name: part.flatten() for name, part in rollout.transitions.items()})
+            self.replay_buffer.add({name: part.flatten() for name, part in rollout.transitions.items()})
         summary = env.get_episode_summary()
         return summary["excess_percent"], summary
 
@@ -371,13 +330,18 @@ class ERLTrainer:
         if len(agents) > 2 and len(starts) > 1:  # of windows that overlap only as many count as fit side by side
             apart = min(len(starts), max(1, span.days // rules.episode_steps))
             result["added_error"] = float((played.excess[1] - played.excess[2]).std()) / math.sqrt(apart)
+        self.validation = result
         return result
+
+    def record(self) -> dict[str, Any]:
+        """Return the record of the generation for the metrics."""
+        return self.log.record(self.played, self.measures, self.validation, self.replay_buffer)
 
     def end_training(self) -> None:
         """Free what evaluating, training and validating need, such as the inputs of the training days."""
         beside = {"fittest_agent": self.fittest_agent, "closed_form": self.closed_form}
         self._usuals = {name: agent.usual for name, agent in beside.items() if agent is not None}
-        del self.training_days, self.rollouts, self.updates
+        del self.training_days, self.rollouts, self.graph
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
@@ -391,7 +355,7 @@ class ERLTrainer:
             **({} if (start := self.closed_form) is None else {"closed_form": start.state_dict()}),
             "start": {} if self._start_weights is None else {"weights": self._start_weights},
             "best_ever": self._best_ever,
-            "replay": self.replay.state_dict(),
+            "replay": self.replay_buffer.state_dict(),
             "progress": {
                 "generation": self.log.generation,
                 "device": str(self.device),
@@ -415,24 +379,7 @@ class ERLTrainer:
         self.population.load_state_dict(state["population"])
         self._start_weights = state["start"].get("weights")
         self.champion = DDPGAgent.from_state(state["champion"], device)
-        self.replay.load_state_dict(state["replay"])
+        self.replay_buffer.load_state_dict(state["replay"])
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])
         set_random_state(state["random"]["global"])
-
-
-def build_trainer(
-    config: Config,
-    market: Market,
-    device: torch.device,
-    *,
-    safe_point: Callable[[], None] = lambda: None,
-    profiler: MemoryProfiler | None = None,
-) -> ERLTrainer:
-    """Build the trainer that the settings describe; a profiler also watches its memory."""
-    logger.info("Initializing persistent evaluation environment...", extra=FILE_ONLY)
-    benchmark = Benchmark.of(market, config.evaluation.benchmark_weights, config.seed)
-    env = TradingEnvironment.on(market, config.env, portfolio=Portfolio.on(market, config.env, device, benchmark))
-    log = GenerationLog(config.generations, device, profiler, counts=config.memory_report != "off")
-    settings = config.learning, config.evolution, config.evaluation
-    return ERLTrainer(market, env, *settings, seed=config.seed, log=log, safe_point=safe_point)

@@ -18,6 +18,7 @@ from training.rollout import PopulationResults
 from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
+from utils.progress import progress
 from utils.runs.console import FILE_ONLY
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,17 @@ class GenerationLog:
         self.profiler, self.counts = profiler, counts
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
         """By phase, of the last generations; `other` is what no phase measures, such as records and pictures."""
+        self.first = 1
+        """First generation of this process."""
         self._counted_until: float | None = None
+
+    def generations_left(self) -> Iterator[int]:
+        """Yield the generations that are not complete, each begun."""
+        self.first = self.generation + 1
+        left = range(self.first, self.generations + 1)
+        for generation in progress(left, "training", "generation", self.generations, done=self.generation):
+            self.begin(generation)
+            yield generation
 
     def begin(self, generation: int) -> None:
         """Begin a generation, and say so."""

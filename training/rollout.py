@@ -13,16 +13,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from data.market import Market
 from data.splits import Span, consecutive_windows
 from environment.account import Summary
 from environment.portfolio import Policy, Portfolio
 from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from models.evolution import ranked
+from models.evolution import elite_count, ranked
 from models.policy import Forecasts, decide
 from models.population import Population
 from training.forecasts.training_days import TrainingDays
 from utils.arrays import Float64Array
+from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.memory.guard import require_memory
 from utils.progress import progress
 
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
@@ -153,6 +156,49 @@ def lane_bytes(stocks: int, steps: int) -> int:
     return _CELL_BYTES * stocks + _STEP_BYTES * steps
 
 
+def _at_a_time(agents: int, days: TrainingDays) -> int:
+    return max(1, min(agents, _TABLE_BYTES // (4 * days.tradable.numel())))
+
+
+def require_memory_to_train(
+    market: Market,
+    days: TrainingDays,
+    env: TradingEnvironment,
+    learning: LearningConfig,
+    evolution: EvolutionConfig,
+    evaluation: EvaluationConfig,
+) -> None:
+    """Raise ConfigError where a generation, or the judgement of the champion, takes more memory than is free."""
+    stocks, steps = env.portfolio.quotes.stocks, env.rules.episode_steps
+    agents = {"--population-size": evolution.population_size}
+    played = {"--population-size": _at_a_time(evolution.population_size, days)}
+    fitness, exploration, pickers = (
+        {f"--evaluation.{name.replace('_', '-')}": getattr(evaluation, name)}
+        for name in ("fitness_windows", "exploration_windows", "random_pickers")
+    )
+    lane = {"bytes": lane_bytes(stocks, steps)}
+    batch = {"--learning.batch-size": learning.batch_size, "folds": days.folds}
+    drawn = {"--learning.gradient-steps": learning.gradient_steps, **batch}
+    drawn["--learning.gradient-accumulation"] = learning.gradient_accumulation
+    cells = days.tradable.numel()
+    parts: dict[str, dict[str, float]] = {
+        "selection": {**agents, "--evolution.tournament-size": evolution.tournament_size, "bytes": 24},
+        "fitness": {**played, **fitness, **lane},
+        "exploration": {**played, **exploration, **lane},
+        "noise": {**exploration, "sessions": steps, "stocks": stocks, "bytes": 12},
+        "forecasts of the elites": {
+            "--population-size": elite_count(evolution),
+            "days x stocks": cells,
+            "bytes": 8,
+        },
+        "random pickers": {**pickers, "bytes": lane_bytes(stocks, market.splits.validation.days)},
+        "updates": {**agents, **batch, "--learning.hidden": learning.hidden, "bytes": 32},
+        "batches": {**drawn, "bytes": 48},
+    }
+    for what, factors in parts.items():
+        require_memory(what, factors)
+
+
 class Windows(NamedTuple):
     """The windows of an evaluation, the same for all P agents; on the last E of them agents explore."""
 
@@ -248,7 +294,7 @@ class PopulationRollouts:
 
     def groups(self, agents: int) -> list[range]:
         """Divide the agents so that the forecasts of a group fit into memory."""
-        size = max(1, min(agents, _TABLE_BYTES // (4 * self.training_days.tradable.numel())))
+        size = _at_a_time(agents, self.training_days)
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
 
     def _roll_out(

@@ -34,7 +34,7 @@ SAVING = "saving"
 @contextlib.contextmanager
 def unjudged() -> Iterator[None]:
     """Let runs end without their judgement and pictures, which take most of the time of a small one."""
-    with mock.patch("training.commands.train._finish", lambda trainer, run, *_: run.write_summary({})):
+    with mock.patch("training.train.finish", lambda trainer, run, *_: run.write_summary({})):
         yield
 
 

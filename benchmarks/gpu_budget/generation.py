@@ -15,14 +15,14 @@ from torch import Tensor
 
 from benchmarks.gpu_budget.card import Meter, Phase, card, joined
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
+from benchmarks.trainers import run_generation, trainer_on
 from data.market import Market
 from environment.quotes import Quotes
 from environment.trading_env import TradingEnvironment
 from training import rollout
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import ERLTrainer, UpdateInputs
 from training.forecasts.training_days import TrainingDays
 from training.generation_log import GenerationLog
-from training.updates import Updates
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
 
 SET_UP = "set up"
@@ -107,10 +107,10 @@ def count_generation(
         log.meter = meter
         settings = config.learning, config.evolution, config.evaluation
         with mock.patch.object(TrainingDays, "of", lambda *_: known):
-            trainer = ERLTrainer(market, env, *settings, seed=config.seed, log=log)
-        trainer.replay.size = trainer.replay.capacity
+            trainer = trainer_on(market, env, *settings, seed=config.seed, log=log)
+        trainer.replay_buffer.size = trainer.replay_buffer.capacity
         meter.name = "record"
-        trainer.run_generation()
+        run_generation(trainer)
         phases = dict(meter.phases)
         following = [_lines_of_next(trainer, meter) for _ in range(generations - 1)]
     faults = [
@@ -135,7 +135,7 @@ def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
 def _lines_of_next(trainer: ERLTrainer, meter: Meter) -> Counter[str]:
     """Run a generation; return what is launched as graphs, by line of code."""
     meter.phases.clear()
-    trainer.run_generation()
+    run_generation(trainer)
     return Counter({f"{UPDATES}, {line}": count for line, count in meter.phases[UPDATES].lines.items()})
 
 
@@ -177,16 +177,16 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 def _updates_apart(meter: Meter) -> Iterator[None]:
     """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike."""
     finished, losses = dict[str, Phase](), list[Tensor]()
-    run = Updates.run
+    update = ERLTrainer.update_networks
 
-    def counted(updates: Updates, *known: Any) -> Tensor:
+    def counted(trainer: ERLTrainer, inputs: UpdateInputs) -> Tensor:
         if UPDATES in meter.phases:
             meter.phases[UPDATES] = joined([meter.phases[UPDATES], finished[UPDATES]])
             return losses[0]
         with meter.within(UPDATES):
-            losses.append(run(updates, *known))
+            losses.append(update(trainer, inputs))
         finished[UPDATES] = joined([meter.phases[UPDATES]])
         return losses[0]
 
-    with mock.patch.object(Updates, "run", counted):
+    with mock.patch.object(ERLTrainer, "update_networks", counted):
         yield

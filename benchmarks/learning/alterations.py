@@ -25,13 +25,13 @@ _TARGETS: Targets = ddpg.td_targets
 
 def _with_targets(trainer: ERLTrainer, targets: Targets) -> None:
     """Let the trainer's updates take other targets of temporal differences."""
-    update = trainer.updates._update
+    update = trainer.update_networks
 
     def altered(*given: Any) -> Any:
         with mock.patch.object(ddpg, "td_targets", targets):
             return update(*given)
 
-    trainer.updates._update = altered  # type: ignore[method-assign, assignment]
+    trainer.update_networks = altered  # type: ignore[method-assign, assignment]
 
 
 def _first_step(networks: Networks, gamma: Tensor, batch: Batch, cost: float) -> Tensor:
@@ -90,8 +90,8 @@ def critic_decides(trainer: ERLTrainer, _: torch.Generator) -> None:
 
 def _with_rows(trainer: ERLTrainer, alter: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
     """Let the replay buffer take other columns of the transitions that are added to it."""
-    add = trainer.replay.add
-    trainer.replay.add = lambda rows: add({**rows, **alter(dict(rows))})  # type: ignore[method-assign]
+    add = trainer.replay_buffer.add
+    trainer.replay_buffer.add = lambda rows: add({**rows, **alter(dict(rows))})  # type: ignore[method-assign]
 
 
 def random_days_in_replay(trainer: ERLTrainer, drawn: torch.Generator) -> None:
@@ -142,4 +142,4 @@ def middle_gene(trainer: ERLTrainer, _: torch.Generator, *, gene: int) -> None:
 
 def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
     """Let fitness choose the elites only: nobody is replaced."""
-    trainer.evolve_population = lambda fitness: None  # type: ignore[method-assign]
+    trainer.evolve_population = lambda: None  # type: ignore[method-assign]

@@ -39,11 +39,12 @@ from benchmarks.learning.unseen import (
     UnseenPaths,
     training_market,
 )
+from benchmarks.trainers import build_trainer, run_generation
 from data.market import Market
 from data.synthetic.planted import PLANTED_KINDS
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.erl_trainer import ERLTrainer, build_trainer
+from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION, IN_FULL, LIGHTGBM, RULE, planted_rules
 from training.evaluation.rules import Tuning
 from training.evaluation.supervised import SupervisedBaseline, fit_supervised, fit_trees
@@ -106,7 +107,7 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
     if alter is not None:
         alter(trainer, named_generator(config.seed, "alteration"))
     while trainer.generation == 0 or not budget.is_spent(trainer.generation, time.process_time() - cpu):
-        fitness = trainer.run_generation()["fitness"]["max"] or 0.0
+        fitness = run_generation(trainer)["fitness"]["max"] or 0.0
         logger.info("seed %d generation %d: fitness %.2f", config.seed, trainer.generation, fitness)
     return Trained(trainer, time.perf_counter() - wall, time.process_time() - cpu)
 

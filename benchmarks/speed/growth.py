@@ -4,12 +4,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from benchmarks.speed.harness import MemoryGauge, Row, full_scale, random_market, seconds_of
-from training.erl_trainer import ERLTrainer, build_trainer
+from benchmarks.trainers import build_trainer, run_generation
+from training.erl_trainer import ERLTrainer
 from utils.config.trader import Config
 
 DOUBLINGS = 3
@@ -75,9 +77,9 @@ def measure_workload(work: Workload, device: torch.device) -> tuple[float, float
     prepare = seconds_of(lambda: built.append(build_trainer(config, raw, device)), device, clock)
     (trainer,) = built
     # The first generation also pays for what is built once.
-    while trainer.generation == 0 or trainer.replay.size < trainer.replay.capacity:
-        trainer.run_generation()
-    generation = min(seconds_of(trainer.run_generation, device, clock) for _ in range(2))
+    while trainer.generation == 0 or trainer.replay_buffer.size < trainer.replay_buffer.capacity:
+        run_generation(trainer)
+    generation = min(seconds_of(partial(run_generation, trainer), device, clock) for _ in range(2))
     return prepare, generation, gauge.rise_mb()
 
 

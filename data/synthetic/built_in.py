@@ -24,14 +24,24 @@ class PlantedScores:
     """Of the oracle, which knows the latent state too."""
 
 
+def built_in_loader(synthetic: SyntheticConfig, split: DataConfig, *, seed: int = MARKET_SEED) -> StockDataLoader:
+    """Draw a path of the built-in market, another one for each seed; return its loader, as that of a data file."""
+    drawn = synthetic_market(synthetic, seed)
+    return StockDataLoader.from_frame(bars_frame(drawn), config=split, investable_tickers=drawn.tickers[: drawn.stocks])
+
+
+def planted_scores(synthetic: SyntheticConfig, *, seed: int = MARKET_SEED) -> PlantedScores:
+    """Return the scores of rule and oracle on that path."""
+    drawn = synthetic_market(synthetic, seed)
+    rule = {ahead: rule_scores(synthetic, drawn.bars, ahead)[:, : drawn.stocks] for ahead in SESSIONS}
+    oracle = {ahead: oracle_scores(synthetic, drawn.drift, ahead)[:, : drawn.stocks] for ahead in SESSIONS}
+    return PlantedScores(rule, oracle)
+
+
 def built_in_market(
     synthetic: SyntheticConfig, split: DataConfig, env: EnvironmentConfig, *, seed: int = MARKET_SEED
 ) -> tuple[Market, PlantedScores]:
-    """Draw a path of the built-in market, another one for each seed, and prepare it as a data file would be."""
-    drawn = synthetic_market(synthetic, seed)
-    tickers = drawn.tickers[: drawn.stocks]
-    loader = StockDataLoader.from_frame(bars_frame(drawn), config=split, investable_tickers=tickers)
+    """Return a path of the built-in market, prepared as a data file would be, with its scores."""
+    loader = built_in_loader(synthetic, split, seed=seed)
     loader.load_and_prepare()
-    rule = {ahead: rule_scores(synthetic, drawn.bars, ahead)[:, : drawn.stocks] for ahead in SESSIONS}
-    oracle = {ahead: oracle_scores(synthetic, drawn.drift, ahead)[:, : drawn.stocks] for ahead in SESSIONS}
-    return build_market(loader, split, env), PlantedScores(rule, oracle)
+    return build_market(loader, split, env), planted_scores(synthetic, seed=seed)

@@ -21,13 +21,14 @@ from benchmarks.learning.ablations import BASE, LINES, WARM, Difference
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment, holm, ratio, run_study, study_config
 from benchmarks.learning.unseen import Holder, UnseenPaths, hold, training_market
+from benchmarks.trainers import build_trainer, run_generation
 from data.bank import relative_risk
 from data.features.nine import CLOSE, OPEN
 from environment.portfolio import Portfolio
 from models import ddpg
 from models.evolution import HORIZON
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, Studied, lines_of, tiny_config
-from training.erl_trainer import ERLTrainer, build_trainer
+from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION, IN_FULL, ORACLE, RULE
 from training.evaluation.rules import BandRule
 from utils.errors import JobsFailed
@@ -190,7 +191,7 @@ def altered(name: str) -> ERLTrainer:
 
 def learned(name: str) -> dict[str, torch.Tensor]:
     trainer = altered(name)
-    trainer.run_generation()
+    run_generation(trainer)
     assert trainer.population.updates == 3
     return trainer.population.networks.tensors
 
@@ -257,7 +258,7 @@ def test_a_gene_is_fixed_in_all_agents_and_their_children() -> None:
     for _ in range(2):
         assert (trainer.population.genes[:, HORIZON] == trainer.population.genes[0, HORIZON]).all()
         assert trainer.population.genes[:, :HORIZON].std(dim=0).min() > 0
-        trainer.run_generation()
+        run_generation(trainer)
 
 
 def test_differences_are_taken_seed_by_seed() -> None:

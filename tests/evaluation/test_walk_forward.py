@@ -17,8 +17,8 @@ from data.splits import FoldPlan, consecutive_windows, make_folds
 from main import main
 from tests.tiny_run import TINY, frame, to_reproduce, unjudged
 from training.commands.table import COMMANDS, WalkForwardArguments
-from training.commands.train import run_training
 from training.run.market import load_market
+from training.train import train
 from utils.config.cli import parse_command
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
@@ -120,7 +120,7 @@ def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_pa
     spoilt.to_parquet(tmp_path / "data.parquet")
     config = dataclasses.replace(config, data=tmp_path / "data.parquet", runs_dir=tmp_path, run="fold-1")
     with unjudged():
-        run_training(config, frozenset(), splits=fold)
+        train(config, splits=fold)
     mine, theirs = (path / "fold-1" for path in (tmp_path, folder / "runs" / "whole"))
     assert records(mine) == records(theirs) and len(records(mine)) == 2
     for part in ("population", "champion"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.trainers import run_generation
 from tests.memory.thing import Thing, row_of
 from tests.tiny import learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
@@ -38,7 +39,7 @@ def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
 
 
 def train(profiler: MemoryProfiler, trainer: ERLTrainer) -> str:
-    trainer.run_generation()
+    run_generation(trainer)
     profiler.log_memory("generation", counts=True)
     return profiler.summary_line()
 
@@ -62,7 +63,7 @@ def test_leaked_owners_are_named_by_the_second_generation(profiler: MemoryProfil
     leaks: dict[str, Callable[[], Any]] = {
         "environments": lambda: copy.deepcopy(trainer.val_env),
         "agents": lambda: copy.copy(trainer.champion),
-        "replay buffers": lambda: pickle.loads(pickle.dumps(trainer.replay)),
+        "replay buffers": lambda: pickle.loads(pickle.dumps(trainer.replay_buffer)),
     }
     for owner, made in leaks.items():
         for is_named in (False, True):

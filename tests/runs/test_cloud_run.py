@@ -12,7 +12,7 @@ from benchmarks.faults.cloud import BUCKET, hasty
 from benchmarks.faults.proxy import FaultProxy
 from main import main
 from tests.tiny_run import TINY, assert_like, keep_in, parameters, records, run
-from training.commands.train import _finish
+from training.run.results import finish
 from utils.cloud.gcs import GcsStore
 from utils.cloud.restore import complete_generations
 from utils.cloud.store import LocalStore
@@ -41,7 +41,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 def test_a_run_is_in_the_cloud_when_it_ends(
     tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.commands.train._finish", _finish)
+    monkeypatch.setattr("training.train.finish", finish)
     assert run(tiny, "--run", "one", "--generations", "2", "--keep-checkpoints", "1") == 0
     here, there = files_below(tiny.parent / "runs" / "one"), files_below(volume / "one")
     assert here.pop("run.log").startswith(log := there.pop("run.log")) and b"Result of the champion" in log

@@ -112,8 +112,8 @@ def test_a_ticker_with_another_past_is_told(folder: Path, capsys: pytest.Capture
 
 
 def begin(folder: Path, name: str, *flags: str) -> ERLTrainer:
-    """The trainer of a run that extends `one`, as it is before its first generation."""
-    stopped = mock.patch.object(ERLTrainer, "run_generation", autospec=True, side_effect=NotImplementedError)
+    """The trainer of a run that extends `one`, as its first generation begins."""
+    stopped = mock.patch.object(ERLTrainer, "evaluate_population", autospec=True, side_effect=NotImplementedError)
     with stopped as met, pytest.raises(NotImplementedError):
         extend(folder, "one", "--run", name, "--data", str(folder / "more.parquet"), *flags)
     return met.call_args.args[0]
@@ -123,7 +123,7 @@ def test_it_begins_with_the_genes_of_the_other(folder: Path) -> None:
     """Genes, inputs that agents see, and how far they have come; networks begin anew, for the folds are others now."""
     trainer = begin(folder, "genes")
     parent = load_latest(folder / "runs" / "one" / "checkpoints")
-    assert parent is not None and trainer.generation == 0
+    assert parent is not None and trainer.generation == 1
     population, earlier = trainer.population, parent.state["population"]
     assert population.updates == earlier["updates"] > 0
     # Agents of both runs count in the p-values.

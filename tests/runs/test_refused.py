@@ -81,7 +81,7 @@ def test_a_complete_run_says_how_it_goes_on(
     with unjudged():
         assert run(tiny, "--run", "one") == 0
     (tiny.parent / "runs" / "one" / "summary.json").write_text('{"generations": 2}')
-    monkeypatch.setattr("training.commands.train.judge_training", lambda *_: pytest.fail("it is judged again"))
+    monkeypatch.setattr("training.run.results.judge_training", lambda *_: pytest.fail("it is judged again"))
     for name in ([], ["one"]):
         capsys.readouterr()
         assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", *name]) == 0

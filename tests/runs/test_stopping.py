@@ -133,7 +133,7 @@ def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.Monk
     plan = ["--folds", "1", "--test-windows", "1", "--validation-days", "30", "--generations", "1"]
     data = ["--data", str(tiny.parent / "data.parquet"), "--profile", "quick", "--config", str(tiny)]
     with monkeypatch.context() as patch:
-        patch.setattr("training.commands.train.load_market", INTERRUPT)
+        patch.setattr("training.train.data_loader", INTERRUPT)
         assert main(["walk-forward", *data, *plan, *runs, "--run", "walk"]) == 130
     walk = tiny.parent / "runs" / "walk"
     assert [path.name for path in (walk / "fold-1").glob("*.json")] == ["config.json"]

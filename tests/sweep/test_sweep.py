@@ -21,7 +21,7 @@ from main import main
 from tests.sweep import fast_sweep
 from tests.sweep.fast_sweep import DAMAGED, HELD, SPACE, STARTS
 from tests.tiny_run import keep_in, tiny_in
-from training.commands.train import train_of_study
+from training.train import train_of_study
 from utils.config.settings import from_dict, read_toml, settings_hash
 from utils.config.trader import Config
 from utils.errors import DataError

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.trainers import generations, trainer_on
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models import ddpg
@@ -21,9 +22,8 @@ from models.networks import Networks
 from models.policy import Forecasts
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_LEARNING, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import ERLTrainer, UpdateInputs
 from training.rollout import roll_out
-from training.updates import UpdateInputs
 from utils.config.trader import EnvironmentConfig
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -73,12 +73,12 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
     days, population, learning = trainer.training_days.transitions, trainer.population, trainer.learning
     networks = population.networks.map(torch.clone)
     for seed in range(3):
-        known = [trainer.replay.rows_on_days(allowed) for allowed in days.allowed]
+        known = [trainer.replay_buffer.rows_on_days(allowed) for allowed in days.allowed]
         replayed = torch.stack([rows[torch.randint(len(rows), (4,), generator=seeded(seed))] for rows in known])
-        at = trainer.replay.at(replayed)
+        at = trainer.replay_buffer.at(replayed)
         rows = days.draw(at.day, seeded(seed))
         with NoWaiting():
-            losses = trainer.updates.run(population, UpdateInputs(rows, replayed, population.gammas))
+            losses = trainer.update_networks(UpdateInputs(rows, replayed, population.gammas))
         parts = Networks(networks.tensors, learning.learning_rate), population.gammas, days.batch(rows, at)
         expected = ddpg.update(*parts, learning.gradient_accumulation, cost=days.cost, tau=learning.tau)
         assert torch.equal(losses, expected)
@@ -91,8 +91,8 @@ def trainer_of(rules: EnvironmentConfig, *, is_eager: bool) -> ERLTrainer:
     market, like = learnable_market(1), tiny_trainer()
     env = TradingEnvironment.on(market, rules, "cuda")
     parts = replace(TINY_LEARNING, gradient_steps=4), like.population.evolution, like.evaluation
-    trainer = ERLTrainer(market, env, *parts, seed=2, log=tiny_trainer().log)
-    trainer.updates.graph.is_eager = is_eager
+    trainer = trainer_on(market, env, *parts, seed=2, log=tiny_trainer().log)
+    trainer.graph.is_eager = is_eager
     return trainer
 
 
@@ -106,7 +106,7 @@ def test_generations_that_launch_are_those_that_run_one_by_one(
     """Also where another agent uses the account in between; what was learned plays on a CPU."""
     caplog.set_level(logging.INFO)
     launched, eager = (trainer_of(rules, is_eager=is_eager) for is_eager in (False, True))
-    for generation, (ours, theirs) in enumerate(zip(launched.run(6), eager.run(6), strict=True)):
+    for generation, (ours, theirs) in enumerate(zip(generations(launched, 6), generations(eager, 6), strict=True)):
         for name in ("fitness", "trading", "validation", "learning"):
             assert ours[name] == theirs[name], name
         for trainer in (launched, eager) if generation == 2 else ():

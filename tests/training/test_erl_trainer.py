@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.trainers import build_trainer, generations, run_generation
 from data.market import Market
 from environment.portfolio import play
 from environment.quotes import Quotes
@@ -25,7 +26,7 @@ from models.evolution import elite_count
 from models.policy import Decision, Forecasts, decide
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, acted, learnable_market, tiny_trainer
-from training.erl_trainer import PHASES, ERLTrainer, build_trainer
+from training.erl_trainer import PHASES, ERLTrainer
 from training.forecasts.training_days import TrainingDays
 from training.rollout import Windows, follow
 from training.run.market import load_market
@@ -107,16 +108,16 @@ def plain(record: dict[str, Any]) -> str:
 def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int) -> None:
     """From what a checkpoint keeps, into a trainer that has lived through something else."""
     whole = tiny_trainer(market)
-    records = [plain(record) for record in whole.run(3)]
+    records = [plain(record) for record in generations(whole, 3)]
     first = tiny_trainer(market)
-    assert [plain(record) for record in first.run(finished)] == records[:finished]
+    assert [plain(record) for record in generations(first, finished)] == records[:finished]
     tensors, rest = flatten(first.state_dict())
     saved = unflatten({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(rest)))
     second = tiny_trainer(market, seed=99)
-    second.run_generation()
+    run_generation(second)
     second.load_state_dict(saved)
     assert_equal(second, first)
-    assert [plain(record) for record in second.run(3)] == records[finished:]
+    assert [plain(record) for record in generations(second, 3)] == records[finished:]
     assert_equal(second, whole)
 
 
@@ -134,16 +135,16 @@ def test_agents_trade_under_any_rules_and_a_record_holds_finite_numbers(
     market: Market, changes: dict[str, Any]
 ) -> None:
     trainer = tiny_trainer(market, rules=replace(TINY_RULES, **changes))
-    for generation, record in enumerate(trainer.run(2), start=1):
+    for generation, record in enumerate(generations(trainer, 2), start=1):
         assert record["generation"] == generation == trainer.generation
         assert json.loads(json.dumps(record, allow_nan=False)) == record
         assert record["validation"] == trainer.validate_best_agent()
         learned = ["closed_form", "added_error"] if trainer.population.updates else []
         assert record["validation"].keys() == {"champion", "agents", "benchmark", *learned}
-        assert record["trading"]["positions_opened"] > 0 and record["replay"]["size"] == trainer.replay.size
+        assert record["trading"]["positions_opened"] > 0 and record["replay"]["size"] == trainer.replay_buffer.size
         assert set(PHASES) - {"checkpoint"} <= record["seconds"].keys()
         assert 1 <= record["learning"]["founders"] <= len(trainer.population)
-    assert [*trainer.run(2)] == [], "the run has ended"
+    assert [*generations(trainer, 2)] == [], "the run has ended"
 
 
 def test_generations_keep_what_they_promise(market: Market) -> None:
@@ -151,7 +152,7 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
     population, count = trainer.population, elite_count(trainer.population.evolution)
     for _ in range(3):
         before = population.genes.clone()
-        trainer.run_generation()
+        run_generation(trainer)
         elites, champion = population.elites, trainer.champion
         assert len(elites) == count and torch.equal(population.genes[elites], before[elites])
         assert torch.equal(champion.genes, population.values[elites]) and champion.rules == TINY_RULES
@@ -174,7 +175,7 @@ def test_the_best_agent_of_all_generations_stays(market: Market) -> None:
         return played, transitions
 
     trainer.rollouts.evaluate = spying  # type: ignore[method-assign]
-    list(trainer.run(3))
+    list(generations(trainer, 3))
     fitness, critics = max(seen, key=lambda one: float(one[0].max()))
     assert list(trainer.fitness_history) == [float(own.max()) for own, _ in seen]
     assert trainer.best_fitness == float(fitness.max())
@@ -190,14 +191,16 @@ def test_an_episode_of_training_explores_and_is_remembered(market: Market) -> No
     agent, lanes = trainer.population[0], first + torch.arange(3)
     window = {"start_idx": first, "end_idx": first + settlement + 5}
     plain, info = trainer.run_episode(agent, trainer.eval_env, **window, training=False)
-    assert trainer.replay.size == 0 and trainer.eval_env.account.trading_steps == 5
+    assert trainer.replay_buffer.size == 0 and trainer.eval_env.account.trading_steps == 5
     reward, explored = trainer.run_episode(agent, trainer.eval_env, **window)
     assert (reward, explored) != (plain, info) and reward == explored["excess_percent"]
-    assert trainer.replay.data["day"][: trainer.replay.size].tolist() == list(range(first, window["end_idx"]))
-    total = float(trainer.replay.data["reward"][: trainer.replay.size].sum())
+    assert trainer.replay_buffer.data["day"][: trainer.replay_buffer.size].tolist() == list(
+        range(first, window["end_idx"])
+    )
+    total = float(trainer.replay_buffer.data["reward"][: trainer.replay_buffer.size].sum())
     assert total == pytest.approx(explored["profit_percent"], rel=1e-4, abs=1e-4) and explored["trades"] > 0
     rewards, _ = trainer.run_episode(agent, trainer.eval_env, lanes, lanes + settlement + 5)
-    assert rewards.shape == (3,) and trainer.replay.size == 4 * (settlement + 5)
+    assert rewards.shape == (3,) and trainer.replay_buffer.size == 4 * (settlement + 5)
     with pytest.raises(ValueError, match="expected training days"):
         trainer.run_episode(agent, trainer.eval_env, market.splits.train.last, market.splits.train.last + 20)
 
@@ -213,7 +216,7 @@ def test_networks_learn_from_days_outside_of_their_fold_only(market: Market, mon
         return batch(self, rows, replayed)
 
     monkeypatch.setattr(type(transitions), "batch", spying)
-    list(trainer.run(3))
+    list(generations(trainer, 3))
     assert len(seen) == 3 * TINY_LEARNING.gradient_steps
     first, apart = samples.x.days.start, samples.longest
     for rows, replayed in seen:
@@ -259,8 +262,8 @@ def test_no_exploration_can_be_asked_for(market: Market) -> None:
     assert one != other, "windows are drawn anew"
     train, steps = market.splits.train, TINY_RULES.episode_steps
     assert all(train.first <= start and start + steps <= train.last for start in (*one, *other))
-    json.dumps([*trainer.run(2)], allow_nan=False)
-    assert trainer.replay.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
+    json.dumps([*generations(trainer, 2)], allow_nan=False)
+    assert trainer.replay_buffer.size == 2 * TINY_EVALUATION.fitness_windows * TINY_RULES.episode_steps
 
 
 def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
@@ -272,7 +275,7 @@ def test_without_gradients_agents_are_the_closed_form(market: Market) -> None:
     for row, seen in enumerate(closed.population.networks.input_mask):
         assert torch.equal(first[2][row, ..., 0], weights[:, 1:, row] * seen)
         assert torch.equal(first[1][row, :, 0, 0], weights[:, 0, row])
-    records = [(ours, theirs) for ours, theirs in zip(closed.run(3), learning.run(3), strict=True)]
+    records = [(ours, theirs) for ours, theirs in zip(generations(closed, 3), generations(learning, 3), strict=True)]
     assert not any(name.endswith("_loss") for ours, _ in records for name in ours["learning"])
     assert all(f"{name}_loss" in theirs["learning"] for _, theirs in records for name in LOSSES)
     assert closed.population.updates == 0 and learning.population.updates == 3 * TINY_LEARNING.gradient_steps
@@ -291,18 +294,18 @@ def test_it_may_stop_between_any_two_steps(market: Market) -> None:
             raise StopRequested(signal.SIGTERM, 0.0)
 
     trainer = tiny_trainer(market, safe_point=count_down)
-    trainer.run_generation()
+    run_generation(trainer)
     steps = 10**9 - left[0]
     assert steps == TINY_RULES.episode_steps + TINY_LEARNING.gradient_steps + 2
     saved = copy.deepcopy(trainer.state_dict())
-    whole = plain(trainer.run_generation())
+    whole = plain(run_generation(trainer))
     for stop_at in (1, steps // 2, steps // 2 - 1):
         left[0] = stop_at
         trainer.load_state_dict(saved)
         with pytest.raises(StopRequested):
-            trainer.run_generation()
+            run_generation(trainer)
         trainer.load_state_dict(saved)
-        assert plain(trainer.run_generation()) == whole
+        assert plain(run_generation(trainer)) == whole
 
 
 def test_prices_after_training_change_no_agent(market: Market) -> None:
@@ -311,14 +314,14 @@ def test_prices_after_training_change_no_agent(market: Market) -> None:
     later = data[market.splits.train.last + 1 :, :, :4]
     later *= torch.linspace(1, 3, len(later)).numpy()[:, None, None]
     one, two = (tiny_trainer(prices) for prices in (market, replace(market, data_array=data)))
-    before, after = ([record["validation"] for record in trainer.run(2)] for trainer in (one, two))
+    before, after = ([record["validation"] for record in generations(trainer, 2)] for trainer in (one, two))
     assert before != after
     assert_equal(one, two)
 
 
 def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer = tiny_trainer()
-    (_,) = trainer.run(1)
+    (_,) = generations(trainer, 1)
     days = trainer.training_days
     held = [weakref.ref(part) for part in (days.samples.x.separate, days.transitions.reward)]
     del days
@@ -351,7 +354,7 @@ def test_evidence_is_what_orders_earn_on_the_days_of_other_folds(
     """In windows one after the other to the last training day; scores in the mean of the elites, differences and levels
     each followed in full, alone."""
     trainer, seen = tiny_trainer(market), list[tuple[Any, ...]]()
-    list(trainer.run(2))
+    list(generations(trainer, 2))
     weigh = Evidence.of
     monkeypatch.setattr(Evidence, "of", lambda *given: seen.append(given) or weigh(*given))
     champion, population = trainer.build_champion(), trainer.population
@@ -377,7 +380,7 @@ def test_agents_that_found_noise_are_no_evidence() -> None:
     learning, found = replace(TINY_LEARNING, agent="closed-form"), list[Evidence]()
     for seed in range(6):
         trainer = tiny_trainer(learnable_market(seed), learning=learning)
-        trainer.run_generation()
+        run_generation(trainer)
         found.append(trainer.champion.evidence)
     assert min(one.p_value for one in found) > SIGNIFICANCE_LEVEL and sum(one.p_value < 0.1 for one in found) <= 1
     assert sum(one.shrink for one in found) < 1.0
@@ -390,7 +393,7 @@ def test_what_was_planted_is_found_and_believed() -> None:
     config = with_settings(Config(), {**words, **small, "split.context_window_days": 64, "seed": 3})
     market, _ = load_market(config)
     trainer = build_trainer(config, market, torch.device("cpu"))
-    list(trainer.run(1))
+    list(generations(trainer, 1))
     champion = trainer.champion
     assert champion.evidence.is_significant and champion.shrink == champion.evidence.shrink > 0.7
     assert trainer.validate_best_agent()["champion"] > trainer.validate_best_agent()["benchmark"] + 1.0
@@ -400,8 +403,8 @@ def test_what_was_planted_is_found_and_believed() -> None:
 def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(market: Market, first: str) -> None:
     """On one window, shorter than the rules say, observation by observation."""
     trainer = tiny_trainer(market)
-    list(trainer.run(2))
-    agent, size = trainer.champion, trainer.replay.size
+    list(generations(trainer, 2))
+    agent, size = trainer.champion, trainer.replay_buffer.size
     start = (market.splits.train if first == "training" else market.splits.validation).first
     window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 3}
     reward, summary = trainer.run_episode(agent, trainer.eval_env, start, start + 9, training=False)
@@ -410,4 +413,4 @@ def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(market: Marke
     alone = env.get_episode_summary()
     assert info["day_index"] == start + 9 and alone["trades"] > 0
     assert summary == pytest.approx(alone, rel=1e-4, abs=1e-3) and reward == summary["excess_percent"]
-    assert trainer.replay.size == size
+    assert trainer.replay_buffer.size == size

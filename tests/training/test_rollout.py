@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.trainers import generations
 from environment.portfolio import play
 from environment.trading_env import windows_from
 from models.ddpg_agent import DDPGAgent
@@ -130,7 +131,7 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
     """Agents are divided so that their forecasts fit into memory; those of a day did not learn from its fold. What is
     kept of their transitions comes from all days."""
     trainer = tiny_trainer(learnable_market(1), evolution=EvolutionConfig(population_size=7))
-    list(trainer.run(2))
+    list(generations(trainer, 2))
     windows, population, steps = trainer.draw_windows(), trainer.population, trainer.eval_env.rules.episode_steps
     one, first = trainer.rollouts.evaluate(population, windows, 80)
     assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["cash"]) <= 80

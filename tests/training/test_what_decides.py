@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from benchmarks.trainers import generations
 from data.features.catalogue import CATALOGUE
 from data.features.nine import OPEN
 from data.market import Market, with_features
@@ -84,7 +85,7 @@ def trained(part: str | None = None, seed: int = 1) -> tuple[ERLTrainer, dict[st
     with mock.patch.object(TrainingDays, "of", lambda *_: days):
         parts = {"learning": changed(LEARNING, part), "evolution": changed(EVOLUTION, part)}
         trainer = tiny_trainer(market("momentum"), rules=RULES, evaluation=EVALUATION, seed=seed, **parts)
-    *_, last = trainer.run(3)
+    *_, last = generations(trainer, 3)
     return trainer, last
 
 
@@ -110,7 +111,7 @@ def agent(kind: str) -> DDPGAgent:
     """Trained from random numbers, without a closed form."""
     learning = replace(LEARNING, gradient_steps=40)
     trainer = tiny_trainer(market(kind), rules=RULES, learning=learning, evolution=EVOLUTION, evaluation=EVALUATION)
-    for _ in trainer.run(3):
+    for _ in generations(trainer, 3):
         pass
     return trainer.champion
 

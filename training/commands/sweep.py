@@ -10,7 +10,6 @@ from typing import Any
 from data.record import MARKET
 from data.splits import Splits
 from training.commands.table import SweepArguments
-from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.export import EQUITY
 from training.evaluation.export import RESULTS as JUDGED
@@ -19,6 +18,7 @@ from training.run.study_folder import Study, fetch_files
 from training.sweep.outcome import outcome_of, report, results_of
 from training.sweep.space import KIND, SweepPlan, read_space, run_name, space_of
 from training.sweep.study import Run, new_study, play_round
+from training.train import train_of_study
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.cli import command_line

@@ -290,7 +290,7 @@ GROUPS = {
 }
 """Groups of commands by the first word of their names."""
 COMMANDS = {
-    "train": Command(TrainArguments, "training.commands.train:run_train", run_defaults),
+    "train": Command(TrainArguments, "training.train:run_train", run_defaults),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
     "features": Command(FeaturesArguments, "training.features.command:run_features", run_defaults),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),

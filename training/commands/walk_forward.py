@@ -11,7 +11,6 @@ from data.splits import FoldPlan, Splits, make_folds
 from models.evidence import Evidence
 from training.commands.evaluate import play_run
 from training.commands.table import WalkForwardArguments
-from training.commands.train import train_of_study
 from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
@@ -19,6 +18,7 @@ from training.evaluation.play import PlayedPolicies
 from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold
+from training.train import train_of_study
 from utils.config.cli import command_line
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -42,7 +42,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
     Raises:
         ConfigError, DataError: the test cannot be resumed, or the data are too few or have changed.
         JobsFailed: a fold ended with an error; the others are finished.
-        StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds are kept.
+        StopRequested, MemoryLimitReached, CheckpointError: as `train`; finished folds are kept.
         CloudError: not all of the test could be stored.
     """
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})

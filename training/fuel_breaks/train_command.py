@@ -41,14 +41,13 @@ def run_train(
             logger.info("burned area saved on %d validation tiles: %s", len(trainer.validation.tiles), rivals)
         get_profiler().log_memory("baseline")
         trainer.seconds["total"] = spent + clock() - started
-
-        def report(record: Mapping[str, Any], _: float) -> None:
-            logger.info("%s", status_lines(record))
-            note = "; ".join(caveats(config, trainer.scores))
-            draw_learning(session.run.records(), session.run.path / "learning.png", note)
-            trainer.cleanup_memory()  # a figure and its pixels refer to each other
-
-        session.train(trainer, _generations(trainer), report)
+        with session.saving(trainer) as save:
+            for record in _generations(trainer):
+                save(record)
+                logger.info("%s", status_lines(record))
+                note = "; ".join(caveats(config, trainer.scores))
+                draw_learning(session.run.records(), session.run.path / "learning.png", note)
+                trainer.cleanup_memory()  # a figure and its pixels refer to each other
         return _finish(trainer, session.run, config)
 
 

@@ -10,6 +10,7 @@ from data.market import Market
 from data.record import is_recorded_market, readjustments
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
+from training.run.session import Session
 from utils.config.settings import flatten, settings_hash, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
@@ -23,9 +24,10 @@ _PARENT = "extends.txt"
 """Name of the other run, written before all else."""
 
 
-def note_parent(parent: RunLog, path: Path) -> None:
-    """Write down which run the new one in `path` extends, for the case that it is stopped before it inherits."""
-    (path / _PARENT).write_text(parent.name, encoding="utf-8")
+def note_parent(parent: RunLog | None, path: Path) -> None:
+    """Write down which run the new one in `path` extends, if any; it may be stopped before it inherits."""
+    if parent is not None:
+        (path / _PARENT).write_text(parent.name, encoding="utf-8")
 
 
 def missing_parent(path: Path) -> RunLog | None:
@@ -45,6 +47,16 @@ def load_inherited(path: Path) -> Checkpoint | None:
     if checkpoint is None and list_checkpoints(path / INHERITED):
         raise ConfigError(f"expected what a run inherited in {path / INHERITED}, got a damaged checkpoint; extend anew")
     return checkpoint
+
+
+def restore_or_inherit(session: Session[Config], trainer: ERLTrainer) -> None:
+    """Load the newest generation of a resumed run, or what a run that extends another one begins with."""
+    path = session.run.path
+    if (parent := missing_parent(path)) is not None:
+        save_inherited(parent, path, trainer.market)
+    if not session.restore(trainer) and (inherited := load_inherited(path)) is not None:
+        logger.info("begins with generation %d of %s", inherited.generation, inherited.run_id)
+        apply_inherited(inherited, trainer)
 
 
 def apply_inherited(inherited: Checkpoint, trainer: ERLTrainer) -> None:

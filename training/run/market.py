@@ -8,18 +8,41 @@ from pathlib import Path
 
 import numpy as np
 
+from data.benchmark import read_benchmark
 from data.features.own import audit_features, own_columns, read_features
 from data.loader import StockDataLoader
 from data.market import Market, build_market, with_features
 from data.record import MARKET, MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
-from data.synthetic.built_in import PlantedScores, built_in_market
+from data.synthetic.built_in import PlantedScores, built_in_loader, planted_scores
 from training.forecasts.look_ahead import require_past
+from training.run.status import market_lines, terminal_header
 from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
 
 logger = logging.getLogger(__name__)
+
+
+def data_loader(config: Config, sessions: Sequence[str] = ()) -> StockDataLoader:
+    """Return the loader of the data file, or of the built-in market.
+
+    Args:
+        sessions: see `StockDataLoader`.
+    """
+    if config.data is None:
+        if config.investable is not None:
+            raise DataError(
+                "expected --data with --investable, got none; the built-in market says itself what may be bought"
+            )
+        return built_in_loader(config.synthetic, config.split)
+    return StockDataLoader(
+        config.data,
+        config=config.split,
+        investable=config.investable,
+        requires_volume=config.env.volume_cap > 0,
+        sessions=sessions,
+    )
 
 
 def load_market(
@@ -31,26 +54,37 @@ def load_market(
         audits: look whether columns or own features hold data of the future.
         sessions: see `StockDataLoader`.
     """
-    if config.data is not None:
-        loader = StockDataLoader(
-            config.data,
-            config=config.split,
-            investable=config.investable,
-            requires_volume=config.env.volume_cap > 0,
-            sessions=sessions,
-        )
-        loader.load_and_prepare()
-        market = dataclasses.replace(build_market(loader, config.split, config.env), source=config.data)
-        market = with_own_features(market, config.features, audits)
-        if audits:
-            require_past_columns(market)
-        return market, None
-    if config.investable is not None:
-        raise DataError(
-            "expected --data with --investable, got none; the built-in market says itself what may be bought"
-        )
-    market, scores = built_in_market(config.synthetic, config.split, config.env)
-    return with_own_features(market, config.features, audits), scores
+    loader = data_loader(config, sessions)
+    loader.load_and_prepare()
+    return market_of(loader, config, audits=audits), scores_of(config)
+
+
+def scores_of(config: Config) -> PlantedScores | None:
+    """Return the scores of the structure that is planted in the built-in market; None for a data file."""
+    return planted_scores(config.synthetic) if config.data is None else None
+
+
+def market_of(loader: StockDataLoader, config: Config, *, audits: bool) -> Market:
+    """Return the market of a loader that has loaded, with own features among its columns."""
+    market = dataclasses.replace(build_market(loader, config.split, config.env), source=config.data)
+    market = with_own_features(market, config.features, audits)
+    if audits and config.data is not None:
+        require_past_columns(market)
+    return market
+
+
+def market_of_run(loader: StockDataLoader, config: Config, path: Path, splits: Splits | None = None) -> Market:
+    """Return the market of the run in `path`: audited and recorded where it is new, else as recorded.
+
+    Args:
+        splits: days of a new run, in place of the configured fractions.
+    """
+    market = market_of(loader, config, audits=not (path / MARKET).is_file())
+    market = record_or_pin_market(path, market, splits)
+    logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
+    if config.evaluation.benchmark is not None:
+        read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
+    return market
 
 
 def with_own_features(market: Market, path: Path | None, audits: bool) -> Market:

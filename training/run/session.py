@@ -6,7 +6,7 @@ It is generic over the experiment: a command provides settings, a trainer and th
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -94,32 +94,27 @@ class Session(Generic[Settings]):
             self._sync.submit(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
         return has_generation
 
-    def train(
-        self,
-        trainer: Trainer,
-        records: Iterable[dict[str, Any]],
-        report: Callable[[dict[str, Any], float], None],
-    ) -> None:
-        """Train to the end: record, save and report each generation.
-
-        Args:
-            records: iterator that trains a generation per record.
-            report: shows a record, given the seconds that the checkpoint took from training.
-        """
+    @contextlib.contextmanager
+    def saving(self, trainer: Trainer) -> Iterator[Callable[[dict[str, Any]], float]]:
+        """Yield what records a generation and begins its checkpoint, and returns the seconds that it took from
+        training."""
         root, keep = self.run.path / CHECKPOINTS, self.settings.keep_checkpoints
         names = {"run_id": self.run.name, "config_hash": self._hash}
         writing = checkpoint_writer(root, **names, keep=keep, on_written=self._upload_checkpoint)
         with writing as write:
-            for record in records:
+
+            def save(record: dict[str, Any]) -> float:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
                 get_profiler().log_memory(GENERATION, counts=True)
                 self.run.append(record)
                 started = time.perf_counter()
                 write(trainer.generation, trainer.state_dict())
-                report(record, time.perf_counter() - started)
                 if self._sync is not None:
                     logger.info("%s", self._sync.status())
+                return time.perf_counter() - started
+
+            yield save
 
     def _upload(self, *patterns: str) -> None:
         """Upload files of the run, with its metrics, log and TensorBoard events so far."""
