@@ -58,8 +58,9 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         "environments 2, agents 5, replay buffers 1; too early to tell",
     ):
         assert text in shown, text
-    for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'"):
-        assert text in log and text not in shown.partition("Result of")[0], text
+    assert "memory [Trainer initialized (baseline)] RAM " in log and "memory [" not in shown
+    for text in ("\nGen 2: After generation ", "memory growth since 'Trainer initialized (baseline)'"):
+        assert text in log and text in shown, text
     seconds = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
     phases = ("fit", "evaluate", "evolve", "train", "validate", "clean_up", "other")
     assert seconds["total"] == pytest.approx(sum(seconds.get(name, 0.0) for name in phases)) and seconds["other"] >= 0
@@ -67,7 +68,8 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         watched = [int(number) for number in re.findall(r"Generation (\d+) / 2\n", text)]
         assert watched == [1, 2]
         begins = [text.index("Initializing persistent"), text.index("Generation 1 / 2\n")]
-        begins += [text.index(f"{phase}...\n") for phase in ("Evaluate", "Evolve", "Train", "Validate")]
+        phases = ("Evaluating agents", "Evolving population: 1 -> 2", "Training agents", "Validating agent")
+        begins += [text.index(f"{phase}...\n") for phase in phases]
         assert begins == sorted(begins) and text.index("Generation 1 of 2") > begins[-1]
     (evaluate,) = re.findall(r"<pre><code>(python main.py evaluate .*?)</code>", page)
     assert "--random-pickers" in evaluate and main(shlex.split(evaluate)[2:]) == 0
@@ -118,7 +120,7 @@ def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(("is_terminal", "report"), [(False, "auto"), (True, "auto"), (True, "on")])
-def test_memory_is_reported_in_a_file_and_on_request(
+def test_memory_is_reported_on_request(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, report: str
 ) -> None:
     """A person's own count of the objects sees all of the trainer's, too."""
@@ -133,9 +135,11 @@ def test_memory_is_reported_in_a_file_and_on_request(
     with unjudged():
         assert run(tiny, "--generations", "1", "--memory-report", report) == 0
     assert [(one["TradingEnvironment"], one["DDPGAgent"]) for one in seen] == [(2, 5)]
-    shown, times = capsys.readouterr().out, int(report == "on" or not is_terminal)
-    for text in ("memory [train]", "memory trend\n", "memory growth since 'baseline'\n"):
+    shown, times = capsys.readouterr().out, int(report == "on")
+    for text in ("memory [Gen 1: After train_population] RAM ", "memory trend\n", "memory growth since 'Trainer init"):
         assert shown.count(text) == times, text
+    counts = r"\[Gen 1: After evolve_population\] .*DDPGAgent 4, ReplayBuffer 1, lists [\d,]+, dicts [\d,]+, arrays"
+    assert len(re.findall(counts, shown)) == times
 
 
 def test_a_run_without_a_holdout_trains_to_the_end_and_says_so(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 STREAMS = ("windows", "evolution", "networks", "sight", "noise", "batches")
 """Random streams by purpose, all drawn on the CPU: `networks` of first weights, founders' feature groups and noise on
 actors, `sight` of children's feature groups, `noise` of exploration."""
-PHASES = ("evaluate", "evolve", "train", "validate", "checkpoint")
-"""Of a generation, in their order; the caller of the trainer writes the checkpoint."""
 
 
 class UpdateInputs(NamedTuple):

@@ -18,10 +18,17 @@ from training.rollout import PopulationResults
 from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
-from utils.progress import progress
+from utils.progress import Progress
 from utils.runs.console import FILE_ONLY
 
 logger = logging.getLogger(__name__)
+PHASES = {
+    "evaluate": ("Evaluating agents", "evaluate_population"),
+    "evolve": ("Evolving population: {} -> {}", "evolve_population"),
+    "train": ("Training agents", "train_population"),
+    "validate": ("Validating agent", "validate_best_agent"),
+}
+"""Of a generation, in their order: what is being done, and the method of the trainer."""
 
 
 class GenerationLog:
@@ -38,14 +45,16 @@ class GenerationLog:
         self.first = 1
         """First generation of this process."""
         self._counted_until: float | None = None
+        self._shown: Progress | None = None
 
     def generations_left(self) -> Iterator[int]:
         """Yield the generations that are not complete, each begun."""
         self.first = self.generation + 1
-        left = range(self.first, self.generations + 1)
-        for generation in progress(left, "training", "generation", self.generations, done=self.generation):
-            self.begin(generation)
-            yield generation
+        with Progress("training", "generation", self.generations, done=self.generation) as self._shown:
+            for generation in range(self.first, self.generations + 1):
+                self.begin(generation)
+                yield generation
+                self._shown.update()
 
     def begin(self, generation: int) -> None:
         """Begin a generation, and say so."""
@@ -63,7 +72,11 @@ class GenerationLog:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Announce and measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
-        logger.info("%s...", name.capitalize(), extra=FILE_ONLY)
+        words, method = PHASES[name]
+        words = words.format(self.generation, self.generation + 1)
+        logger.info("%s...", words, extra=FILE_ONLY)
+        if self._shown is not None:
+            self._shown.describe(f"Generation {self.generation} / {self.generations}: {words}")
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":
@@ -76,7 +89,7 @@ class GenerationLog:
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + time.perf_counter() - ended
             # A census takes about a second, and growth needs several to be named.
             is_suspect = self.counts and name == "evolve" and self.profiler.is_growing()
-            self.profiler.log_memory(name, census=is_suspect)
+            self.profiler.log_memory(f"Gen {self.generation}: After {method}", counts=True, census=is_suspect)
 
     def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
         """Return what the elites earn, what capital is worth to them, and the diversity of the population."""

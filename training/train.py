@@ -22,7 +22,7 @@ from training.run.extension import extended_settings, note_parent, restore_or_in
 from training.run.market import data_loader, market_of_run
 from training.run.results import FILES, RESULTS, finish, is_complete, log_baseline, report_generation
 from training.run.session import open_session
-from training.run.status import opening_line
+from training.run.status import market_lines, opening_line, terminal_header
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
@@ -59,11 +59,13 @@ def train(
         config, run, device = session.settings, session.run, session.device
         if is_complete(run, config, explicit):
             return
-        logger.info("%s", opening_line(config, device, run.path))
+        opening = opening_line(config, device, run.path)
+        logger.info("%s", opening, extra={"terminal": opening})
         note_parent(parent, run.path)
         loader: StockDataLoader = data_loader(config)
         loader.load_and_prepare()
         market = market_of_run(loader, config, run.path, splits)
+        logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
 
         logger.info("Initializing persistent evaluation environment...")
         benchmark = Benchmark.of(market, config.evaluation.benchmark_weights, config.seed)

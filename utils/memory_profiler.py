@@ -11,6 +11,7 @@ A run takes a snapshot after each phase and writes all of this to its log. By ha
 import gc
 import logging
 import math
+import re
 import time
 import tracemalloc
 from collections import Counter, deque
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import psutil
 
@@ -28,8 +30,12 @@ from utils.memory.living import CLASSES, count_living, forget_living
 from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 1000
-GENERATION = "generation"
-"""Label of the snapshots at the ends of generations."""
+BASELINE, GENERATION = "Trainer initialized (baseline)", "generation"
+"""Labels of the snapshot before the first generation, and, after their numbers, of those at the ends of generations."""
+_NUMBER = re.compile(r"^Gen \d+: (After )?")
+_SIZES = {"rss": "RAM", "vms": "virtual", "uss": "unique", "gpu_allocated": "GPU", "gpu_reserved": "GPU reserved"}
+_NAMES = {f"{key}_mb": f"{name} GB" for key, name in _SIZES.items()} | CLASSES
+"""Of measures, as they are shown."""
 WARM_UP_VISITS = 2
 CENSUS_STEPS, OWNER_STEPS = 3, 2
 """Visits in a row at which leaks that censuses find, and those of owners, have grown."""
@@ -53,15 +59,23 @@ class Snapshot:
     """Memory of the process at one moment."""
 
     label: str
-    visit: int  # snapshots with this label before this one
+    """A place, perhaps after a generation: `Gen 3: After evaluate_population`."""
+    visit: int  # snapshots of this place before this one
     seconds: float  # since the profiler was created
     measures: dict[str, float]
-    """Sizes in MiB (`uss_mb` is unique to this process), living objects by label, counts of a census."""
+    """Sizes in MiB, shown in GB (`uss_mb` is unique to this process), living objects by label, counts of a census."""
+
+    @property
+    def place(self) -> str:
+        """The label without a generation: snapshots of one place are compared."""
+        return _place(self.label)
 
     def __str__(self) -> str:
-        return f"memory [{self.label}] " + ", ".join(
-            f"{CLASSES.get(name, name)} {cell(value)}" for name, value in self.measures.items()
+        texts = (
+            f"{name[:-3]} {cell(value)} GB" if name.endswith(" GB") else f"{name} {cell(value)}"
+            for name, value in _shown(self.measures).items()
         )
+        return f"memory [{self.label}] {', '.join(texts)}"
 
 
 class MemoryProfiler:
@@ -78,7 +92,7 @@ class MemoryProfiler:
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
         self._censuses: dict[str, deque[tuple[str, Mapping[str, int]]]] = {}
-        """By label, what its last censuses counted after the warm-up."""
+        """By place, what its last censuses counted after the warm-up."""
 
     def log_memory(
         self,
@@ -101,20 +115,21 @@ class MemoryProfiler:
         is_census, counts = census or show_objects, counts and self.is_reporting
         if is_census:
             gc.collect()
-        snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, self._measure())
+        place = _place(label)
+        snapshot = Snapshot(label, self._visits[place], time.monotonic() - self._start, self._measure())
         if is_census:
             heap = Heap()  # after the measurement, which would include its lists
             counted = heap.counts()
             snapshot.measures.update(counted)
             if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
-                kept = self._censuses.setdefault(label, deque(maxlen=CENSUS_STEPS + 1))
+                kept = self._censuses.setdefault(place, deque(maxlen=CENSUS_STEPS + 1))
                 kept.append((f"visit {snapshot.visit + 1}", _kinds(heap.types(), counted)))
             if show_objects:
                 texts.append(f"largest objects\n{large_object_table(heap)}")
             del heap  # it keeps everything alive
         if counts:
             snapshot.measures.update(count_kinds())
-        self._visits[label] += 1
+        self._visits[place] += 1
         if self.baseline is None and tracemalloc.is_tracing():
             self._traced = tracemalloc.take_snapshot()
         self.baseline = self.baseline or snapshot
@@ -131,8 +146,8 @@ class MemoryProfiler:
         return {f"{name}_mb": size / MIB for name, size in sizes.items()} | count_living()
 
     def visits(self, label: str) -> list[Snapshot]:
-        """Return the kept snapshots with this label, oldest first."""
-        return [snapshot for snapshot in self.snapshots if snapshot.label == label]
+        """Return the kept snapshots with this label, or of this place, oldest first."""
+        return [snapshot for snapshot in self.snapshots if label in (snapshot.label, snapshot.place)]
 
     def trend(self, label: str) -> dict[str, float]:
         """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up, given two visits."""
@@ -179,13 +194,13 @@ class MemoryProfiler:
         """Return memory now, its growth since the baseline and a generation, owners, and a verdict."""
         last, points = self.snapshots[-1], self._series(GENERATION, "rss_mb")[-RECENT_VISITS:]
         now, before = last.measures, (self.baseline or last).measures
-        grown = {name: f"{now[name] - before[name]:+,.0f} MiB" for name in ("rss_mb", "gpu_allocated_mb")}
-        trend = f", {_slope(points)[0]:+,.1f} MiB a generation" if len(points) > 1 else ""
-        resident = f"resident {now['rss_mb']:,.0f} MiB ({grown['rss_mb']} since the baseline{trend})"
-        texts = [f"{resident}, peak {peak_rss_mb():,.0f} MiB"]
+        grown = {name: f"{now[name] - before[name]:+,.0f} MB" for name in ("rss_mb", "gpu_allocated_mb")}
+        trend = f", {_slope(points)[0]:+,.1f} MB a generation" if len(points) > 1 else ""
+        resident = f"RAM {now['rss_mb'] / 1024:,.2f} GB ({grown['rss_mb']} since the baseline{trend})"
+        texts = [f"{resident}, peak {peak_rss_mb() / 1024:,.2f} GB"]
         if now["gpu_reserved_mb"]:
-            allocated = f"GPU {now['gpu_allocated_mb']:,.0f} MiB allocated ({grown['gpu_allocated_mb']})"
-            texts.append(f"{allocated}, {now['gpu_reserved_mb']:,.0f} MiB reserved")
+            allocated = f"GPU {now['gpu_allocated_mb'] / 1024:,.2f} GB allocated ({grown['gpu_allocated_mb']})"
+            texts.append(f"{allocated}, {now['gpu_reserved_mb'] / 1024:,.2f} GB reserved")
         texts.append(", ".join(f"{owner.replace('_', ' ')} {now[owner]}" for owner in count_living()))
         if (leaks := self.leaks()) or self.is_growing():
             texts.append(f"growing: {', '.join(leaks) or 'nothing named yet'}")
@@ -198,36 +213,33 @@ class MemoryProfiler:
 
         By default since the first of all. Raises ValueError for a label without a snapshot.
         """
-        first = self.baseline if baseline_label is None else next(iter(self.visits(baseline_label)), None)
+        seen = [self.baseline, *self.visits(baseline_label or BASELINE)]
+        first = next((s for s in seen if s is not None and baseline_label in (None, s.label, s.place)), None)
         if first is None:
             known = ", ".join(self._visits) or "none"
             raise ValueError(f"expected the label of a snapshot, got {baseline_label!r}; labels so far: {known}")
         slopes = {name: slope for label in self._visits for name, slope in self.trend(label).items()}
         rows = []
         for name, now in self.snapshots[-1].measures.items():
-            before = first.measures.get(name, math.nan)
-            rows.append(
-                {
-                    "measure": CLASSES.get(name, name),
-                    "first": before,
-                    "last": now,
-                    "change": now - before,
-                    "growth %": 100.0 * (now - before) / before if before else None,
-                    "slope per visit": slopes.get(name),
-                }
-            )
+            row = {"first": first.measures.get(name, math.nan), "last": now}
+            row["change"] = now - row["first"]
+            slope = {} if name not in slopes else {"slope per visit": slopes[name]}
+            growth = 100.0 * row["change"] / row["first"] if row["first"] else None
+            row = {column: _in_gb(name, value) for column, value in (row | slope).items()}
+            rows.append({"measure": _NAMES.get(name, name), **row, "growth %": growth})
         columns = ("measure", "first", "last", "change", "growth %", "slope per visit")
-        return f"memory growth since {first.label!r}\n{table(rows, columns)}"
+        return f"memory growth since {first.label!r}\n{table(rows, columns, digits=3)}"
 
-    def trend_table(self, last: int = MAX_SNAPSHOTS) -> str:
-        """Return a row for each of the last snapshots, with the change of resident memory since the one before, MiB."""
-        seen, rows = [*self.snapshots], []
+    def trend_table(self, last: int = MAX_SNAPSHOTS, place: str | None = None) -> str:
+        """Return a row for each of the last snapshots, of all or of a place, with the change of RAM since the one
+        before."""
+        seen, rows = [*self.snapshots] if place is None else self.visits(place), list[dict[str, Any]]()
         for before, now in zip([*seen[:1], *seen], seen, strict=False):
-            change = now.measures["rss_mb"] - before.measures["rss_mb"]
-            named = {CLASSES.get(name, name): value for name, value in now.measures.items()}
-            rows.append({**named, "label": now.label, "seconds": now.seconds, "Change": change})
-        sizes = ("label", "seconds", "rss_mb", "Change", "gpu_allocated_mb", "gpu_reserved_mb")
-        return table(rows[-last:], (*sizes, *CLASSES.values(), *(KINDS if self.is_reporting else ())))
+            change = _in_gb("rss_mb", now.measures["rss_mb"] - before.measures["rss_mb"])
+            rows.append({**_shown(now.measures), "label": now.label, "seconds": now.seconds, "Change": change})
+        sizes = ("label", "seconds", "RAM GB", "Change", "GPU GB", "GPU reserved GB")
+        kinds = KINDS if self.is_reporting else ()
+        return table(rows[-last:], (*sizes, *CLASSES.values(), *kinds), digits=3)
 
     def report(self) -> str:
         """Return the trend of the last snapshots, and growth since the baseline, by line where that is traced."""
@@ -245,10 +257,18 @@ class MemoryProfiler:
         ]
         return f"\nallocations that grew since the baseline\n{table(rows, ('mb', 'change', 'objects', 'line'))}"
 
-    def history(self) -> str:
-        """Return a row for each kept snapshot, growth since the baseline, and leaks."""
+    def history(self, place: str | None = None) -> str:
+        """Return a row for each kept snapshot, of all or of a place, growth since the baseline, and leaks."""
         leaks = [f"leak: {kind} {growth}" for kind, growth in self.find_leaks().items()]
-        return "\n".join([self.trend_table(), self.growth_table(), *leaks])
+        return "\n".join([self.trend_table(place=place), self.growth_table(), *leaks])
+
+    def analysis(self, *, shows_objects: bool = True) -> str:
+        """Return the trend over all generations, or where it is reporting over all phases, growth since the baseline,
+        leaks, and the objects of 50 MB and more."""
+        gc.collect()
+        history = self.history(None if self.is_reporting else GENERATION)
+        large = f"\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}" if shows_objects else ""
+        return f"memory trend\n{history}{large}"
 
     def print_memory_growth(self, baseline_label: str | None = None) -> None:
         """Print growth since the first snapshot with this label, see `growth_table`."""
@@ -281,7 +301,20 @@ def print_memory_growth(baseline_label: str | None = None) -> None:
 def print_memory_summary() -> None:
     """Print the table of phases, growth since the baseline, leaks and the largest objects."""
     gc.collect()
-    print(f"{get_profiler().history()}\nobjects of 50 MiB and more\n{large_object_table(Heap(), 50.0)}")
+    print(f"{get_profiler().history()}\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}")
+
+
+def _place(label: str) -> str:
+    return _NUMBER.sub("", label)
+
+
+def _shown(measures: Mapping[str, float]) -> dict[str, float]:
+    """Return measures by the names under which they are shown, sizes in GB."""
+    return {_NAMES.get(name, name): _in_gb(name, value) for name, value in measures.items()}
+
+
+def _in_gb(measure: str, value: float) -> float:
+    return value / 1024 if measure.endswith("_mb") else value
 
 
 def _kinds(types: dict[str, int], counted: Mapping[str, int]) -> dict[str, int]:

@@ -35,6 +35,7 @@ class Progress:
             leave=False,
             disable=None,
             delay=DELAY_SECONDS,
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
         )
         if self.bar.disable:  # no terminal
             REPORTER.begin(self)
@@ -49,6 +50,11 @@ class Progress:
         self.done, self._updated = self.done + units, REPORTER.clock()
         self.bar.total = self.total = self.total if total is None else total
         self.bar.update(units)
+
+    def describe(self, label: str) -> None:
+        """Say anew what is being done."""
+        self.label = label
+        self.bar.set_description(label)
 
     def __str__(self) -> str:
         """Return the work, the units done and an estimate of the time left."""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return rows as aligned text under a header, with numbers to the right."""
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], digits: int = 2) -> str:
+    """Return rows as aligned text under a header, with numbers to the right, of so many decimals."""
     padded = []
     for column in columns:
         values = [row.get(column) for row in rows]
-        texts = [printable(column), *map(cell, values)]
+        texts = [printable(column), *(cell(value, digits) for value in values)]
         width, side = max(map(len, texts)), ">" if any(map(_is_number, values)) else "<"
         padded.append([f"{text:{side}{width}}" for text in (texts[0], "-" * width, *texts[1:])])
     return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
@@ -22,12 +22,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def cell(value: Any) -> str:
-    """Return a value as text: thousands separators, two decimals, - for None and NaN."""
+def cell(value: Any, digits: int = 2) -> str:
+    """Return a value as text: thousands separators, decimals, - for None and NaN."""
     if value is None or (isinstance(value, float | np.floating) and not math.isfinite(value)):
         return "-"
     if isinstance(value, float | np.floating):
-        return f"{value:,.2f}"
+        return f"{value:,.{digits}f}"
     return f"{value:,}" if _is_number(value) else printable(str(value))
 
 

@@ -113,7 +113,7 @@ def test_a_healthy_run_is_steady_from_its_seventh_generation_on(
         profiler.log_memory("generation")
         line = profiler.summary_line()
         assert line.endswith("; too early to tell" if generation < 7 else "; steady")
-    assert f"({sizes[-1] - sizes[0]:+,.0f} MiB since the baseline, " in line
+    assert f"({sizes[-1] - sizes[0]:+,.0f} MB since the baseline, " in line
 
 
 @pytest.mark.parametrize(("leak_mb", "least", "most"), [(0, 0, 0), (3, 0, 0), (5, 95, 100)])
@@ -153,17 +153,22 @@ def test_the_line_tells_the_memory_of_a_gpu(profiler: MemoryProfiler, monkeypatc
     for _ in range(8):
         profiler.log_memory("generation")
     line = profiler.summary_line()
-    assert "; GPU 800 MiB allocated (+700 MiB), 1,024 MiB reserved; " in line
+    assert "; GPU 0.78 GB allocated (+700 MB), 1.00 GB reserved; " in line
     assert line.endswith("; growing: nothing named yet")
 
 
 def test_trend_and_growth_of_a_known_series(resident_mb: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Growth is since the first snapshot, also once that is no longer kept."""
     monkeypatch.setattr(memory_profiler, "MAX_SNAPSHOTS", 5)
-    profiler, resident_mb[:] = MemoryProfiler(), [100, 500, 10, 12, 14, 16]
-    for _ in range(6):
-        profiler.log_memory("evolve")
+    profiler, resident_mb[:] = MemoryProfiler(), [1024 * size for size in (100, 500, 10, 12, 14, 16)]
+    for generation in range(6):
+        profiler.log_memory(f"Gen {generation}: After evolve")
     trend = profiler.trend("evolve")
-    assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
-    assert row_of("rss_mb", profiler.growth_table()) == ["100.00", "16.00", "-84.00", "-84.00", "2.00"]
+    assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx(
+        (2048.0, 6144.0, 4096.0, 0.0)
+    )
+    expected = ["GB", "100.000", "16.000", "-84.000", "-84.000", "2.000"]
+    assert row_of("RAM", profiler.growth_table()) == row_of("RAM", profiler.growth_table("evolve")) == expected
+    assert row_of("RAM", profiler.growth_table("Gen 0: After evolve")) == expected
+    assert row_of("RAM", profiler.growth_table("Gen 4: After evolve"))[1:4] == ["14.000", "16.000", "2.000"]
     assert len(profiler.snapshots) == 5

@@ -80,7 +80,7 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
     kept = [np.ones(12 * MIB // 8), [{"a": [0]} for _ in range(100)]]
     log_memory("after", show_objects=True)
     shown = capsys.readouterr().out
-    for text in ("memory [before] rss_mb", "lists", "dicts", "TradingEnvironment 0", "largest objects", "1572864"):
+    for text in ("memory [before] RAM ", "lists", "dicts", "TradingEnvironment 0", "largest objects", "1572864"):
         assert text in shown, text
     get_profiler().print_memory_growth(baseline_label="before")
     by_label = capsys.readouterr().out

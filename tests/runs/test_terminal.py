@@ -1,5 +1,6 @@
 """What a person at a terminal reads of a run, and what a file, a pipe and `run.log` have instead."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from tests.tiny_run import run
 from utils import VERSION
 
-LINES = ("Initializing persistent evaluation environment...", "Generation 1 / 2", "Evaluate...", "Training range: days")
-"""Lines that watchers of a log look for."""
+BEGINNING = ("Initializing persistent evaluation environment...", "Initializing persistent validation environment...")
+LINES = ("Generation 1 / 2\n", "Evaluating agents...", "Evolving population: 1 -> 2...", "Training range: days")
+"""Lines that watchers of a log look for, of which a terminal shows the first two."""
 
 
 @pytest.mark.parametrize(("columns", "is_verbose"), [(80, False), (120, False), (80, True)])
@@ -19,15 +21,18 @@ def test_a_terminal_shows_a_table_and_the_answer_or_everything(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert run(tiny, "--run", "one", *(["--verbose"] if is_verbose else [])) == 0
     shown, log = capsys.readouterr().out, (tiny.parent / "runs" / "one" / "run.log").read_text()
+    for text in BEGINNING:
+        assert text in log and text in shown, text
     for text in LINES:
         assert text in log and (text in shown) == is_verbose, text
     assert ("Result of the champion" in shown) == is_verbose == ("RESULT" not in shown)
     if is_verbose:
         return
-    assert shown.lstrip().startswith(f"ERL trader {VERSION.rpartition('.')[0]}, run ")
+    assert re.match(rf"ERL trader {VERSION.rpartition('.')[0]}, run\s+\S+runs/one: 2\s+generations\s+of 4", shown)
     for text in ("SYNTHETIC", "profit per episode", "agents add", "RESULT  validation", "no difference", "closed form"):
         assert text in shown and (text == "closed form" or text not in log), text
-    rows = [line.split() for line in shown.splitlines() if line[:5].strip() in ("1", "2")]
+    rows = [line.split() for line in shown.splitlines() if line[:4].strip() in ("1", "2")]
     assert [row[0] for row in rows] == ["1", "2"] and all("p" in row for row in rows)
-    for line in shown.split("RESULT")[1].splitlines():
-        assert len(line) <= columns or line.split()[0] in ("page", "next"), line
+    assert re.findall(r"\n +RAM \d+\.\d\d GB, environments 2, agents 5, buffer (48|80) / 80\n", shown) == ["48", "80"]
+    for line in shown.splitlines():
+        assert len(line) <= columns or " runs" in line or str(tiny.parent) in line, line

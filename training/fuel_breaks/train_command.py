@@ -12,7 +12,7 @@ from training.fuel_breaks.run import caveats, lead_text, load_tiles, record_or_c
 from training.run.session import open_session
 from utils.config.cli import command_line
 from utils.memory.guard import peak_rss_mb
-from utils.memory_profiler import GENERATION, get_profiler
+from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.progress import Progress
 from utils.runs.run_log import RunLog
 
@@ -39,7 +39,7 @@ def run_train(
             trainer.begin()
             rivals = ", ".join(f"{label} {trainer.scores[name]:.2f} %" for name, label in RIVALS.items())
             logger.info("burned area saved on %d validation tiles: %s", len(trainer.validation.tiles), rivals)
-        get_profiler().log_memory("baseline")
+        get_profiler().log_memory(BASELINE)
         trainer.seconds["total"] = spent + clock() - started
         with session.saving(trainer) as save:
             for record in _generations(trainer):

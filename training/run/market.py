@@ -16,7 +16,6 @@ from data.record import MARKET, MarketRecord, pin_market, read_record, record_ma
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_loader, planted_scores
 from training.forecasts.look_ahead import require_past
-from training.run.status import market_lines, terminal_header
 from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
@@ -81,7 +80,6 @@ def market_of_run(loader: StockDataLoader, config: Config, path: Path, splits: S
     """
     market = market_of(loader, config, audits=not (path / MARKET).is_file())
     market = record_or_pin_market(path, market, splits)
-    logger.info("%s", market_lines(config, market), extra={"terminal": terminal_header(config, market)})
     if config.evaluation.benchmark is not None:
         read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
     return market

@@ -2,18 +2,18 @@
 
 import dataclasses
 import logging
-import sys
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
 from data.record import MARKET
 from training.commands.evaluate import judge_training
-from training.erl_trainer import PHASES, ERLTrainer
+from training.erl_trainer import ERLTrainer
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.export import FILES as EVALUATION
 from training.evaluation.export import write_evaluation
 from training.evaluation.judge import Evaluation
+from training.generation_log import PHASES
 from training.run.extension import INHERITED
 from training.run.market import scores_of
 from training.run.status import generation_row, result_block, status_block
@@ -22,9 +22,10 @@ from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.memory.guard import keep_freed_memory, peak_rss_mb, release_free_memory
 from utils.memory.living import count_living
-from utils.memory_profiler import GENERATION, get_profiler
+from utils.memory_profiler import BASELINE, GENERATION, get_profiler
 from utils.pictures import draw_charts
 from utils.runs.checkpoint import generation_name, list_checkpoints
+from utils.runs.console import FILE_ONLY
 from utils.runs.find import SUMMARY
 from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog
 
@@ -63,9 +64,8 @@ def log_baseline(memory_report: str) -> None:
     keep_freed_memory()
     if memory_report == "trace":
         tracemalloc.start()
-    is_asked = memory_report in ("on", "trace") or (memory_report == "auto" and not sys.stdout.isatty())
-    get_profiler().is_reporting = is_asked
-    get_profiler().log_memory("baseline", show_objects=memory_report != "off", counts=True)
+    get_profiler().is_reporting = memory_report in ("on", "trace")
+    get_profiler().log_memory(BASELINE, show_objects=memory_report != "off", counts=True)
 
 
 def report_generation(
@@ -108,8 +108,8 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     evaluation = judge_training(trainer, config, run.path, scores_of(config))
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
-    get_profiler().log_memory("end", show_objects=config.memory_report != "off", counts=True)
-    logger.debug("%s", get_profiler().history())
+    get_profiler().log_memory("end", counts=True)
+    logger.info("%s", get_profiler().analysis(shows_objects=config.memory_report != "off"), extra=FILE_ONLY)
     write_evaluation(evaluation, run.path)
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
@@ -135,7 +135,9 @@ def _summary(trainer: ERLTrainer, evaluation: Evaluation) -> dict[str, Any]:
         "peak_rss_mb": peak_rss_mb(),
         **{f"{name}_per_generation": [measures[name] for measures in ends] for name in ("rss_mb", "uss_mb")},
         **count_living(),
-        "seconds": {phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in PHASES},
+        "seconds": {
+            phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in (*PHASES, "checkpoint")
+        },
         "device": str(trainer.device),
         "champion": {
             "generation": trainer.generation,

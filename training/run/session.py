@@ -106,7 +106,7 @@ class Session(Generic[Settings]):
             def save(record: dict[str, Any]) -> float:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
-                get_profiler().log_memory(GENERATION, counts=True)
+                get_profiler().log_memory(f"Gen {trainer.generation}: After {GENERATION}", counts=True)
                 self.run.append(record)
                 started = time.perf_counter()
                 write(trainer.generation, trainer.state_dict())

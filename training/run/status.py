@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _NAMED = 5
 """Columns that are named at the start."""
+_SPREAD = ("mean", "max", "min", "std")
+"""Of the agents' fitness."""
 
 
 def opening_line(config: Config, device: object, path: Path) -> str:
@@ -70,23 +72,34 @@ def terminal_header(config: Config, market: Market) -> str:
     spans = zip(("train", "validate"), (market.splits.train, market.splits.validation), strict=True)
     days = [f"{name} {str(market.dates[span.first])[:7]} to {str(market.dates[span.last])[:7]}" for name, span in spans]
     holdout = "holdout untouched" if market.splits.holdout.days else "no holdout"
-    return f"{data}, {len(market.investable_columns):,} stocks: {', '.join(days)}, {holdout}\n"
+    return f"{data}, {len(market.investable_columns):,} stocks: {', '.join(days)}, {holdout}"
 
 
 def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
-    """Return a generation as a line of a table, whose header goes before the first; for a record see `status_block`."""
-    validation, learning = record["validation"], record["learning"]
+    """Return a generation as a line of a table, whose header goes before the first, and its memory as another one; for
+    a record see `status_block`."""
+    validation, learning, fitness, memory = (record[part] for part in ("validation", "learning", "fitness", "memory"))
     error, added = validation.get("added_error", math.nan), "untrained"
     if "closed_form" in validation:
         added = f"{validation['agents'] - validation['closed_form']:+.1f} +- {error:.1f}"
-    p_value, left = learning["evidence_p_value"], record["seconds"]["left"]
-    numbers = learning["elite_profit_percent"], validation["champion"]
+    spread = "".join(f"{math.nan if fitness[name] is None else fitness[name]:>6.1f}" for name in _SPREAD)
+    left = tqdm.format_interval(record["seconds"]["left"])
     row = (
-        f"{record['generation']:>5}{numbers[0]:>11.1f}{numbers[1]:>13.1f}   {added:<14}{p_words(p_value):<11}"
-        f"{tqdm.format_interval(left):>8}"
+        f"{record['generation']:>4}{spread}{learning['elite_profit_percent']:>9.1f}{validation['champion']:>11.1f} "
+        f"{added:>14}{p_words(learning['evidence_p_value']):>10}{left:>6}\n"
+        f"      {memory_line(memory, record['replay'])}"
     )
-    head = f"{'gen':>5}{'training':>11}{'validation':>13}   {'agents add':<14}{'evidence':<11}{'left':>8}"
-    return f"{'profit per episode, %':>29}\n{head}\n{row}" if is_first else row
+    spread = "".join(f"{name:>6}" for name in _SPREAD)
+    head = f"{' gen'}{spread}{'training':>9}{'validation':>11} {'agents add':>14}{'evidence':>10}{'left':>6}"
+    return f"\n{'fitness, %':>28}{'profit per episode, %':>35}\n{head}\n{row}" if is_first else row
+
+
+def memory_line(memory: Mapping[str, float], replay: Mapping[str, int]) -> str:
+    """Return the memory of a generation: sizes, and what lives."""
+    gpu = f", GPU {memory['gpu_allocated_mb'] / 1024:,.2f} GB" if memory["gpu_reserved_mb"] else ""
+    buffer = f"{replay['size']:,} / {replay['capacity']:,}"
+    living = f"environments {memory['environments']}, agents {memory['agents']}"
+    return f"RAM {memory['rss_mb'] / 1024:,.2f} GB{gpu}, {living}, buffer {buffer}"
 
 
 def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, evidence: str) -> str:
@@ -102,7 +115,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     buffer = f"Buffer not ready: {size} / {starts}" if size < starts else f"{size} / {replay['capacity']}, ready"
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
     phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
-    spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
+    spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in _SPREAD[:3])
     episodes = max(1, (trading["days_with_positions"] + trading["days_without_positions"]) // rules.episode_steps)
     costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, "")
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]

@@ -216,8 +216,9 @@ class Config(RunSettings):
     generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE, kinds.Mark.MAIN] = 25
     """Generation after which the run ends."""
     memory_report: Annotated[Literal["auto", "on", "off", "trace"], kinds.Mark.FREE] = "auto"
-    """Counts of objects and tables of memory after every generation; `auto`: where the output is a file; `off`: sizes
-    alone; `trace`: also the lines of code that allocate (tracemalloc), several times slower."""
+    """What is said of memory. `auto`: a line a generation, and in a file an analysis at the end; `on`: also counts of
+    all objects after every phase, and tables after every generation; `off`: no counts; `trace`: `on`, and the lines of
+    code that allocate (tracemalloc), several times slower."""
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)

@@ -3,7 +3,9 @@
 import io
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 from tqdm import tqdm
@@ -58,7 +60,7 @@ class ConsoleHandler(logging.Handler):
         stream = sys.stdout if is_result else sys.stderr
         text = self.format(record)
         if self._is_brief and stream.isatty():
-            text = getattr(record, "terminal", text)
+            text = "\n".join(map(_at_words, record.terminal.splitlines())) if hasattr(record, "terminal") else text
         if not text:
             return
         try:
@@ -74,3 +76,11 @@ class ConsoleHandler(logging.Handler):
         """Return the message, after the level of warnings and errors."""
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         return f"{level}{record.getMessage()}"
+
+
+def _at_words(line: str) -> str:
+    """Return a line that is wider than the terminal broken at words; what is indented is laid out already."""
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width or line.startswith(" "):
+        return line
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
