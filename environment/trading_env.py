@@ -40,6 +40,17 @@ class Observation(dict[str, NDArray[np.float32]]):
         return self["market"].shape
 
 
+def _so_far(name: str) -> property:
+    """Make a property of the episode so far, see `environment.account.Summary`; of lanes (lanes,) values."""
+
+    def told(env: "TradingEnvironment") -> Any:
+        env._require_reset()
+        value = env._of_lanes(getattr(env.account.summary(), name))
+        return value if env._is_batched else value.item()
+
+    return property(told)
+
+
 @counted("environments")
 class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     """A batched trading account with the interface of a Gymnasium environment; one object serves every episode.
@@ -64,6 +75,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
+    num_trades, num_wins, num_losses = _so_far("trades"), _so_far("wins"), _so_far("losses")
+    total_positions_opened, days_with_positions = _so_far("positions_opened"), _so_far("days_with_positions")
+    days_without_positions, cumulative_reward = _so_far("days_without_positions"), _so_far("profit_percent")
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from data.bank import relative_risk
@@ -28,7 +28,7 @@ from models.ddpg import LOSSES, Batch, Losses
 from models.evidence import Evidence
 from models.evolution import HORIZON
 from models.inputs import INPUTS, InputRows, TradeInputs
-from models.networks import AdamW, Networks, Perceptrons
+from models.networks import AdamW, Networks
 from models.policy import Forecasts, decide
 from models.responses import Responses
 from utils.config.settings import from_dict
@@ -45,6 +45,10 @@ _ARRAYS, _WORDS, _NUMBERS = ("mean", "std", "deviations"), ("rules", "features")
 def loss_histories() -> dict[str, deque[float]]:
     """Return empty, bounded histories of losses by name."""
     return {name: deque(maxlen=HISTORY) for name in LOSSES}
+
+
+def _module(numbers: Tensor) -> nn.ParameterDict:
+    return nn.ParameterDict({"flat": numbers.detach()})
 
 
 @counted("agents")
@@ -80,24 +84,24 @@ class DDPGAgent:
     """Batches whose gradients wait for a step."""
 
     @property
-    def actor(self) -> Tensor:
-        """Parameters of the actor, (E, folds, numbers)."""
-        return self.networks.online.actor
+    def actor(self) -> nn.ParameterDict:
+        """Parameters of the actor, one of (E, folds, numbers) in the memory of the networks."""
+        return _module(self.networks.online.actor)
 
     @property
-    def actor_target(self) -> Tensor:
+    def actor_target(self) -> nn.ParameterDict:
         """Those of its target network, which is played."""
-        return self.networks.target.actor
+        return _module(self.networks.target.actor)
 
     @property
-    def critic(self) -> Perceptrons:
-        """Network of the critic."""
-        return self.networks.online.critic
+    def critic(self) -> nn.ParameterDict:
+        """Parameters of the critic, as the actor's."""
+        return _module(self.networks.online.critic.flat)
 
     @property
-    def critic_target(self) -> Perceptrons:
-        """Target network of the critic."""
-        return self.networks.target.critic
+    def critic_target(self) -> nn.ParameterDict:
+        """Those of the critic's target network."""
+        return _module(self.networks.target.critic.flat)
 
     @property
     def actor_optimizer(self) -> AdamW:

@@ -89,7 +89,10 @@ class ERLTrainer:
         self.eval_env, self.val_env = eval_env, val_env
         self.population, self.replay_buffer, self.generators = population, replay_buffer, generators
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
-        self.rollouts = PopulationRollouts(days, env=self.eval_env, safe_point=safe_point)
+        self.rollouts = PopulationRollouts(days, safe_point)
+        self.normalization_stats, splits = market.stats, market.splits
+        self.train_start_idx, self.train_end_idx = splits.train.first, splits.train.last
+        self.val_start_idx, self.val_end_idx = splits.validation.first, splits.validation.last
         self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
         self._start_weights: Tensor | None = None
         if learning.warm_start:
@@ -117,7 +120,7 @@ class ERLTrainer:
         """
         timing = self.champion.timing if self.population.examined else 0.0
         windows, most = self.draw_windows(), self.replay_buffer.capacity
-        self.played, transitions = self.rollouts.evaluate(self.population, windows, most, timing)
+        self.played, transitions = self.rollouts.evaluate(self.population, windows, most, timing, env=self.eval_env)
         self.replay_buffer.add(transitions)
         self.population.select_elites(self.played.fitness)
         fitness = float(self.population.fitness[self.population.elites[0]])
@@ -195,7 +198,8 @@ class ERLTrainer:
         lead = self.training_days.lead(forecasts, len(population))
         score, level = (part.mean(0, keepdim=True) for part in (forecasts.score, forecasts.level))
         mean = Forecasts(score, level, forecasts.risk)
-        earned = self.rollouts.out_of_fold(mean, champion.acting_genes, self.market.splits.train)
+        genes, train = champion.acting_genes, self.market.splits.train
+        earned = self.rollouts.out_of_fold(mean, genes, train, env=self.eval_env)
         evidence = Evidence.of(earned[0], population.trials, lead, earned[1])
         believed = {
             "weigh": (evidence.shrink, evidence.timing),

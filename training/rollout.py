@@ -237,14 +237,18 @@ def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
 class PopulationRollouts:
     """Plays a population on the training days of a market."""
 
-    def __init__(
-        self, days: TrainingDays, env: TradingEnvironment, safe_point: Callable[[], None] = lambda: None
-    ) -> None:
-        """Play in an environment's accounts; `safe_point` is called before every day, and may raise to stop."""
-        self.training_days, self.portfolio, self.safe_point = days, env.portfolio, safe_point
+    def __init__(self, days: TrainingDays, safe_point: Callable[[], None] = lambda: None) -> None:
+        """Play these days; `safe_point` is called before every day, and may raise to stop."""
+        self.training_days, self.safe_point = days, safe_point
 
     def evaluate(
-        self, population: Population, windows: Windows, most_transitions: int, timing: float = 0.0
+        self,
+        population: Population,
+        windows: Windows,
+        most_transitions: int,
+        timing: float = 0.0,
+        *,
+        env: TradingEnvironment,
     ) -> tuple[PopulationResults, dict[str, Tensor]]:
         """Play all agents; return their results and the (N, ...) transitions of the fittest, for the replay buffer.
 
@@ -253,18 +257,20 @@ class PopulationRollouts:
         Args:
             most_transitions: upper limit for all elites together.
             timing: share of the levels of scores that is believed, see `decide`.
+            env: in whose accounts they play.
         """
         steps = torch.arange(windows.noise.shape[1])
         asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
         asked[windows.starts[:, None].cpu() + steps] = True
         rollouts = [
-            self._roll_out(population, windows, agents, asked, timing) for agents in self.groups(len(population))
+            self._roll_out(env.portfolio, population, windows, agents, asked, timing)
+            for agents in self.groups(len(population))
         ]
         judged = len(windows.starts) - len(windows.noise)
         by_window = torch.cat([part.excess[:, :judged] for part in rollouts]).cpu()
         utility = torch.cat([part.utility()[:, :judged] for part in rollouts]).cpu()
         profit = torch.cat([part.equity[-1, :, :judged].mean(1) for part in rollouts]).cpu()
-        capital = self.portfolio.rules.initial_capital
+        capital = env.rules.initial_capital
         counts = {name: sum(int(getattr(part.summary, name).sum()) for part in rollouts) for name in COUNTS}
         paid = {
             name: sum(float(getattr(part.summary, name).sum()) for part in rollouts) for name in ("traded", "costs")
@@ -276,17 +282,19 @@ class PopulationRollouts:
         joined = {name: torch.cat([part[name] for part in recorded], dim=1) for name in recorded[0]}
         return results, _thinned(joined, elites, most_transitions // len(elites))
 
-    def out_of_fold(self, forecasts: Forecasts, genes: Tensor, train: Span) -> tuple[Float64Array, Float64Array]:
+    def out_of_fold(
+        self, forecasts: Forecasts, genes: Tensor, train: Span, *, env: TradingEnvironment
+    ) -> tuple[Float64Array, Float64Array]:
         """Play one agent's forecasts of the training days on windows that follow one another over all of them.
 
         Returns:
             The (days,) daily returns over the benchmark's, percent, of what differences between its scores order, and
             of what levels do.
         """
-        steps, one_by_one = self.portfolio.rules.episode_steps, torch.eye(2, dtype=torch.float64, device=genes.device)
+        steps, one_by_one = env.rules.episode_steps, torch.eye(2, dtype=torch.float64, device=genes.device)
         how = dict(zip(("shrink", "timing"), one_by_one, strict=True))
         starts = consecutive_windows(train, steps)
-        played = roll_out(self.portfolio, forecasts, genes.repeat(2, 1), starts, steps, label="assess", **how)
+        played = roll_out(env.portfolio, forecasts, genes.repeat(2, 1), starts, steps, label="assess", **how)
         held = played.benchmark[:, None]
         excess = 100 * (played.equity.diff(dim=0) / played.equity[:-1] - held.diff(dim=0) / held[:-1])
         selected, timed = excess.movedim(0, 2).flatten(1).cpu().numpy()
@@ -298,11 +306,17 @@ class PopulationRollouts:
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
 
     def _roll_out(
-        self, population: Population, windows: Windows, agents: Sequence[int], asked: Tensor, timing: float
+        self,
+        portfolio: Portfolio,
+        population: Population,
+        windows: Windows,
+        agents: Sequence[int],
+        asked: Tensor,
+        timing: float,
     ) -> Rollout:
         rows = list(agents)
         return roll_out(
-            self.portfolio,
+            portfolio,
             self.training_days.forecasts(population.networks.target, rows, asked),
             population.values[rows],
             windows.starts,

@@ -118,12 +118,12 @@ def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Let evolution see noise in place of fitness: elites, and so the champion, and parents are chosen at random."""
     evaluate = trainer.rollouts.evaluate
 
-    def evaluate_at_random(*given: Any) -> tuple[PopulationResults, dict[str, Tensor]]:
-        played, transitions = evaluate(*given)
+    def evaluate_at_random(*given: Any, **how: Any) -> tuple[PopulationResults, dict[str, Tensor]]:
+        played, transitions = evaluate(*given, **how)
         fitness = torch.rand(played.fitness.shape, generator=drawn, dtype=played.fitness.dtype)
         return replace(played, fitness=fitness), transitions
 
-    trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign, assignment]
+    trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign]
 
 
 def middle_gene(trainer: ERLTrainer, _: torch.Generator, *, gene: int) -> None:

@@ -69,8 +69,8 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     assert loaded.digest == agent.digest and len(others - {agent.digest}) == 3
     before, batch = agent.clone(), random_batch(2, inputs=agent.inputs.size)
     assert loaded.update(batch) == agent.update(batch)
-    assert torch.equal(loaded.critic.flat, agent.critic.flat)
-    assert not torch.equal(loaded.critic.flat, before.critic.flat)
+    assert torch.equal(loaded.critic["flat"], agent.critic["flat"])
+    assert not torch.equal(loaded.critic["flat"], before.critic["flat"])
 
 
 def test_a_file_that_is_no_agent_is_refused_in_one_line(market: Market, tmp_path: Path) -> None:

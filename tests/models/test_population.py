@@ -140,7 +140,7 @@ def test_an_evaluation_chooses_elites() -> None:
 def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     trainer = tiny_trainer()
     trainer.population[0].losses["critic"].extend([0.5] * 2000)
-    list(trainer.run(2))
+    list(generations(trainer, 2))
     for agent in (trainer.population[row] for row in range(1, len(trainer.population))):
         assert agent.actor_loss_history == list(agent.losses["actor"])
         assert agent.critic_loss_history == list(agent.losses["critic"])

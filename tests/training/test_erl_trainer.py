@@ -170,8 +170,8 @@ def test_the_best_agent_of_all_generations_stays(market: Market) -> None:
     trainer, seen = tiny_trainer(market), list[tuple[Tensor, Tensor]]()
     evaluate = trainer.rollouts.evaluate
 
-    def spying(population: Any, *given: Any) -> Any:
-        played, transitions = evaluate(population, *given)
+    def spying(population: Any, *given: Any, **how: Any) -> Any:
+        played, transitions = evaluate(population, *given, **how)
         seen.append((played.fitness, population.networks.tensors["critic"].detach().clone()))
         return played, transitions
 
@@ -251,7 +251,7 @@ def test_noise_is_in_deviations_of_what_a_session_brings(market: Market, monkeyp
 
     monkeypatch.setattr("training.rollout.decide", listening)
     windows = Windows(torch.full((500,), market.splits.train.first), noise)
-    trainer.rollouts.evaluate(trainer.population, windows, 500)
+    trainer.rollouts.evaluate(trainer.population, windows, 500, env=trainer.eval_env)
     added = scores[0].view(4, 500, -1)[0] - plain[0, market.splits.train.first]
     assert float(added[added.isfinite()].std()) == pytest.approx(0.3 * unit, rel=0.05)
 

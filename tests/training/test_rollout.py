@@ -133,13 +133,13 @@ def test_groups_of_agents_are_played_as_all_at_once(monkeypatch: pytest.MonkeyPa
     trainer = tiny_trainer(learnable_market(1), evolution=EvolutionConfig(population_size=7))
     list(generations(trainer, 2))
     windows, population, steps = trainer.draw_windows(), trainer.population, trainer.eval_env.rules.episode_steps
-    one, first = trainer.rollouts.evaluate(population, windows, 80)
+    one, first = trainer.rollouts.evaluate(population, windows, 80, env=trainer.eval_env)
     assert len(set(one.fitness.tolist())) > 1 and 40 <= len(first["cash"]) <= 80
     played = {day for start in windows.starts.tolist() for day in range(start, start + steps)}
     assert len(set(first["day"].tolist())) >= steps and set(first["day"].tolist()) <= played
     monkeypatch.setattr(rollouts, "_TABLE_BYTES", 2 * 4 * trainer.training_days.tradable.numel())
     assert [*map(len, trainer.rollouts.groups(7))] == [2, 2, 2, 1]
-    other, second = trainer.rollouts.evaluate(population, windows, 80)
+    other, second = trainer.rollouts.evaluate(population, windows, 80, env=trainer.eval_env)
     assert torch.equal(one.by_window, other.by_window) and torch.equal(one.profit_percent, other.profit_percent)
     torch.testing.assert_close(one.fitness, other.fitness, rtol=1e-12, atol=0)
     assert one.trading == pytest.approx(other.trading)
@@ -164,10 +164,10 @@ def test_days_that_no_window_plays_have_no_forecast_and_change_nothing(monkeypat
     known, some = (one.score[0].isfinite().any(1) for one in (whole, asked))
     assert torch.equal(some, known & played) and (known & ~played).any()
     assert torch.equal(asked.score[0, some], whole.score[0, some])
-    results, _ = trainer.rollouts.evaluate(trainer.population, windows, 100)
+    results, _ = trainer.rollouts.evaluate(trainer.population, windows, 100, env=trainer.eval_env)
     of_all = TrainingDays.forecasts
     monkeypatch.setattr(TrainingDays, "forecasts", lambda days, networks, rows, _: of_all(days, networks, rows))
-    expected, _ = trainer.rollouts.evaluate(trainer.population, windows, 100)
+    expected, _ = trainer.rollouts.evaluate(trainer.population, windows, 100, env=trainer.eval_env)
     assert torch.equal(results.by_window, expected.by_window)
 
 
