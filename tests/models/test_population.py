@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from benchmarks.trainers import generations
 from models import evolution
 from models.ddpg_agent import HISTORY, LOSSES
 from models.evolution import BOUNDS, GENES, HIGH, HORIZON, LOW, RISK

@@ -25,7 +25,7 @@ from benchmarks.faults.harness import PROCESSES
 from main import main
 from tests.tiny_run import assert_like, run, unjudged
 from training.run.saved import open_saved_run
-from utils.errors import CheckpointError
+from utils.errors import CheckpointError, ConfigError
 from utils.runs import checkpoint as module
 from utils.runs.checkpoint import (
     checkpoint_writer,
@@ -215,8 +215,18 @@ def test_a_forged_manifest_is_refused(tmp_path: Path, change: dict[str, Any], re
     path = save(tmp_path, 1)
     (tmp_path / "secret.json").write_text("{}")
     seal(path, **change)
-    with pytest.raises(CheckpointError, match=reason):
+    with pytest.raises((CheckpointError, ConfigError), match=reason):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize("schema", range(15, module.SCHEMA))
+def test_one_of_an_earlier_schema_names_the_tag_that_reads_it(tmp_path: Path, schema: int) -> None:
+    """Also where a damaged one is newer; every schema since 15 has a tag."""
+    seal(save(tmp_path, 1), schema=schema)
+    save_damaged(tmp_path, 2, encode_state(small_state()), run_id="run", config_hash="hash")
+    tag = rf"got {schema} in .*generation-000001; `git checkout v\d+\.\d+\.\d+` continues it"
+    with pytest.raises(ConfigError, match=tag):
+        newest(tmp_path, "run")
 
 
 def test_latest_goes_by_generation_number_and_by_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

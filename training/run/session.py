@@ -20,7 +20,7 @@ from utils.config.settings import RunSettings, flatten, settings_hash, settings_
 from utils.errors import CheckpointError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import GENERATION, get_profiler, restart_profiler
-from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints
+from utils.runs.checkpoint import Checkpoint, checkpoint_writer, list_checkpoints, read_manifest
 from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
@@ -206,4 +206,7 @@ def _open_run(
     if store is not None:
         fetch_newer(store, settings.runs_dir / name, is_reached=is_reached)
     run = RunLog.open(settings.runs_dir, name)
+    for newest in [*list_checkpoints(run.path / CHECKPOINTS).values()][-1:]:
+        with contextlib.suppress(CheckpointError):  # a damaged one
+            read_manifest(newest)  # of another version: refused before data are read
     return run, settings_to_resume(run.settings(type(settings)), settings, explicit)

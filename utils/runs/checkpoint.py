@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from utils.errors import CheckpointError, as_program_error
+from utils.errors import CheckpointError, ConfigError, as_program_error
 from utils.runs.durable import fsync, is_litter, new_directory, remove_directory
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 State = dict[str, dict[str, Any]]
 Used = TypeVar("Used")
 SCHEMA = 16  # version of the content of a state; no version reads another's
+READ_BY = {15: "v0.12.0"}
+"""Git tags of the last versions that read earlier ones."""
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
@@ -181,15 +183,21 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint, verified by its own sha256. Raises CheckpointError."""
+    """Return the manifest of a checkpoint, verified by its own sha256.
+
+    Raises CheckpointError, and ConfigError for one of another version.
+    """
     data = _read(path / MANIFEST, limit=MAX_MANIFEST_BYTES)
     with _parsing(f"{MANIFEST} is not one"):
         body = {name: value for name, value in json.loads(data).items() if name != "sha256"}
         # Sealing again must give the same bytes, so that no bit can change unnoticed.
         _require(_sealed(body) == data, f"{MANIFEST} is damaged: its sha256 does not match")
-        schema = body["schema"]
-        wanted = f"expected a checkpoint of schema {SCHEMA}, got {schema!r}; use the version that wrote it"
-        _require(schema == SCHEMA, wanted)
+        if (schema := body["schema"]) != SCHEMA:
+            tag = READ_BY.get(schema)
+            how = "use the version that wrote it" if tag is None else f"`git checkout {tag}` continues it"
+            raise ConfigError(
+                f"expected a checkpoint of schema {SCHEMA}, got {schema!r} in {path}; {how}, or start a new run"
+            )
         files = {name: {"size": int(item["size"]), "sha256": item["sha256"]} for name, item in body["files"].items()}
         manifest = Manifest(**{**body, "files": files})
     for name in files:
