@@ -92,7 +92,7 @@ class ERLTrainer:
         self.rollouts = PopulationRollouts(days, safe_point)
         self.normalization_stats, splits = market.stats, market.splits
         self.train_start_idx, self.train_end_idx = splits.train.first, splits.train.last
-        self.val_start_idx, self.val_end_idx = splits.validation.first, splits.validation.last
+        self.val_start_idx = splits.validation.first
         self.graph = CudaGraph[UpdateInputs, Tensor]("updates")
         self._start_weights: Tensor | None = None
         if learning.warm_start:

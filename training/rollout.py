@@ -6,7 +6,7 @@ everybody gives, and end marked to market.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -262,10 +262,11 @@ class PopulationRollouts:
         steps = torch.arange(windows.noise.shape[1])
         asked = torch.zeros(len(self.training_days.tradable), dtype=torch.bool)
         asked[windows.starts[:, None].cpu() + steps] = True
-        rollouts = [
-            self._roll_out(env.portfolio, population, windows, agents, asked, timing)
-            for agents in self.groups(len(population))
-        ]
+        rollouts, noise = list[Rollout](), windows.noise * float(population.networks.scale[0])
+        for agents in map(list, self.groups(len(population))):
+            forecasts = self.training_days.forecasts(population.networks.target, agents, asked)
+            played = env.portfolio, forecasts, population.values[agents], windows.starts, len(steps)
+            rollouts.append(roll_out(*played, noise=noise, timing=timing, safe_point=self.safe_point))
         judged = len(windows.starts) - len(windows.noise)
         by_window = torch.cat([part.excess[:, :judged] for part in rollouts]).cpu()
         utility = torch.cat([part.utility()[:, :judged] for part in rollouts]).cpu()
@@ -304,27 +305,6 @@ class PopulationRollouts:
         """Divide the agents so that the forecasts of a group fit into memory."""
         size = _at_a_time(agents, self.training_days)
         return [range(first, min(first + size, agents)) for first in range(0, agents, size)]
-
-    def _roll_out(
-        self,
-        portfolio: Portfolio,
-        population: Population,
-        windows: Windows,
-        agents: Sequence[int],
-        asked: Tensor,
-        timing: float,
-    ) -> Rollout:
-        rows = list(agents)
-        return roll_out(
-            portfolio,
-            self.training_days.forecasts(population.networks.target, rows, asked),
-            population.values[rows],
-            windows.starts,
-            windows.noise.shape[1],
-            noise=windows.noise * float(population.networks.scale[0]),
-            timing=timing,
-            safe_point=self.safe_point,
-        )
 
 
 def _thinned(transitions: dict[str, Tensor], agents: Tensor, share: int) -> dict[str, Tensor]:

@@ -262,13 +262,12 @@ class MemoryProfiler:
         leaks = [f"leak: {kind} {growth}" for kind, growth in self.find_leaks().items()]
         return "\n".join([self.trend_table(place=place), self.growth_table(), *leaks])
 
-    def analysis(self, *, shows_objects: bool = True) -> str:
-        """Return the trend over all generations, or where it is reporting over all phases, growth since the baseline,
-        leaks, and the objects of 50 MB and more."""
+    def analysis(self, *, all_phases: bool, shows_objects: bool = True) -> str:
+        """Return the trend over all phases, or generations, growth since the baseline, leaks, and objects of 50 MB and
+        more."""
         gc.collect()
-        history = self.history(None if self.is_reporting else GENERATION)
         large = f"\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}" if shows_objects else ""
-        return f"memory trend\n{history}{large}"
+        return f"memory trend\n{self.history(None if all_phases else GENERATION)}{large}"
 
     def print_memory_growth(self, baseline_label: str | None = None) -> None:
         """Print growth since the first snapshot with this label, see `growth_table`."""
@@ -300,8 +299,7 @@ def print_memory_growth(baseline_label: str | None = None) -> None:
 
 def print_memory_summary() -> None:
     """Print the table of phases, growth since the baseline, leaks and the largest objects."""
-    gc.collect()
-    print(f"{get_profiler().history()}\nobjects of 50 MB and more\n{large_object_table(Heap(), 50.0)}")
+    print(get_profiler().analysis(all_phases=True))
 
 
 def _place(label: str) -> str:

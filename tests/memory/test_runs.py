@@ -90,7 +90,7 @@ def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys
     assert lists >= 101 and dicts >= 100 and size >= 12 * MIB and len(kept) == 2
     print_memory_summary()
     summary = capsys.readouterr().out
-    assert [line.split()[0] for line in summary.splitlines()[2:4]] == ["before", "after"]
+    assert [line.split()[0] for line in summary.splitlines()[3:5]] == ["before", "after"]
     assert "memory growth since 'before'" in summary
     with pytest.raises(ValueError, match="labels so far: before, after"):
         print_memory_growth("none such")

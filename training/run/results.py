@@ -109,7 +109,8 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     trainer.safe_point()
     draw_charts([equity_chart(evaluation)], run.path / "equity.png", _note(config))
     get_profiler().log_memory("end", counts=True)
-    logger.info("%s", get_profiler().analysis(shows_objects=config.memory_report != "off"), extra=FILE_ONLY)
+    how = {"all_phases": get_profiler().is_reporting, "shows_objects": config.memory_report != "off"}
+    logger.info("%s", get_profiler().analysis(**how), extra=FILE_ONLY)
     write_evaluation(evaluation, run.path)
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
