@@ -19,6 +19,7 @@ from data.market import Market, with_features
 from data.readjustment import price_step
 from data.splits import Span, Splits
 from utils.errors import DataError
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 MARKET = "market.json"
@@ -225,7 +226,8 @@ def readjustments(market: Market, record: MarketRecord, since: str) -> tuple[dic
     named_or_measured = {one: events.get(one, [f"prices times {ratio:.6g}"]) for one, ratio in ratios.items()}
     texts = [f"{one} ({', '.join(map(str, why))})" for one, why in named_or_measured.items() if ratios[one] > 0]
     if texts:  # NaN is not
-        logger.info("%d tickers were adjusted again since %s: %s", len(texts), since, _listed(texts))
+        told = many(len(texts), "ticker"), "was" if len(texts) == 1 else "were"
+        logger.info("%s %s adjusted again since %s: %s", *told, since, _listed(texts))
     return ratios, events
 
 
@@ -296,7 +298,7 @@ def _known_columns(market: Market, record: MarketRecord, owner: str) -> Market:
         )
     new = sorted(set(market.tickers) - set(record.tickers))
     if new:
-        logger.warning("%d tickers that the %s does not know are left out: %s", len(new), owner, _listed(new))
+        logger.warning("left out: %s that the %s does not know: %s", many(len(new), "ticker"), owner, _listed(new))
     columns = [column[ticker] for ticker in record.tickers]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
     known = _is_traded(market.data_array[:, columns]) | np.isin(market.dates.astype("datetime64[D]"), idle)
@@ -315,7 +317,7 @@ def _known_features(market: Market, record: MarketRecord, owner: str) -> Market:
     if gone:
         raise DataError(f"expected the columns that the {owner} {_BEGAN[owner]}, got data without {_listed(gone)}")
     if new := sorted(market.columns.keys() - set(record.columns)):
-        logger.warning("%d columns that the %s does not know are left out: %s", len(new), owner, _listed(new))
+        logger.warning("left out: %s that the %s does not know: %s", many(len(new), "column"), owner, _listed(new))
     return dataclasses.replace(
         market,
         volume=market.volume if VOLUME in record.columns else None,

@@ -31,6 +31,11 @@ def cell(value: Any, digits: int = 2) -> str:
     return f"{value:,}" if _is_number(value) else printable(str(value))
 
 
+def many(count: int, word: str) -> str:
+    """Return a number of things in words, as `1 stock` and `2 stocks`."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
 def written_p(p_value: float | None) -> str:
     """Return a p-value as text, rounded up, so that it is at most a threshold of whole thousandths if the value is."""
     if p_value is None:

@@ -106,7 +106,7 @@ def test_a_ticker_with_another_past_is_told(folder: Path, capsys: pytest.Capture
     other.to_parquet(folder / "first.parquet")
     begin(folder, "first", "--data", str(folder / "first.parquet"))
     shown = capsys.readouterr()
-    assert "1 tickers have other prices than one knew, T0 the first" in shown.out + shown.err
+    assert "1 ticker has other prices than one knew, T0 the first" in shown.out + shown.err
     words = ["signals", "--runs-dir", str(folder / "runs"), "--run", "one", "--data", str(folder / "first.parquet")]
     assert main(words) == 2
 

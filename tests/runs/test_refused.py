@@ -86,7 +86,7 @@ def test_a_complete_run_says_how_it_goes_on(
         capsys.readouterr()
         assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", *name]) == 0
         (line,) = capsys.readouterr().out.splitlines()
-        assert "one is complete: its 2 generations" in line and "--resume one --generations 4" in line
+        assert "one is complete: 2 generations in" in line and "--resume one --generations 4" in line
     assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", "one", "--generations", "1"]) == 2
     assert "expected --generations of at least 2" in told(capsys)
     log = RunLog.open(tiny.parent / "runs", "one")

@@ -103,7 +103,7 @@ def test_a_split_of_a_recorded_day_is_known_where_it_is_named(tmp_path: Path, ca
     pinned = pin_market(after, record)
     assert pinned.splits == market(bars).splits and pinned.readjusted == {}
     told = [one.getMessage() for one in caplog.records if one.name == "data.record"]
-    assert told == [f"1 tickers were adjusted again since the run began: T00 (split 4:1 of {dates[40]})"]
+    assert told == [f"1 ticker was adjusted again since the run began: T00 (split 4:1 of {dates[40]})"]
 
 
 def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
@@ -144,7 +144,7 @@ def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixtur
     with pytest.raises(DataError, match="do not fit their sha256"):
         read_record({"tickers": []}, "here")
     pin_market(market(panel(0)[:DAYS]), record)
-    assert "1 tickers that the run does not know are left out: T05" in caplog.text
+    assert "left out: 1 ticker that the run does not know: T05" in caplog.text
 
 
 @pytest.fixture(scope="module")

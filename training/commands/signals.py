@@ -14,7 +14,7 @@ from training.signals.signals import Signals, make_signals, newest_day
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
-from utils.tables import table
+from utils.tables import many, table
 
 logger = logging.getLogger(__name__)
 _NOTE = (
@@ -79,7 +79,7 @@ def signal_lines(signals: Signals) -> list[str]:
     else:
         texts.append("no order: what is held is as close to the target weights as an order can bring it")
     if signals.waiting:
-        texts.append(f"{signals.waiting} stocks lack less than a share or the smallest order (--least), and wait")
+        texts.append(f"{many(signals.waiting, 'order')} of less than a share, or than --least, will wait")
     return texts + ([f"holdings\n{_table(signals.positions)}"] if signals.positions else [])
 
 

@@ -17,6 +17,7 @@ from utils.config.kinds import require_spent
 from utils.errors import ConfigError
 from utils.progress import progress
 from utils.runs.durable import new_directory
+from utils.tables import many
 
 REPLAY = "replay"
 """Folder of the account that walks the sessions, within that of the account that it is a copy of."""
@@ -72,8 +73,8 @@ def replay(account: Account, first: str | None, last: str | None, *, spends_look
         filled = sum(len(session["fills"]) for session in sessions)
         earned, held = (sessions[-1][name] / sessions[0][name] - 1 for name in ("equity", "benchmark"))
         return (
-            f"{account.name} on {len(days)} sessions, {dates[days[0]]} to {dates[days[-1]]}: {earned:+.2%}, its "
-            f"benchmark {held:+.2%}; {filled} fills\n"
+            f"{account.name} on {many(len(days), 'session')}, {dates[days[0]]} to {dates[days[-1]]}: {earned:+.2%}, "
+            f"its benchmark {held:+.2%}; {filled} fills\n"
             f"{_doubts(journal)}"
             f"{parity_sentence(today, played)}\n"
             f"written to {write_report(today, played)}"

@@ -16,6 +16,7 @@ from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import Checkpoint, encode_state, list_checkpoints, load_latest, save_checkpoint
 from utils.runs.run_log import RunLog
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 INHERITED = "inherited"
@@ -116,7 +117,8 @@ def save_inherited(parent: RunLog, path: Path, market: Market) -> None:
         )
     ratios = readjustments(market, record, f"{parent.name} began")[0]
     if others := [ticker for ticker, ratio in ratios.items() if math.isnan(ratio)]:
-        logger.warning("%d tickers have other prices than %s knew, %s the first", len(others), parent.name, others[0])
+        known = f"{'has' if len(others) == 1 else 'have'} other prices than {parent.name} knew"
+        logger.warning("%s %s, %s the first", many(len(others), "ticker"), known, others[0])
     state = encode_state({"population": checkpoint.state["population"]})
     given = {"run_id": parent.name, "config_hash": checkpoint.config_hash}
     save_checkpoint(path / INHERITED, checkpoint.generation, state, **given)

@@ -28,6 +28,7 @@ from utils.runs.checkpoint import generation_name, list_checkpoints
 from utils.runs.console import FILE_ONLY
 from utils.runs.find import SUMMARY
 from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 RESULTS = (*EVALUATION, "fitness.png", "learning.png", "equity.png", "memory.png", SUMMARY)
@@ -53,7 +54,7 @@ def is_complete(run: RunLog, config: Config, explicit: frozenset[str]) -> bool:
         return False
     further = f"--resume {run.name} --generations {end + config.generations}"
     logger.info(
-        "%s is complete: its %d generations are in %s; train it further with %s", run.path, end, REPORT, further
+        "%s is complete: %s in %s; train it further with %s", run.path, many(end, "generation"), REPORT, further
     )
     return True
 

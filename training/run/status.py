@@ -20,7 +20,7 @@ from utils.config.cli import command_line
 from utils.config.kinds import RUNS
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.run_log import SETTINGS
-from utils.tables import p_words
+from utils.tables import many, p_words
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ _SPREAD = ("mean", "max", "min", "std")
 def opening_line(config: Config, device: object, path: Path) -> str:
     """Return the first line of a run: what it trains, where, and where its results go."""
     return (
-        f"ERL trader {VERSION.rpartition('.')[0]}, run {path}: {config.generations} generations of "
-        f"{config.evolution.population_size} agents, {config.profile} profile, seed {config.seed}, on {device}"
+        f"ERL trader {VERSION.rpartition('.')[0]}, run {path}: {many(config.generations, 'generation')} of "
+        f"{many(config.evolution.population_size, 'agent')}, {config.profile} profile, seed {config.seed}, on {device}"
     )
 
 
@@ -72,7 +72,7 @@ def terminal_header(config: Config, market: Market) -> str:
     spans = zip(("train", "validate"), (market.splits.train, market.splits.validation), strict=True)
     days = [f"{name} {str(market.dates[span.first])[:7]} to {str(market.dates[span.last])[:7]}" for name, span in spans]
     holdout = "holdout untouched" if market.splits.holdout.days else "no holdout"
-    return f"{data}, {len(market.investable_columns):,} stocks: {', '.join(days)}, {holdout}"
+    return f"{data}, {many(len(market.investable_columns), 'stock')}: {', '.join(days)}, {holdout}"
 
 
 def generation_row(record: Mapping[str, Any], *, is_first: bool) -> str:
