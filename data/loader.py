@@ -37,10 +37,10 @@ from data.features.nine import (
     indicators,
     normalization_stats,
 )
+from data.universe import read_universe
 from utils.arrays import Float32Array, Float64Array, Int64Array
-from utils.config.settings import hint
 from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
-from utils.errors import DataError, first_line
+from utils.errors import DataError
 from utils.memory.guard import require_memory
 from utils.progress import Progress
 
@@ -53,8 +53,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONFIG = DataConfig()
 LARGE_MOVE = 0.5
 _INFINITE = float(np.finfo(np.float32).max)
-_SHOWN = 60
-"""Letters that are shown of a line."""
 _BLOCK = 64
 """Columns whose indicators are computed at once."""
 _ABSURD_SHARE = 0.01
@@ -105,7 +103,7 @@ class StockDataLoader:
         Args:
             path: a parquet file; default: data/stock_data.parquet, which `python main.py prepare` writes, if it is
                 there, else the built-in market, as for `python main.py`.
-            investable: a text file, one ticker per line.
+            investable: a text file, one ticker per line, or with the header `ticker,from,to`, see `read_universe`.
             requires_volume: require shares traded, for a volume cap; otherwise they are read where there are some. They
                 must be adjusted as prices are, so that price x volume is the turnover: unadjusted volume would cut
                 orders before a split too much.
@@ -123,6 +121,7 @@ class StockDataLoader:
         self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
         self.tickers: list[str] = []
         self.investable_columns: Int64Array = np.empty(0, dtype=np.int64)
+        self.members: npt.NDArray[np.bool_] | None = None
         self.volume: Float32Array | None = None
         self.columns: dict[str, Float32Array] = {}
         self.quality = DataQuality(0, 0, 0, 0, 0, 0)
@@ -173,7 +172,7 @@ class StockDataLoader:
         if self._frame is None and (apart := spacing(days)):
             raise DataError(f"expected daily bars in {self.path}, got {apart} ones; their sessions would count as days")
         require_memory("data", {"days": len(days), "tickers": len(self.tickers), "bytes": 4 * NUM_FEATURES})
-        self.investable_columns = _investable_columns(self._investable, self.tickers)
+        self.investable_columns, self.members = read_universe(self._investable, self.tickers, self.dates)
         close, counts = self._read(bars, days)
         masked, empty, most = counts["masked"], counts["empty"], self.config.max_bad_row_share
         if masked > most * bars.rows or masked + empty == bars.rows:
@@ -318,24 +317,3 @@ def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None
         raise DataError(f"expected volume for --env.volume-cap, got {lack}; leave it out, or give a file with volume")
     if unknown:
         logger.warning("Got %s; no order is cut there", lack)
-
-
-def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> Int64Array:
-    """Return the sorted indices of the wanted tickers, of all without a list; raises `DataError` for an unknown one.
-
-    A file has one ticker per line; empty lines and comments after a # are ignored.
-    """
-    if wanted is None:
-        return np.arange(len(tickers), dtype=np.int64)
-    try:
-        lines = wanted.read_text(encoding="utf-8-sig").splitlines() if isinstance(wanted, Path) else wanted
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"expected a text file of tickers, one per line, got {wanted} ({first_line(error)})") from None
-    names = [name for line in lines if (name := line.partition("#")[0].strip())]
-    place = {ticker: column for column, ticker in enumerate(tickers)}
-    unknown = [name for name in names if name not in place]
-    if unknown or not names:
-        got = f"{unknown[0][:_SHOWN]!r}{hint(unknown[0], tickers)}" if unknown else "none"
-        listed = f" in {wanted}" if isinstance(wanted, Path) else ""
-        raise DataError(f"expected investable tickers that are in the data{listed}, got {got}; mend the list")
-    return np.array(sorted({place[name] for name in names}), dtype=np.int64)

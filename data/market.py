@@ -35,6 +35,8 @@ class Market:
     input_clip: float
     volume: NDArray[np.float32] | None = None
     """(days, columns) shares traded, NaN where unknown; None where the data have none."""
+    members: NDArray[np.bool_] | None = None
+    """(days, columns) of a universe that changes: whether a stock may be bought by a decision of the day; None: all."""
     columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """(days, columns) further columns of the data by name, NaN where unknown."""
     features: tuple[Feature, ...] = ()
@@ -103,6 +105,7 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
         stats=loader.compute_normalization_stats(splits.train.last),
         input_clip=config.input_clip,
         volume=loader.volume,
+        members=loader.members,
         columns=loader.columns,
         repairs=loader.quality.line() if loader.quality.repairs else "",
     )

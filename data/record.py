@@ -68,7 +68,13 @@ def record_market(market: Market, known_to: int | None = None) -> MarketRecord:
 
     Args:
         known_to: last day whose prices are recorded; default: the last validation day.
+
+    Raises DataError for a universe that changes: only policies of the user are judged on one.
     """
+    if market.members is not None:
+        raise DataError(
+            "expected a list of tickers as --investable of a run or account, got a dated one; leave dates out"
+        )
     dates, last = market.dates.astype(str), market.splits.validation.last if known_to is None else known_to
     return MarketRecord(
         tickers=market.tickers,

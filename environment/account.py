@@ -180,7 +180,7 @@ class Account:
         the trading days.
         """
         price = torch.where(self.has_bar, self.last, torch.nan)
-        equity = self.equity[:, None]
+        equity = self.equity.clamp(min=0.0)[:, None]  # of a signed account that has lost everything nothing is bought
         lacking = (target * equity / price - self.shares).nan_to_num(nan=0.0)
         lacking = torch.where((lacking * price).abs() > _ROUNDING * equity, lacking, 0.0)
         may_buy = (~self.is_locked & self.is_trading)[:, None]

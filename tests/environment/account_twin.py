@@ -55,7 +55,7 @@ class Twin:
             for i, p in enumerate(self.positions):
                 if p.missing or math.isnan(targets[step, i]):
                     continue
-                lacking = targets[step, i] * equity / p.last - p.shares
+                lacking = targets[step, i] * max(equity, 0.0) / p.last - p.shares
                 if abs(lacking * p.last) <= 1e-8 * equity:
                     continue
                 is_buyable = not locked and step < trading_steps and (self.member is None or self.member[day, i])

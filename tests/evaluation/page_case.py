@@ -40,6 +40,8 @@ def case(
     played = PlayedPolicies(
         curves=curves,
         benchmark=EQUAL,
+        market=EQUAL,
+        weights=np.full((days, len(tickers)), 0.1),
         days=np.arange(days + 1),
         tickers=tickers,
         traded=traded,

@@ -198,14 +198,14 @@ def test_the_charged_costs_are_among_the_others_and_higher_ones_cost_more() -> N
     index = policies.curves[INDEX]
     assert index.equity[0, -1] / index.equity[0, 0] == pytest.approx(1.2) and index.costs == 0
     assert estimates(index, np.zeros(STEPS), 0)["positions"].value is None
-    assert set(policies.curves) == {*policies.at_cost[0.0], RANDOM}
+    assert set(policies.curves) == {*policies.at_cost[0.0], RANDOM, baselines.NEXT_CLOSE}
     assert [*policies.curves][:2] == [CHAMPION, RANDOM]
 
 
 def test_a_capped_account_is_replayed_as_it_was() -> None:
     setup = setup_of(random_world(3, days=60, rules=tiny_rules(volume_cap=5.0)))
     played = account_of_agent(setup, eager_agent(setup))
-    again = replay(setup, played.held, setup.portfolio.rules.cost_rate * 1e4)
+    again = replay(setup.portfolio.under(), setup, played.held)
     np.testing.assert_allclose(again.equity, played.curves.equity, rtol=1e-9)
 
 

@@ -64,7 +64,7 @@ def test_what_was_ordered_is_traded(seed: int) -> None:
     rows = drawn_orders(seed)
     own = account_of_rows(rows)
     np.testing.assert_allclose(own.curves.equity[0], equity_of(rows), rtol=1e-9)
-    assert own.asked.endswith("On the mean day 0.0% of the equity was elsewhere than asked.")
+    assert own.asked is not None and own.asked.gap < 1e-9 and not own.asked.lapses and not own.asked.notes
 
 
 def quiet_market(prices: dict[int, float]) -> Market:
@@ -100,7 +100,10 @@ def test_what_cash_does_not_suffice_for_is_told() -> None:
     own = account_of_rows(rows_of(none_to_sell, large, sale), quiet_market({}))
     assert own.curves.positions == 1 and own.curves.exposure.max() == pytest.approx(1, abs=2e-3)
     # Twice the equity was asked for on 14 of 50 days, of which half the gap counts; no order was left for those after.
-    assert f"{0.5 * 14 / 50:.1%} of the equity was elsewhere" in own.asked
+    assert own.asked is not None and own.asked.gap == pytest.approx(0.5 * 14 / 50, abs=1e-3)
+    (lapse,) = own.asked.lapses
+    assert lapse.reason.startswith("cash") and lapse.orders == 14 and own.asked.is_apart
+    assert own.asked.refused is not None and own.asked.refused["row"].tolist() == [1, 3]
 
 
 def test_one_account_may_be_written_in_many_ways() -> None:
@@ -127,4 +130,5 @@ def test_a_file_of_trades_is_judged(tmp_path: Path, tiny: Path) -> None:
     trades, (held,) = pd.read_csv(folder / "trades.csv"), pd.read_csv(folder / "positions.csv").to_dict("records")
     assert trades[["ticker", "date"]].to_numpy().tolist() == [["S000", days[1]], ["S000", days[3]]]
     assert (held["first_date"], held["last_date"], held["reason"]) == (days[1], days[3], "order")
-    assert results(folder)["policies"]["orders"] and results(folder)["verdict"]["sentence"].startswith("Asked:")
+    assert results(folder)["verdict"]["sentence"].startswith("1 of 2 rows were not")
+    assert pd.read_csv(folder / "refused.csv")["reason"].tolist() == ["sale of more than is held, done in part"]

@@ -80,6 +80,8 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
         split=arguments.split,
         variants=arguments.variants,
         judging=_judging(market.config, arguments, settings),
+        hold=arguments.hold,
+        borrow_bps=arguments.borrow_bps,
         spend_look=arguments.spend_look,
         runs_dir=arguments.runs_dir,
         command=_command(arguments),

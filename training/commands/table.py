@@ -95,14 +95,19 @@ class EvaluateArguments(SavedRunArguments):
     held; with `weight` in place of `score`, target weights, which are held as they are."""
     trades: kinds.InputFile = None
     """CSV or parquet file of another backtester's orders: `date, ticker`, `side` (buy, sell), and `value` or `shares`;
-    known at that day's close, filled at the next open."""
+    known at that day's close, filled at the next open. With a `price` they are fills of that day, which are checked."""
+    hold: kinds.PositiveInt | None = None
+    """Hold scores as equal weights of this many stocks, the best of each day; default: by the band."""
+    borrow_bps: kinds.BasisPoints = 50.0
+    """Fee a year on what target weights are short, and on cash that they owe."""
     variants: kinds.PositiveInt = 1
     """Variants of these policies that were tried on these days, for which the verdict allows."""
     planted: bool = False
     """Play --policy on built-in markets of all kinds too, and show the share of what is planted that it finds."""
     config: kinds.SettingsFile = None
     investable: kinds.InputFile = None
-    """Text file of the tickers of --data that policies of your own may buy, one per line; default: all of them."""
+    """Text file of the tickers of --data that policies of your own may buy, one per line, or with the header
+    `ticker,from,to` the days on which each is in the universe; default: all of them."""
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each look at the holdout is recorded, and asks for --spend-look."""
     spend_look: kinds.SpendLook = False

@@ -23,10 +23,11 @@ BEST_AGENT, CLOSED = "best agent", "closed form"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 RIDGE, LIGHTGBM = "ridge", "LightGBM"
+CASH, SURVIVORS, NEXT_CLOSE = "cash", "survivors alone", "filled at the next close"
 RESERVED = {CHAMPION, RANDOM, EQUAL, HOLD, IN_FULL, EQUAL_RISK, BENCHMARK, INDEX, RULE, ORACLE, BEST_AGENT, CLOSED}
-RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM}
+RESERVED |= {MOMENTUM, REVERSAL, YEAR_MOMENTUM, LOW_VOLATILITY, RIDGE, LIGHTGBM, CASH, SURVIVORS, NEXT_CLOSE}
 """Names that no policy of the user may have."""
-NEVER_BEST = (IN_FULL, BEST_AGENT, CLOSED, RANDOM, HOLD, RULE, ORACLE)
+NEVER_BEST = (IN_FULL, BEST_AGENT, CLOSED, RANDOM, HOLD, RULE, ORACLE, SURVIVORS, NEXT_CLOSE)
 """They are never the best baseline, nor is the benchmark: they are compared apart, or know what is planted."""
 _YEAR, _MONTH = 252, 21
 _VOLATILITY_DAYS = 60

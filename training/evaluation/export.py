@@ -32,8 +32,9 @@ from utils.tables import spreadsheet_text, table, written_p
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY, TRADES, POSITIONS = "results.json", "equity.csv", "trades.csv", "positions.csv"
-FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS)
-"""What `write_evaluation` writes."""
+REFUSED = "refused.csv"
+FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS, REFUSED)
+"""What `write_evaluation` writes, the last one of trades that were not done as claimed."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -142,6 +143,9 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, rows in ((TRADES, evaluation.trades), (POSITIONS, evaluation.positions)):
         rows.assign(ticker=rows["ticker"].map(spreadsheet_text)).to_csv(folder / name, index=False)
+    refused = evaluation.played.asked.refused if evaluation.played.asked else None
+    if refused is not None and len(refused):
+        refused.assign(ticker=refused["ticker"].map(spreadsheet_text)).to_csv(folder / REFUSED, index=False)
     low, high = evaluation.random_band
     bands = {f"{RANDOM}, 5%": low, f"{RANDOM}, 95%": high}
     frame = pd.DataFrame({"date": np.datetime_as_string(evaluation.dates), **evaluation.equity, **bands})

@@ -13,7 +13,7 @@ import pandas as pd
 from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
-from training.evaluation.baselines import CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import CASH, CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS, PlayedPolicies
@@ -142,8 +142,6 @@ class Evaluation:
     """Importance of each input to the champion on these days, by name, see `training.features.importance`."""
     decided: Mapping[int, str] = field(default_factory=dict)
     """Of the champion's largest positions, by their rows of `positions`: the inputs that moved their forecasts most."""
-    asked: str = ""
-    """What was asked of the judged account and not done."""
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
 
@@ -159,7 +157,7 @@ class Evaluation:
         Intervals of one policy are bootstrapped; those of random pickers hold their middle 95%.
         """
         curves = self.played.curves
-        market = metrics.daily_returns(curves[self.played.benchmark].equity[0])
+        market = metrics.daily_returns(curves[self.played.market].equity[0])
         return {name: estimates(curve, market, self.config.seed) for name, curve in curves.items()}
 
     @cached_property
@@ -168,6 +166,8 @@ class Evaluation:
         daily = {name: curves.daily for name, curves in played.curves.items()}
         exposure = {name: curves.exposure[0] for name, curves in played.curves.items()}
         others = [name for name in played.at_cost[COSTS_BPS[0]] if name not in {judged, held, *NEVER_BEST}]
+        if held == CASH:  # what needs no capital is no rival of those that are invested
+            others = []
         invested = float(exposure[judged].mean())
         return verdict(
             daily[judged][0],
@@ -184,13 +184,17 @@ class Evaluation:
     @property
     def sentence(self) -> str:
         """Return the verdict in words, preceded by a suspicion of a leak and by the evidence from training days."""
-        return " ".join(part for part in (self.suspicion, self.evidence_sentence, self.finding) if part)
+        return " ".join(part for part in (self.apart, self.suspicion, self.evidence_sentence, self.finding) if part)
 
     @property
     def finding(self) -> str:
-        """Return the verdict in words, after what was asked and not done; or that there is none of a policy that never
-        traded."""
-        return self.never_traded or f"{self.asked} {self.verdict.sentence}".strip()
+        """Return the verdict in words, or that there is none of a policy that never traded."""
+        return self.never_traded or self.verdict.sentence
+
+    @property
+    def apart(self) -> str:
+        """Say that another portfolio was judged than the policy asked for, or what was left out of it; else empty."""
+        return self.played.asked.warning if self.played.asked else ""
 
     @property
     def never_traded(self) -> str:

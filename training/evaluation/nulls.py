@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from utils.arrays import Float64Array
 
@@ -16,10 +20,11 @@ _STEADY = 0.01
 
 
 class Active(NamedTuple):
-    """Weights of an account less its benchmark's, (D, m), in the stocks that have bars on all days, and their returns.
+    """Weights of an account less its benchmark's, (D, m), in the stocks that have bars on all days, and their returns;
+    of a universe that changes, in the members of the day.
 
     What is held more or less than the benchmark could have been held in any of these stocks. A permutation of the
-    stocks, the same on all days, keeps sizes, times, turnover and costs, and exchanges what was picked.
+    stocks, the same while the members are, keeps sizes, times, turnover and costs, and exchanges what was picked.
     """
 
     before: Float64Array
@@ -30,44 +35,68 @@ class Active(NamedTuple):
     """Return from the close to the fill, of what is held before it, and from there to the next close, of what is held
     after it; shares of the price at the close."""
     session: Float64Array
+    member: NDArray[np.bool_]
 
     @classmethod
     def of(
-        cls, before: Float64Array, held: Float64Array, open_: Float64Array, close: Float64Array, *, at_close: bool
+        cls,
+        before: Float64Array,
+        held: Float64Array,
+        open_: Float64Array,
+        close: Float64Array,
+        *,
+        at_close: bool,
+        member: NDArray[np.bool_] | None = None,
     ) -> Self:
-        """Take the stocks that have bars on all days.
+        """Take the stocks that have bars on all days, or that are members on one.
 
         Args:
             before, held: (D, n) active weights.
             open_, close: (D + 1, n), NaN without a bar.
             at_close: orders are filled at the close on which they are decided.
+            member: (D, n) of a universe that changes.
         """
-        is_whole = np.isfinite(close).all(axis=0)
-        open_, close = open_[:, is_whole], close[:, is_whole]
-        fill = close[:-1] if at_close else open_[1:]
-        night, whole = fill / close[:-1] - 1, close[1:] / close[:-1] - 1
-        return cls(before[:, is_whole], held[:, is_whole], night, whole - night)
+        if member is None:
+            is_some = np.isfinite(close).all(axis=0)
+            member = np.broadcast_to(is_some, before.shape)
+        else:
+            is_some, close = member.any(axis=0), pd.DataFrame(close).ffill().to_numpy()
+        open_, close = open_[:, is_some], close[:, is_some]
+        fill = close[:-1] if at_close else np.where(np.isfinite(open_[1:]), open_[1:], close[1:])
+        night, whole = (np.nan_to_num(price / close[:-1] - 1) for price in (fill, close[1:]))
+        return cls(before[:, is_some], held[:, is_some], night, whole - night, member[:, is_some])
+
+    def spells(self) -> Iterator[tuple[slice, Active]]:
+        """Yield the days on which the members stay the same, with the members on them."""
+        changes = (self.member[1:] != self.member[:-1]).any(axis=1).nonzero()[0] + 1
+        for first, end in itertools.pairwise((0, *changes.tolist(), len(self.member))):
+            some = self.member[first]
+            days = slice(first, end)
+            yield days, self._replace(**{name: part[days][:, some] for name, part in self._asdict().items()})
 
     @property
     def selection(self) -> Float64Array:
         """(D,) percent that the weights earned less the mean over all permutations, which has the mean weights."""
         total = np.zeros(len(self.before))
-        if self.before.size:
-            for weights, returns in ((self.before, self.night), (self.held, self.session)):
-                total += 100 * ((weights - weights.mean(axis=1, keepdims=True)) * returns).sum(axis=1)
+        for days, part in self.spells():
+            if part.before.size:
+                for weights, returns in ((part.before, part.night), (part.held, part.session)):
+                    total[days] += 100 * ((weights - weights.mean(axis=1, keepdims=True)) * returns).sum(axis=1)
         return total
 
     def permuted(self, draws: int, generator: torch.Generator) -> Float64Array:
         """Return (draws, D) percent that permuted weights earned less what the weights earned."""
-        before, held, night, session = (torch.from_numpy(part) for part in self)
-        days, stocks = before.shape
-        order = torch.rand(draws, stocks, generator=generator).argsort(1)
-        earned = (before * night).sum(1) + (held * session).sum(1)
-        parts = [torch.zeros(0, days, dtype=torch.float64)]
-        for some in order.split(max(1, _BYTES // (16 * days * max(1, stocks)))):
-            of_draws = (torch.einsum("dkm,dm->kd", w[:, some], r) for w, r in ((before, night), (held, session)))
-            parts.append(sum(of_draws) - earned)
-        return np.asarray(100 * torch.cat(parts))
+        keys = torch.rand(draws, self.before.shape[1], generator=generator)
+        earned = torch.zeros(draws, len(self.before), dtype=torch.float64)
+        for days, part in self.spells():
+            before, held, night, session = (torch.from_numpy(values) for values in part[:4])
+            own = (before * night).sum(1) + (held * session).sum(1)
+            order = keys[:, torch.from_numpy(self.member[days.start])].argsort(1)
+            size = max(1, _BYTES // (16 * len(before) * max(1, before.shape[1])))
+            for first, some in zip(range(0, draws, size), order.split(size), strict=True):
+                of_draws = (torch.einsum("dkm,dm->kd", w[:, some], r) for w, r in ((before, night), (held, session)))
+                earned[first : first + size, days] = sum(of_draws) - own
+        return np.asarray(100 * earned)
 
 
 class Timing(NamedTuple):

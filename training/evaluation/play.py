@@ -22,7 +22,18 @@ from environment.portfolio import Policy, Portfolio
 from environment.positions import as_rows, daily_table, positions
 from models.ddpg_agent import DDPGAgent
 from models.policy import Forecasts
-from training.evaluation.baselines import EQUAL, EQUAL_RISK, HOLD, INDEX, RANDOM, inverse_volatility
+from training.evaluation.asked import Asked
+from training.evaluation.baselines import (
+    CASH,
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    INDEX,
+    NEXT_CLOSE,
+    RANDOM,
+    SURVIVORS,
+    inverse_volatility,
+)
 from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
 from training.evaluation.rules import BandRule, Tuning, numbers_of
@@ -36,6 +47,10 @@ COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """Per leg, commission and slippage together."""
 _TABLE_BYTES = 2**29
 """Memory that the accounts of the rules that are played at a time may take."""
+_NEUTRAL = 0.1
+"""Mean net weight, of either sign, below which a portfolio with shorts is dollar-neutral, and held against cash."""
+_LAST_DAYS = 10
+"""Days on one of which a survivor has a bar."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,8 @@ class EvaluationSetup:
     """Name of the portfolio's benchmark."""
     index: Float64Array | None = None
     """(steps + 1,) closes of the user's index."""
+    borrow_bps: float = 50.0
+    """Fee a year on what a signed account is short, and on the cash that it owes."""
 
     @property
     def judged(self) -> slice:
@@ -69,6 +86,13 @@ class EvaluationSetup:
     def start(self) -> Tensor:
         """(1,) day of the first decision."""
         return torch.tensor([self.first], device=self.portfolio.device)
+
+    @property
+    def signed(self) -> Portfolio:
+        """Accounts that may be short and owe cash, beside the same benchmark; baselines are never played in them."""
+        portfolio = self.portfolio
+        fees = {"borrow_bps": self.borrow_bps, "financing_bps": self.borrow_bps}
+        return Portfolio(portfolio.quotes, portfolio.rules, portfolio.parts, is_signed=True, **fees)
 
     def prices(self, values: Tensor) -> Float64Array:
         """Return (days, n) prices on the judged days and the last one."""
@@ -87,12 +111,18 @@ class Played:
     trades: Trades | None
     scores: Float64Array | None = None
     """(D, n) by which the only account is held, NaN: none; None where it has no scores."""
-    asked: str = ""
-    """What was asked of the only account and not done, in a sentence."""
+    asked: Asked | None = None
+    """What was asked of the only account, beside what was done."""
+    is_signed: bool = False
+    """Whether the account may be short, and owe cash."""
 
     @classmethod
-    def of(cls, setup: EvaluationSetup, portfolio: Portfolio, *, keeps_trades: bool = True) -> Played:
-        """Read the accounts of a portfolio at the end of the judged days."""
+    def of(cls, setup: EvaluationSetup, portfolio: Portfolio, target: Float64Array | None = None) -> Played:
+        """Read the accounts of a portfolio at the end of the judged days.
+
+        Args:
+            target: (D, m) weights that the only account was asked to hold, NaN keeps; without them trades are left out.
+        """
         account = portfolio.account
         trades = account.trades()
         after = (trades.filled + trades.closed).cpu().cumsum(0).to(trades.filled.device)  # on a card in no fixed order
@@ -101,7 +131,16 @@ class Played:
         value = torch.tensor(close.to_numpy()[setup.judged]).to(after.device)[:, None]
         value = value / account.equity_curve[:-1, :, None]
         before, held = (np.asarray((part * value).cpu()) for part in (shares, shares + trades.filled))
-        return cls(EquityCurves.of(account, held), before, held, trades if keeps_trades else None)
+        if target is None:
+            return cls(EquityCurves.of(account, held), before, held, None)
+        asked = Asked.of(target, before[:, 0], held[:, 0], account, setup.first)
+        return cls(EquityCurves.of(account, held), before, held, trades, asked=asked, is_signed=account.is_signed)
+
+    @property
+    def is_neutral(self) -> bool:
+        """Tell whether the only account is short of about as much as it holds, so that cash is its benchmark."""
+        shorts, net = self.held.clip(max=0.0).sum(axis=2), self.held.sum(axis=2).mean()
+        return self.is_signed and bool((shorts < -_NEUTRAL).any()) and abs(float(net)) < _NEUTRAL
 
     def one(self, place: int) -> Played:
         """Return one of the accounts, without its trades."""
@@ -111,9 +150,14 @@ class Played:
 
 def play_policy(setup: EvaluationSetup, policy: Policy, portfolio: Portfolio | None = None) -> Played:
     """Play a policy's account, in another portfolio than the setup's if one is given."""
-    portfolio = portfolio or setup.portfolio
-    portfolios.play(portfolio, policy, setup.start, steps=setup.steps, keeps_trades=True)
-    return Played.of(setup, portfolio)
+    portfolio, targets = portfolio or setup.portfolio, list[Tensor]()
+
+    def noted(now: Portfolio) -> Tensor:
+        targets.append(policy(now))
+        return targets[-1]
+
+    portfolios.play(portfolio, noted, setup.start, steps=setup.steps, keeps_trades=True)
+    return Played.of(setup, portfolio, torch.cat(targets).double().cpu().numpy())
 
 
 def account_of_agent(setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None) -> Played:
@@ -142,7 +186,8 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, BandRule]) -> dict[st
 
 
 def play_held(setup: EvaluationSetup) -> dict[str, Played]:
-    """Hold the benchmark, equal weight where that is another one, buy and hold, and equal risk.
+    """Hold the benchmark, equal weight where that is another one, buy and hold, equal risk, and of a universe that
+    changes the members that have a bar at the end of the judged days, which nobody knew before.
 
     Buy and hold is equal weight that is never trimmed; equal risk is in proportion to one over the volatility at the
     first close.
@@ -156,19 +201,22 @@ def play_held(setup: EvaluationSetup) -> dict[str, Played]:
     inverse = inverse_volatility(market.close[: setup.first + 1])[-1]
     risk[: len(inverse)] = torch.from_numpy(np.nan_to_num(inverse)).to(risk.device)
     held = {setup.benchmark: parts, EQUAL: equal, HOLD: equal, EQUAL_RISK: risk}
+    if market.members is not None:
+        last = portfolio.quotes.close[setup.judged.stop - _LAST_DAYS : setup.judged.stop + 1]
+        held[SURVIVORS] = torch.where(last.isfinite().any(0), equal, 0.0)
     return {name: _hold(setup, parts, is_trimmed=name != HOLD) for name, parts in held.items()}
 
 
 def _hold(setup: EvaluationSetup, parts: Tensor, *, is_trimmed: bool) -> Played:
     portfolio = Portfolio(setup.portfolio.quotes, setup.portfolio.rules, parts)
     portfolio.rebalanced = None if is_trimmed else (0,)
-    played = play_policy(setup, lambda now: now.wanted, portfolio)
-    return replace(played, trades=None)
+    portfolios.play(portfolio, lambda now: now.wanted, setup.start, steps=setup.steps, keeps_trades=True)
+    return Played.of(setup, portfolio)
 
 
-def replay(setup: EvaluationSetup, held: Float64Array, bps: float) -> EquityCurves:
-    """Hold the same (D, P, n) weights again, at another cost of a leg."""
-    account = setup.portfolio.under(cost_bps=bps, slippage_bps=0.0).account
+def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> EquityCurves:
+    """Hold the same (D, P, n) weights again in another portfolio's account, as at another cost of a leg."""
+    account = portfolio.account
     account.reset(setup.start.repeat(held.shape[1]), steps=setup.steps)
     for target in torch.from_numpy(held).to(account.device):
         account.step(target)
@@ -183,7 +231,9 @@ class PlayedPolicies:
     """By policy, the judged one first. Only those of the random pickers hold many accounts: the judged one's weights
     in other stocks, see `nulls`."""
     benchmark: str
-    """Policy that the others are judged against."""
+    """Policy that the judged one is compared with first: the setup's benchmark, or cash."""
+    market: str
+    """Policy to whose returns betas refer: the setup's benchmark."""
     days: NDArray[np.int64]
     """(D + 1,) days of the market."""
     tickers: Sequence[str]
@@ -201,6 +251,10 @@ class PlayedPolicies:
     """(D, n) of the policies that hold by scores, on each day but the last; NaN: none."""
     ahead: Mapping[int, Float64Array]
     """(D, n) log returns from the next open on, by sessions, see `HORIZONS`; NaN where not known on these days."""
+    weights: Float64Array
+    """(D, n) of the judged account after the fills, at the prices of the closes before."""
+    asked: Asked | None = None
+    """What was asked of the judged account; None of accounts that follow one another."""
 
     @classmethod
     def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
@@ -222,6 +276,8 @@ class PlayedPolicies:
         return cls(
             curves=curves([part.curves for part in parts]),
             benchmark=parts[0].benchmark,
+            market=parts[0].market,
+            weights=days("weights"),
             days=np.concatenate((parts[0].days[:1], *(part.days[1:] for part in parts))),
             tickers=parts[0].tickers,
             traded=days("traded"),
@@ -263,11 +319,18 @@ class Baselines:
         setup = self.setup
         played = {name: judged, **(others or {}), **self.played}
         curves = {policy: one.curves for policy, one in played.items()}
-        together = np.concatenate([one.held for one in played.values()], axis=1)
-        at_cost = {}
+        signed = [policy for policy, one in played.items() if one.is_signed]
+        groups = [(setup.signed, signed)] * bool(signed)
+        groups.append((setup.portfolio, [policy for policy in played if policy not in signed]))
+        at_cost = dict[float, dict[str, EquityCurves]]()
         for bps in progress(COSTS_BPS, "judge", "cost level"):
-            again = replay(setup, together, bps)
-            at_cost[bps] = {policy: again.one(place) for place, policy in enumerate(played)}
+            at_cost[bps] = dict.fromkeys(played, judged.curves)
+            for portfolio, alike in groups:
+                together = np.concatenate([played[policy].held for policy in alike], axis=1)
+                again = replay(portfolio.under(cost_bps=bps, slippage_bps=0.0), setup, together)
+                at_cost[bps] |= {policy: again.one(place) for place, policy in enumerate(alike)}
+        if setup.portfolio.rules.fill == "next_open":
+            curves[NEXT_CLOSE] = replay(self._at_close(judged.is_signed), setup, judged.held)
         if setup.index is not None:
             path = np.asarray(setup.portfolio.rules.initial_capital * setup.index[None] / setup.index[0], np.float64)
             nothing = np.zeros(1)
@@ -275,6 +338,11 @@ class Baselines:
             curves[INDEX] = of_index
             at_cost = {bps: {**level, INDEX: of_index} for bps, level in at_cost.items()}
         require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
+        if judged.is_neutral:
+            flat = np.full((1, setup.steps + 1), setup.portfolio.rules.initial_capital)
+            curves[CASH] = EquityCurves.untraded(
+                flat, np.zeros((1, setup.steps)), traded=np.zeros(1), costs=np.zeros(1)
+            )
         active = self._active(judged)
         drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
         first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
@@ -287,7 +355,10 @@ class Baselines:
         last = pd.DataFrame(setup.prices(setup.portfolio.quotes.close)).ffill().iloc[-1].tolist()
         return PlayedPolicies(
             curves={**first, **curves},
-            benchmark=setup.benchmark,
+            benchmark=CASH if judged.is_neutral else setup.benchmark,
+            market=setup.benchmark,
+            weights=judged.held[:, 0],
+            asked=judged.asked,
             days=setup.days,
             tickers=[setup.market.tickers[column] for column in setup.columns],
             traded=daily_table(trades, 0),
@@ -306,9 +377,20 @@ class Baselines:
         """Return the weights of an account less the benchmark's, in investable stocks."""
         setup, benchmark = self.setup, self.played[self.setup.benchmark]
         some, quotes = slice(len(setup.market.investable_columns)), setup.portfolio.quotes
-        before, held = (getattr(judged, n)[:, 0, some] - getattr(benchmark, n)[:, 0, some] for n in ("before", "held"))
+        less = 0.0 if judged.is_neutral else 1.0
+        before, held = (
+            getattr(judged, n)[:, 0, some] - less * getattr(benchmark, n)[:, 0, some] for n in ("before", "held")
+        )
         prices = setup.prices(quotes.open)[:, some], setup.prices(quotes.close)[:, some]
-        return Active.of(before, held, *prices, at_close=setup.portfolio.rules.fill == "same_close")
+        member = None if quotes.is_member is None else quotes.is_member[setup.judged, some].cpu().numpy()
+        return Active.of(before, held, *prices, at_close=setup.portfolio.rules.fill == "same_close", member=member)
+
+    def _at_close(self, is_signed: bool) -> Portfolio:
+        """Return a portfolio in which orders are filled at the next close."""
+        portfolio = (self.setup.signed if is_signed else self.setup.portfolio).under()
+        quotes = replace(portfolio.quotes, open=portfolio.quotes.close)
+        portfolio.quotes = portfolio.account.quotes = portfolio.benchmark.quotes = quotes
+        return portfolio
 
 
 def _random_curves(judged: EquityCurves, daily: Float64Array) -> EquityCurves:

@@ -220,7 +220,7 @@ def verdict(
         scaled={
             part: yearly(mean_test(ratio * daily - benchmark, trials))
             for part, ratio in ratios.items()
-            if math.isfinite(ratio)
+            if 0 < ratio < math.inf
         },
         best_baseline=best,
         trials=trials,

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from data.features.own import FIT_BEFORE, described
+from environment.portfolio import Policy
 from environment.trading_env import TradingEnvironment
 from training.evaluation.play import EvaluationSetup, Played, play_policy
-from training.policies.read import wide_table
-from training.policies.score_rule import GivenWeights, asked_and_done, is_weights, rule_of, rule_text, table_of
+from training.policies.read import left_out, wide_table
+from training.policies.score_rule import GivenWeights, best_of, is_signed, is_weights, rule_of, rule_text, table_of
 from training.policies.trades import GivenTrades, Trades
 from utils.arrays import Float32Array
 from utils.errors import DataError
@@ -21,13 +22,14 @@ from utils.errors import DataError
 logger = logging.getLogger(__name__)
 
 
-def account_of(name: str, policy: Any, setup: EvaluationSetup) -> Played:
+def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None = None) -> Played:
     """Play a policy's account on the judged days.
 
     Args:
         policy: a function of wide bars, which is audited first, or a frame, of scores or target weights; `Trades`; a
             class or an object with `act(observation, info)`; or a model with `predict(observation)`, as those of
             Stable-Baselines3.
+        hold: number of stocks with the best scores of the day that are held in equal weights; default: the band.
 
     Raises:
         DataError: it fails, looks ahead, or asks for nothing on these days.
@@ -36,15 +38,35 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup) -> Played:
         return _account_of_actor(name, policy, setup)
     if isinstance(policy, pd.DataFrame) and "ticker" in policy.columns:
         policy = wide_table(policy, repr(name))
-    if not isinstance(policy, Trades):
-        table = table_of(name, policy, setup.market)
-        if not is_weights(policy):
-            rule = rule_of(name, table, setup.tuning, setup.market.dates, setup.judged)
-            logger.info("%s", rule_text(name, rule, table))
-            return replace(play_policy(setup, rule.policy(setup.tuning.risk)), scores=table[setup.judged])
-    given = GivenTrades(name, policy, setup) if isinstance(policy, Trades) else GivenWeights(table)
-    played = play_policy(setup, given)
-    return replace(played, asked=asked_and_done(given.asked, played))
+    if isinstance(policy, Trades):
+        given = GivenTrades(policy, setup)
+        played = play_policy(setup, given)
+        return _with_asked(played, notes=given.notes(played), refused=given.refused)
+    notes = left_out(name, policy, setup.market) if isinstance(policy, pd.DataFrame) else []
+    table, market = table_of(name, policy, setup.market), setup.market
+    if is_weights(policy):
+        needs_credit = is_signed(table[setup.judged])
+        how = f"Target weights, held as they are given{', with shorts or credit' if needs_credit else ''}."
+        played = play_policy(setup, GivenWeights(table), setup.signed if needs_credit else None)
+        return _with_asked(played, how=how, notes=notes)
+    if hold is None:
+        rule = rule_of(name, table, setup.tuning, market.dates, setup.judged)
+        logger.info("%s", how := rule_text(name, rule, table))
+        followed: Policy = rule.policy(setup.tuning.risk)
+    else:
+        how = f"{name}: each day equal weights of the {hold:,} stocks with the best scores."
+        can_be_bought = np.isfinite(market.close) & (
+            True if market.members is None else market.members[:, market.investable_columns]
+        )
+        followed = GivenWeights(best_of(table, hold, can_be_bought))
+    played = play_policy(setup, followed)
+    return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=notes)
+
+
+def _with_asked(played: Played, **said: Any) -> Played:
+    """Return an account with what is said of how it was asked."""
+    assert played.asked is not None
+    return replace(played, asked=replace(played.asked, **said))
 
 
 class _Predictor:
@@ -86,4 +108,4 @@ def _account_of_actor(name: str, policy: Any, setup: EvaluationSetup) -> Played:
             f"expected an action {env.action_space.shape} of policy {name!r}, got {described(error)}; mend it"
             f"{f', or {FIT_BEFORE}' if hasattr(policy, 'fit') else ''}"
         ) from error
-    return Played.of(setup, setup.portfolio)
+    return Played.of(setup, setup.portfolio, np.stack(env.episode_actions).astype(np.float64))

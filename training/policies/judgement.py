@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from training.evaluation.baselines import CHAMPION, RANDOM, RESERVED
+from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
 from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import Baselines, account_of_agent
@@ -87,7 +87,8 @@ class Judgement:
         rows = dict[str, dict[str, float | None]]()
         for name, evaluation in self.evaluations.items():
             for policy, measures in evaluation.policies.items():
-                label = f"{RANDOM}, {name}" if policy == RANDOM and len(self.evaluations) > 1 else policy
+                is_own = policy in (RANDOM, NEXT_CLOSE) and len(self.evaluations) > 1
+                label = f"{policy}, {name}" if is_own else policy
                 ranks = evaluation.coefficients.get(policy, {})
                 if policy == name or label not in rows:  # beside others it is shown without its scores
                     values = {key: one.value for key, one in measures.items()}
@@ -137,6 +138,8 @@ def judge(
     split: Split = "validation",
     variants: int = 1,
     judging: EvaluationConfig | None = None,
+    hold: int | None = None,
+    borrow_bps: float = 50.0,
     spend_look: bool = False,
     runs_dir: Path | str = kinds.RUNS,
     command: str = "",
@@ -147,6 +150,8 @@ def judge(
         policies: by name; see `account_of` for what they may be.
         variants: of a policy that were tried on these days, for which the verdict allows; at least those judged here.
         judging: number of random pickers, baselines and benchmark; default: the market's settings.
+        hold: of scores, number of the best stocks of each day that are held in equal weights; default: the band.
+        borrow_bps: fee a year, basis points, on what target weights are short, and on cash that they owe.
         spend_look: allow the holdout, a look at which is recorded in the ledger of `runs_dir`.
 
     Raises:
@@ -162,7 +167,8 @@ def judge(
     judging = judging or config.evaluation
     tried, beside = max(variants, len(policies)), {}
     stage = stage_of(market.market, market.planted_scores, config, days, judging, market.device)
-    accounts = {name: account_of(name, policy, stage.setup) for name, policy in policies.items()}
+    stage = replace(stage, setup=replace(stage.setup, borrow_bps=borrow_bps))
+    accounts = {name: account_of(name, policy, stage.setup, hold) for name, policy in policies.items()}
     if market.run is not None:
         beside[CHAMPION] = account_of_agent(stage.setup, market.run.champion)
     baselines, evaluations = Baselines.of(stage.setup, stage.rules), {}
@@ -180,7 +186,6 @@ def judge(
             played=played,
             trials=tried,
             command=command,
-            asked=account.asked,
             has_code=not isinstance(policies[name], pd.DataFrame | Trades),
         )
         if split == "holdout":

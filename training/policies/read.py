@@ -111,6 +111,20 @@ def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), "value": values})
 
 
+def left_out(name: str, wide: pd.DataFrame, market: Market) -> list[str]:
+    """Say which days and tickers of a frame of days by tickers are left out, since the data have none such."""
+    days, said = pd.DatetimeIndex(market.dates.astype("datetime64[s]")), list[str]()
+    index = pd.DatetimeIndex(wide.index).as_unit("s")
+    off = index[(index > days[0]) & (index < days[-1])].difference(days)
+    other = wide.columns.difference(market.tickers)
+    for what, some, all_ in (("days", off.strftime("%Y-%m-%d"), index), ("tickers", other, wide.columns)):
+        if len(some):
+            said.append(
+                f"{len(some):,} of {len(all_):,} {what} of {name!r} are none of the data's and left out, as {some[0]}."
+            )
+    return said
+
+
 def aligned(name: str, wide: pd.DataFrame, market: Market) -> Float64Array:
     """Return a frame of days by tickers for the days and investable stocks of a market, NaN where it has nothing.
 

@@ -11,13 +11,11 @@ from torch import Tensor
 from data.features.own import OwnFeature, audit_features, own_columns
 from data.market import Market
 from environment.portfolio import Portfolio
-from training.evaluation.play import Played
 from training.evaluation.rules import BandRule, Tuning
 from training.forecasts.look_ahead import require_past
 from training.policies.read import WEIGHTS, aligned
 from utils.arrays import Float64Array
 from utils.errors import DataError
-from utils.metrics import TRADING_DAYS_PER_YEAR
 
 _EXCESS = 1e-4
 """By which weights may miss their bounds, as sums in single precision do."""
@@ -36,7 +34,7 @@ def table_of(name: str, policy: Any, market: Market) -> Float64Array:
         policy: a frame of days by tickers, or a function of wide bars, which is audited first.
 
     Raises:
-        DataError: it fails or looks ahead, or weights ask for shorts or leverage.
+        DataError: it fails or looks ahead.
     """
     if isinstance(policy, pd.DataFrame):
         values = aligned(name, policy, market)
@@ -44,8 +42,6 @@ def table_of(name: str, policy: Any, market: Market) -> Float64Array:
         audit_features({name: policy}, market, np.random.default_rng(0))
         values = values_of_function(name, policy, market)
     require_past({name: values.astype(np.float32)}, market)
-    if is_weights(policy):
-        require_weights(name, values)
     return values
 
 
@@ -59,15 +55,33 @@ def values_of_function(name: str, function: OwnFeature, market: Market, stop: in
     return columns[:, market.investable_columns].astype(np.float64)
 
 
+def is_signed(weights: NDArray[Any]) -> bool:
+    """Tell whether (days, n) target weights ask for shorts or leverage."""
+    return bool((weights < -_EXCESS).any() or (np.nansum(weights, axis=1) > 1.0 + _EXCESS).any())
+
+
 def require_weights(name: str, weights: NDArray[Any]) -> None:
-    """Raise DataError where (days, n) target weights ask for shorts or leverage, which no account has."""
-    least, most = float(np.nanmin(weights)), float(np.nansum(weights, axis=1).max())
-    if least < -_EXCESS or most > 1.0 + _EXCESS:
+    """Raise DataError where (days, n) target weights ask for shorts or leverage, which only the judge has."""
+    if is_signed(weights):
+        least, most = float(np.nanmin(weights)), float(np.nansum(weights, axis=1).max())
         got = f"one of {least:.3g}" if least < -_EXCESS else f"a day on which they add up to {most:.3g}"
         raise DataError(
-            f"expected target weights of {name!r} from 0 on that add up to at most 1 on each day, got {got}; accounts "
-            "are never short and do not borrow: clip weights, or divide each day's by their sum"
+            f"expected target weights of {name!r} from 0 on that add up to at most 1 on each day, got {got}; only "
+            "`evaluate` has shorts and leverage: clip weights, or divide each day's by their sum"
         )
+
+
+def best_of(scores: Float64Array, count: int, can_be_bought: NDArray[np.bool_]) -> Float64Array:
+    """Return (days, n) equal weights of the best stocks by their scores of the day, NaN on days without any.
+
+    Args:
+        can_be_bought: (days, n), the others are left out.
+    """
+    known = np.where(can_be_bought & np.isfinite(scores), scores, -np.inf)
+    rank = (-known).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    is_held = (rank < count) & np.isfinite(known)
+    held = is_held.sum(axis=1, keepdims=True)
+    return np.where(held > 0, is_held / np.maximum(held, 1), np.nan)
 
 
 def rule_of(name: str, scores: Float64Array, tuning: Tuning, dates: NDArray[np.datetime64], days: slice) -> BandRule:
@@ -99,27 +113,12 @@ def rule_text(name: str, rule: BandRule, scores: Float64Array) -> str:
 
 
 class GivenWeights:
-    """The policy that holds (days, n) target weights as they are given, NaN keeps; it notes what it asked."""
+    """The policy that holds (days, n) target weights as they are given, NaN keeps."""
 
     def __init__(self, weights: Float64Array) -> None:
-        self.weights, self.asked = torch.from_numpy(weights), list[Tensor]()
+        self.weights = torch.tensor(weights)
 
     def __call__(self, portfolio: Portfolio) -> Tensor:
         """Return the weights of today."""
         account = portfolio.account
-        target = self.weights[account.day.cpu()].to(account.device)
-        self.asked.append(torch.where(target.isnan(), account.weights[:, : target.shape[1]], target))
-        return target
-
-
-def asked_and_done(asked: list[Tensor], played: Played) -> str:
-    """Say how far an account is from the (1, n) weights that it was asked to hold on each day."""
-    wanted = torch.cat(asked).cpu().numpy()
-    before, held = (part[:, 0, : wanted.shape[1]] for part in (played.before, played.held))
-    years = len(wanted) / TRADING_DAYS_PER_YEAR
-    turnover = [0.5 * np.abs(part - before).sum() / years for part in (wanted, held)]
-    gap = 0.5 * np.abs(held - wanted).sum(axis=1).mean()
-    return (
-        f"Asked: a turnover of {turnover[0]:.1f} a year; done: {turnover[1]:.1f}. On the mean day {gap:.1%} of the "
-        "equity was elsewhere than asked."
-    )
+        return self.weights[account.day.cpu()].to(account.device)

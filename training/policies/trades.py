@@ -1,83 +1,204 @@
-"""Orders of another backtester, executed again under the rules of this program."""
+"""Orders and fills of another backtester, executed again under the rules of this program."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from data.features.nine import CLOSE, HIGH, LOW, OPEN
+from data.market import Market
 from environment.portfolio import Portfolio
-from training.evaluation.play import EvaluationSetup
-from training.policies.read import aligned, long_rows
+from training.evaluation.play import EvaluationSetup, Played
+from training.policies.read import long_rows
+from utils.arrays import Float64Array
 from utils.errors import DataError
 
 _SIDES = {"buy": 1.0, "sell": -1.0}
+_SPLITS = np.array([1.5, *range(2, 11), 15, 20, 25, 50])
+_ROUNDING, _CENT, _SCALE = 1e-4, 0.005, 0.1
+"""By which a price may lie outside of a day's range, as a share and in currency units; and by which a ratio of prices
+may miss that of a split."""
+_PART = "sale of more than is held, done in part"
 
 
 @dataclass(frozen=True)
 class Trades:
     """Orders of another backtester, as rows of `date`, `ticker`, and `value` in currency units or `shares`.
 
-    Sales have the `side` sell, or negative amounts. An order is known at the close of its date.
+    Sales have the `side` sell, or negative amounts. An order is known at the close of its date. With a `price` rows are
+    fills: of their date, at that price.
     """
 
     rows: pd.DataFrame
     source: str = "trades"
     """What messages call them."""
 
-    @property
-    def unit(self) -> str:
-        """Column of amounts."""
-        return "shares" if "shares" in self.rows.columns and "value" not in self.rows.columns else "value"
+    def table(self) -> pd.DataFrame:
+        """Return `date`, `ticker`, signed `value` and `shares` (NaN: not given) and `price`, a row each.
 
-    def net(self) -> pd.DataFrame:
-        """Return what is bought (above 0) and sold on balance, days by tickers; NaN: nothing.
-
-        Raises DataError for rows that do not tell it.
+        Raises DataError where a row does not tell them.
         """
-        long = long_rows(self.rows, self.unit, self.source)
-        if (bad := long.isna().any(axis=1) | ~np.isfinite(long["value"]) | (long["value"] == 0)).any():
+        amounts = [name for name in ("value", "shares") if name in self.rows.columns] or ["value"]
+        parts = {name: long_rows(self.rows, name, self.source) for name in amounts}
+        table = parts[amounts[0]][["date", "ticker"]].assign(value=np.nan, shares=np.nan, price=np.nan)
+        for name, part in parts.items():
+            table[name] = part["value"]
+        if "price" in self.rows.columns:
+            table["price"] = long_rows(self.rows, "price", self.source)["value"]
+        amount = table["shares"].fillna(table["value"])
+        if (bad := table["date"].isna() | ~np.isfinite(amount) | (amount == 0)).any():
             raise DataError(
-                f"expected a date and a {self.unit} other than 0 in each row of {self.source}, got "
+                f"expected a date and a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
                 f"{bad.sum():,} rows without; fill or drop them"
             )
         if "side" in self.rows.columns:
             side = self.rows["side"].astype(str).str.strip().str.lower()
             if not (known := side.isin(_SIDES)).all():
                 raise DataError(
-                    f"expected buy or sell as the side in {self.source}, got {side[~known].iloc[0]!r}; accounts are "
-                    "never short, so that covers are left out too"
+                    f"expected buy or sell as the side in {self.source}, got {side[~known].iloc[0]!r}; of shorts give "
+                    "target weights"
                 )
-            long["value"] = long["value"].abs() * side.map(_SIDES).to_numpy()
-        return long.groupby(["date", "ticker"])["value"].sum().unstack()
+            for name in amounts:
+                table[name] = table[name].abs() * side.map(_SIDES).to_numpy()
+        return table
 
 
 class GivenTrades:
-    """The policy that holds the shares which orders add up to, as far as they could be bought; it notes what it asked.
+    """The policy that holds the shares which orders add up to, as far as they could be bought.
 
     Amounts are those of an account that begins with the rules' initial capital. Of a stock of which nothing was
     ordered yet nothing is asked; sales of more than is held close the position.
     """
 
-    def __init__(self, name: str, trades: Trades, setup: EvaluationSetup) -> None:
-        """Add up the orders of the judged days. Raises DataError: nothing is bought on these days."""
-        net, close = trades.net(), setup.prices(setup.portfolio.quotes.close)[:-1]
-        close = close[:, : len(setup.market.investable_columns)]
-        orders = np.nan_to_num(aligned(name, net, setup.market)[setup.judged])
-        first, last = setup.market.dates[[setup.judged.start, setup.judged.stop - 1]].astype("datetime64[D]")
-        if not (net.loc[pd.Timestamp(first) : pd.Timestamp(last)].to_numpy() > 0).any():
-            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none; give those days")
-        shares = orders if trades.unit == "shares" else np.nan_to_num(orders / close)
-        held = np.zeros_like(shares)
-        for day, order in enumerate(shares):
-            held[day] = np.maximum((held[day - 1] if day else 0.0) + order, 0.0)
-        self.shares, self.first, self.asked = torch.from_numpy(held), setup.first, list[Tensor]()
+    def __init__(self, trades: Trades, setup: EvaluationSetup) -> None:
+        """Check the rows, and add up the orders of the judged days.
+
+        Raises DataError: nothing can be bought on these days.
+        """
+        self.trades, self.setup = trades, setup
+        table, market = trades.table(), setup.market
+        self.has_prices = "price" in trades.rows.columns
+        fills_next = setup.portfolio.rules.fill == "next_open"
+        dates = market.dates.astype("datetime64[D]")
+        session = np.searchsorted(dates, table["date"].to_numpy("datetime64[D]")).clip(max=len(dates) - 1)
+        # An order is decided at the close of its date; a fill was decided on the session before.
+        decided = session - (self.has_prices and fills_next) - setup.first
+        place = {market.tickers[column]: n for n, column in enumerate(market.investable_columns.tolist())}
+        stock = table["ticker"].map(place)
+        bars = market.data_array[session, market.investable_columns[stock.fillna(0).astype(int)]].astype(np.float64)
+        reason = _reasons(table, market, session, decided, setup.steps, stock.isna().to_numpy(), bars)
+        if self.has_prices:
+            reason = np.where(reason == "", _doubts(table, market, session, stock, bars), reason)
+        price = table["price"] if self.has_prices else bars[:, CLOSE]
+        shares = table["shares"].fillna(table["value"] / price).to_numpy()
+        self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason)
+        held = np.zeros((setup.steps, len(place)))
+        self.rows["amount"] = self._held(held)
+        if not (self.rows["amount"] > 0).any():
+            first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
+            why = f": {self.counted}" if self.refused.size else ""
+            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none{why}")
+        self.shares, self.first = torch.from_numpy(held.cumsum(axis=0)), setup.first
+
+    def _held(self, change: Float64Array) -> Any:
+        """Add what is bought and sold on each day, (D, n); return the shares of each row, and note what is not held."""
+        done, held = np.zeros(len(self.rows)), dict[int, float]()
+        usable = self.rows[self.rows["reason"] == ""]
+        # What is bought at a close may be sold at the same one.
+        in_turn = usable.assign(sale=usable["amount"] < 0).sort_values(["decided", "sale"], kind="stable")
+        for row in in_turn.itertuples():
+            stock, amount, owned = int(row.stock), float(row.amount), held.get(int(row.stock), 0.0)
+            done[row.Index] = max(amount, -owned)
+            if amount < -owned * (1 + 1e-6):
+                self.rows.loc[row.Index, "reason"] = _PART if owned > 0 else "sale of what is not held"
+            held[stock] = 0.0 if amount <= -owned else owned + amount
+            change[row.decided, stock] += done[row.Index]
+        return done
+
+    @property
+    def refused(self) -> pd.DataFrame:
+        """The rows that were left out, or done in part, numbered from 1, with the reason."""
+        rows = self.trades.rows.assign(row=np.arange(1, len(self.rows) + 1), reason=self.rows["reason"].to_numpy())
+        return rows[rows["reason"] != ""]
+
+    @property
+    def counted(self) -> str:
+        """Say how many rows have which reason."""
+        counts = self.refused["reason"].value_counts()
+        return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+
+    def notes(self, played: Played) -> Sequence[str]:
+        """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
+        said, refused = list[str](), len(self.refused)
+        if refused:
+            many = f"{refused:,} of {len(self.rows):,} rows"
+            said.append(f"{many} were not done as claimed, see refused.csv: {self.counted}.")
+        if self.has_prices:
+            done, quotes = self.rows[self.rows["amount"] != 0], self.setup.portfolio.quotes
+            fills_next = self.setup.portfolio.rules.fill == "next_open"
+            prices, day = quotes.open if fills_next else quotes.close, done["decided"] + self.first + int(fills_next)
+            here = prices[day.to_numpy(), done["stock"].to_numpy(np.int64)].cpu().numpy()
+            better = float(np.nansum(done["amount"] * (here - done["price"])))
+            profit = float(played.curves.equity[0, -1] - played.curves.capital) + better
+            share = f", {100 * better / profit:.0f}% of the profit of {profit:,.0f} that they claim" * (profit > 0)
+            word = "better" if better >= 0 else "worse"
+            said.append(f"The prices given are {abs(better):,.0f} {word} than fills here{share}.")
+        return said
 
     def __call__(self, portfolio: Portfolio) -> Tensor:
         """Return the weights of the shares of today."""
         account = portfolio.account
         shares = self.shares[account.day.cpu() - self.first].to(account.device)
-        worth = shares * account.last[:, : shares.shape[1]].nan_to_num() / account.equity[:, None]
-        self.asked.append(worth)
-        return worth
+        return shares * account.last[:, : shares.shape[1]].nan_to_num() / account.equity[:, None]
+
+
+def _reasons(
+    table: pd.DataFrame,
+    market: Market,
+    session: NDArray[np.int64],
+    decided: NDArray[np.int64],
+    steps: int,
+    is_unknown: NDArray[np.bool_],
+    bars: Float64Array,
+) -> NDArray[np.str_]:
+    """Return why each row is none that an account could have on the judged days; empty where it is."""
+    dates, date = market.dates.astype("datetime64[D]"), table["date"].to_numpy("datetime64[D]")
+    is_own = table["ticker"].isin(market.tickers).to_numpy()
+    why = {
+        "with both value and shares": table["value"].notna() & table["shares"].notna(),
+        "of an unknown ticker": ~is_own,
+        "of a stock that may not be bought": is_unknown,
+        "after the last day of the data": date > dates[-1],
+        "before the first day of the data": date < dates[0],
+        "on a day without session": dates[session] != date,
+        "outside of the judged days": (decided < 0) | (decided >= steps),
+        "on a day without a bar": ~np.isfinite(bars[:, CLOSE]),
+    }
+    return np.select([np.asarray(where) for where in why.values()], [*why], default="")
+
+
+def _doubts(
+    table: pd.DataFrame, market: Market, session: NDArray[np.int64], stock: "pd.Series[float]", bars: Float64Array
+) -> NDArray[np.str_]:
+    """Return why a fill cannot have had its price; empty where it can."""
+    closes = pd.DataFrame(market.close).ffill().to_numpy(np.float64)
+    before = closes[(session - 1).clip(min=0), stock.fillna(0).astype(int)][:, None]
+    repeats = (bars[:, [OPEN, HIGH, LOW, CLOSE]] == before).all(axis=1)
+    price, low, high = table["price"].to_numpy(), bars[:, LOW], bars[:, HIGH]
+    slack = np.maximum(_ROUNDING * price, _CENT)
+    ratio = np.maximum(price, 1e-12) / np.sqrt(low * high)
+    ratio = np.maximum(ratio, 1 / ratio)
+    is_split = (np.abs(ratio[:, None] / _SPLITS - 1) < _SCALE).any(axis=1)
+    is_outside = ~((price >= low - slack) & (price <= high + slack))
+    why = {
+        "without a price above 0": ~(np.isfinite(price) & (price > 0)),
+        "on another scale than the day's prices, as before or after a split": is_outside & is_split,
+        "outside of the day's range": is_outside,
+        "on a frozen bar, which repeats the close before": repeats,
+    }
+    return np.select([*why.values()], [*why], default="")

@@ -1,0 +1,121 @@
+"""Fills of others: whatever cannot have happened is named, row by row, and the rest is done."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data.features.nine import CLOSE, HIGH, LOW, OPEN
+from data.market import Market
+from tests.policies.test_trades import COLUMNS, FIRST, MARKET, RATE, STEPS, account_of_rows
+from training.evaluation.asked import Asked
+from utils.errors import DataError
+
+DATES = MARKET.dates.astype("datetime64[D]")
+HALTED = 40
+"""A session on which the last stock repeats the close before; the day after it has no bar."""
+
+
+def halting() -> Market:
+    data = MARKET.data_array.copy()
+    data[HALTED, COLUMNS[-1], :4] = data[HALTED - 1, COLUMNS[-1], CLOSE]
+    data[HALTED + 1, COLUMNS[-1]] = np.nan
+    return replace(MARKET, data_array=data, investable_columns=MARKET.investable_columns)
+
+
+MARKET_OF_FILLS = halting()
+REASONS = {
+    "high": "outside of the day's range",
+    "low": "outside of the day's range",
+    "split": "on another scale than the day's prices, as before or after a split",
+    "frozen": "on a frozen bar, which repeats the close before",
+    "future": "after the last day of the data",
+    "weekend": "on a day without session",
+    "unknown": "of an unknown ticker",
+    "empty": "on a day without a bar",
+    "early": "outside of the judged days",
+    "both": "with both value and shares",
+    "nothing": "sale of what is not held",
+    "free": "without a price above 0",
+}
+
+
+def impossible(kind: str, rng: np.random.Generator) -> dict[str, object]:
+    """A fill of one kind that cannot have been, in the second stock on; the first one is traded as it can be."""
+    day, column = int(rng.integers(FIRST + 1, FIRST + STEPS)), COLUMNS[int(rng.integers(1, len(COLUMNS) - 1))]
+    if kind in ("frozen", "empty"):
+        day, column = HALTED + (kind == "empty"), COLUMNS[-1]
+    day = FIRST - 5 if kind == "early" else day
+    bar = MARKET_OF_FILLS.data_array[day, column].astype(float)
+    price = rng.uniform(bar[LOW], bar[HIGH]) if kind != "empty" else 50.0
+    price = {"high": 1.2 * bar[HIGH], "low": bar[LOW] / 1.2, "split": 4 * bar[CLOSE], "free": 0.0}.get(kind, price)
+    price = bar[CLOSE] if kind == "frozen" else price
+    date = DATES[day]
+    if kind == "future":
+        date = DATES[-1] + int(rng.integers(1, 400))
+    if kind == "weekend":
+        date += (5 - (date.astype(int) - 4) % 7) % 7 + int(rng.integers(2))  # Saturday or Sunday
+    row = {"date": date, "ticker": MARKET.tickers[column], "side": "buy", "shares": float(rng.integers(1, 90))}
+    row |= {"value": np.nan, "price": price}
+    if kind == "unknown":
+        row["ticker"] = f"X{rng.integers(99)}"
+    return row | ({"value": 100.0} if kind == "both" else {}) | ({"side": "sell"} if kind == "nothing" else {})
+
+
+def possible(day: int, shares: float, part: float) -> dict[str, object]:
+    """A fill of the first stock within its day's range, a part above the low."""
+    bar = MARKET_OF_FILLS.data_array[day, COLUMNS[0]].astype(float)
+    price = bar[LOW] + part * (bar[HIGH] - bar[LOW])
+    side = "buy" if shares > 0 else "sell"
+    amounts = {"side": side, "shares": abs(shares), "value": np.nan, "price": price}
+    return {"date": DATES[day], "ticker": MARKET.tickers[COLUMNS[0]], **amounts}
+
+
+GOOD = [possible(FIRST + 2, 900.0, 0.3), possible(FIRST + 8, -400.0, 0.9), possible(FIRST + 20, -900.0, 0.5)]
+
+
+def asked_of(rows: list[dict[str, object]]) -> tuple[Asked, np.ndarray]:
+    own = account_of_rows(pd.DataFrame(rows), MARKET_OF_FILLS)
+    assert own.asked is not None and own.asked.refused is not None
+    return own.asked, own.curves.equity[0]
+
+
+def test_two_hundred_impossible_fills_are_named_and_change_nothing() -> None:
+    """Each by its row and reason; the account is that of the rows which are left."""
+    rng = np.random.default_rng(0)
+    kinds = [*REASONS, *rng.choice([*REASONS], 200 - len(REASONS))]
+    rows = [(kind, impossible(str(kind), rng)) for kind in kinds] + [("", row) for row in GOOD]
+    rows = [rows[place] for place in rng.permutation(len(rows))]
+    asked, equity = asked_of([row for _, row in rows])
+    refused = asked.refused
+    assert refused is not None
+    named = dict(zip(refused["row"] - 1, refused["reason"], strict=True))
+    for place, (kind, row) in enumerate(rows):
+        if kind:
+            assert named[place] == REASONS[kind], row
+    assert len(named) == 201, "and a sale of more than is held"
+    assert "201 of 203 rows were not done as claimed, see refused.csv: " in asked.warning
+    np.testing.assert_array_equal(equity, asked_of(GOOD)[1])
+
+
+def test_partial_sales_are_partial_and_the_claim_is_held_against_the_fills_here() -> None:
+    """900 bought, 400 sold, then 500 of the 900 that are sold; filled at opens of the days, by a plain ledger."""
+    asked, equity = asked_of(GOOD)
+    cash, claimed = 1e6, 1e6
+    for row, shares in zip(GOOD, (900.0, -400.0, -500.0), strict=True):
+        open_ = float(MARKET_OF_FILLS.data_array[DATES.tolist().index(row["date"].astype(object)), COLUMNS[0], OPEN])  # type: ignore[attr-defined]
+        cash -= shares * open_ + RATE * abs(shares) * open_
+        claimed -= shares * float(row["price"]) + RATE * abs(shares) * open_  # type: ignore[arg-type]
+    assert equity[-1] == pytest.approx(cash, rel=1e-9)
+    better = claimed - cash
+    told = f"The prices given are {abs(better):,.0f} {'better' if better > 0 else 'worse'} than fills here"
+    assert told in asked.warning and "sale of more than is held, done in part" in asked.warning
+    if claimed > 1e6:
+        assert f"{100 * better / (claimed - 1e6):.0f}% of the profit" in asked.warning
+
+
+def test_of_rows_that_are_all_impossible_the_error_says_why() -> None:
+    rng = np.random.default_rng(1)
+    with pytest.raises(DataError, match="got none: 2 outside of the day's range, 1 on a day without session"):
+        asked_of([impossible(kind, rng) for kind in ("high", "low", "weekend")])

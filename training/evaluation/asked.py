@@ -1,0 +1,121 @@
+"""What a policy asked of its account, beside what was done, and why they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+
+from environment.account import Account, Trades
+from utils.arrays import Float64Array
+from utils.metrics import TRADING_DAYS_PER_YEAR
+
+APART, _TIMES = 0.05, 0.5
+"""Share of the equity, or of the turnover, by which another portfolio was held than was asked for; of a turnover at
+least so many times the equity a year, which small orders that are asked for again and again do not reach."""
+_LEAST = 1e-7
+"""Share of the equity below which nothing was left undone."""
+
+
+class Lapse(NamedTuple):
+    """Trades that were not done as asked, or done unasked, for one reason."""
+
+    reason: str
+    orders: int
+    turnover: float
+    """Half of their value, as a share of the equity a year."""
+
+    @property
+    def text(self) -> str:
+        """Say it in words."""
+        return f"{self.reason} ({self.orders:,} order{'s' * (self.orders != 1)}, {self.turnover:.2f} a year)"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The account of a policy against the weights that it asked for; turnovers are times the equity a year."""
+
+    turnover: float
+    done: float
+    gap: float
+    """Half the distance of the weights after the fills from those asked for, mean over days."""
+    lapses: Sequence[Lapse] = ()
+    """The largest first."""
+    how: str = ""
+    """How scores became weights."""
+    notes: Sequence[str] = ()
+    """What of the policy was left out before it was played."""
+    refused: pd.DataFrame | None = field(default=None, compare=False)
+    """Rows of trades that were left out, each with its reason."""
+
+    @classmethod
+    def of(cls, target: Float64Array, before: Float64Array, held: Float64Array, account: Account, first: int) -> Self:
+        """Compare (D, m) target weights, NaN keeps, with the (D, n) weights of the only account around its fills.
+
+        Args:
+            first: day of the first decision.
+        """
+        quotes, days = account.quotes, slice(first, first + len(target))
+        wanted = np.pad(target, ((0, 0), (0, before.shape[1] - target.shape[1])))
+        wanted = np.where(np.isnan(wanted), before, wanted)
+        has_bar = quotes.close[days].isfinite().cpu().numpy()
+        member = np.ones_like(has_bar) if quotes.is_member is None else quotes.is_member[days].cpu().numpy()
+        trades, equity = account.trades(), account.equity_curve[:-1].cpu().numpy()
+        worth = pd.DataFrame(quotes.close[: days.stop].cpu().numpy()).ffill().fillna(0.0).to_numpy()[days] / equity
+        ordered, filled, closed = (
+            getattr(trades, name)[:, 0].cpu().numpy() * worth for name in ("asked", "filled", "closed")
+        )
+        unordered, unfilled = wanted - before - ordered, ordered - filled
+        has_fill, is_capped = _fills(trades, account, first)
+        is_locked = account.rules.drawdown_lock > 0
+        why = {
+            "no bar at the close": (unordered, ~has_bar),
+            "not in the universe on the day": (unordered, has_bar & ~member),
+            "drawdown lock": (unordered, has_bar & member & is_locked),
+            "weights below 0, or above 1 in sum": (unordered, has_bar & member & (not is_locked)),
+            "no bar at the fill": (unfilled, ~has_fill),
+            "volume cap": (unfilled, has_fill & is_capped),
+            "cash, after costs and the night's moves": (unfilled, has_fill & ~is_capped),
+            "sold unasked, as prices or equity had ended": (closed, np.full_like(has_bar, True)),
+        }
+        years, lapses = len(target) / TRADING_DAYS_PER_YEAR, list[Lapse]()
+        for reason, (value, applies) in why.items():
+            missed = np.abs(value[applies])
+            if count := int((missed > _LEAST).sum()):
+                lapses.append(Lapse(reason, count, float(0.5 * missed.sum() / years)))
+        turnover, done = (float(0.5 * np.abs(value).sum() / years) for value in (wanted - before, filled + closed))
+        gap = float(0.5 * np.abs(held - wanted).sum(axis=1).mean())
+        return cls(turnover, done, gap, sorted(lapses, key=lambda one: -one.turnover))
+
+    @property
+    def is_apart(self) -> bool:
+        """Tell whether another portfolio was held than was asked for."""
+        return self.gap > APART or abs(self.turnover - self.done) > max(APART * self.turnover, _TIMES)
+
+    @property
+    def sentence(self) -> str:
+        """Say both in words, with the reasons."""
+        told = (
+            f"Asked: a turnover of {self.turnover:.1f} a year; done: {self.done:.1f}. On the mean day {self.gap:.1%} "
+            "of the equity was elsewhere than asked."
+        )
+        return f"{told} Why: {'; '.join(one.text for one in self.lapses)}." if self.lapses else told
+
+    @property
+    def warning(self) -> str:
+        """Return what the verdict begins with: that another portfolio was judged, or what was left out of it."""
+        apart = f"Another portfolio was judged than the policy asked for. {self.sentence}" if self.is_apart else ""
+        return " ".join((*self.notes, apart)).strip()
+
+
+def _fills(trades: Trades, account: Account, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (D, n) where an order could be filled at all, and where it was more than the volume allows."""
+    asked, price = (part[:, 0].cpu().numpy() for part in (trades.asked, trades.price))
+    cap, volume = account.rules.volume_cap, account.quotes.volume
+    if cap == 0 or volume is None:
+        return np.isfinite(price), np.zeros_like(price, dtype=np.bool_)
+    day = first + (account.rules.fill == "next_open")
+    return np.isfinite(price), np.abs(asked) > cap / 100 * volume[day : day + len(asked)].cpu().numpy()
