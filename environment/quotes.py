@@ -47,7 +47,7 @@ class Quotes:
             return torch.from_numpy(values[:, columns]).to(device)
 
         volume = None if market.volume is None else of(market.volume)
-        member = None if market.members is None else torch.from_numpy(market.members[:, columns]).to(device)
+        member = None if market.members is None else torch.tensor(market.members[:, columns]).to(device)
         prices = of(market.data_array[..., OPEN]), of(market.data_array[..., CLOSE])
         return cls.of(*prices, volume=volume, is_member=member)
 

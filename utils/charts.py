@@ -42,6 +42,7 @@ class Chart:
     )  # (T,) lowest and highest values
     note: str = ""
     has_zero: bool = True  # the y axis always includes 0
+    is_log: bool = False  # of the y axis, which then has no 0
     legend_value: Callable[[Float64Array], float] = itemgetter(-1)  # that value of a line's known ones
     colours: Mapping[str, str] = field(default_factory=dict)  # by label, where lines have one in all charts
 

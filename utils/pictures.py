@@ -127,7 +127,9 @@ def _draw(chart: Chart, axes: Axes, legend: Mapping[str, Any] = _BESIDE, note_wi
             label=_wrapped(label),
             **hollow,
         )
-    if chart.has_zero:
+    if chart.is_log:
+        axes.set_yscale("log")
+    elif chart.has_zero:
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)
     axes.yaxis.set_major_formatter("{x:,.10g}")
     kind = chart.x.dtype.kind

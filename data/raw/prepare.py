@@ -44,6 +44,8 @@ from utils.errors import ConfigError, DataError
 from utils.progress import progress
 from utils.runs.durable import make_directory, new_file
 
+_STALE = 0.02
+"""Share of opens that repeat the close before, above which that is told."""
 _LISTED = 20
 _FEW_BARS = 5
 """Bars of a ticker up to which their spacing may be chance."""
@@ -159,6 +161,11 @@ def prepare(
     summary.notes += [f"{one} looks like an index: --benchmark '{one}' takes it out of the tickers" for one in indices]
     _require_days(stocks)
     summary.survey = survey_of(stocks)
+    before = stocks.groupby("ticker", observed=True)["close"].shift()
+    if (stale := float((stocks["open"] == before).mean())) > _STALE:
+        summary.notes.append(
+            f"{stale:.0%} of opens equal the close before exactly: an order is then filled at the price that decided it"
+        )
     further = sorted({*stocks} - {*STANDARD})
     shares = (f"{name} {share:.1%}" for name, share in stocks[further].notna().mean().items())
     if further:

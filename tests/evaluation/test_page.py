@@ -187,7 +187,7 @@ def test_what_is_missing_is_left_out_and_an_idle_champion_makes_a_page() -> None
 
 def test_a_walk_forward_test_lists_its_folds() -> None:
     shown = Page(render(small(split="walk-forward", folds=[FOLD], trials=1)))
-    assert "walk-forward test of 1 champions" in shown.all("h1")[0][1]
+    assert "walk-forward test of 1 champion" in shown.all("h1")[0][1]
     text = " ".join(shown.texts[0].split())
     assert "tested 2019-01-02 to 2019-07-24, champion of generation 7, +1.23%" in text
     assert "nothing was chosen on the test days" in text
@@ -248,7 +248,9 @@ def test_evidence_and_what_follows_from_it_are_told() -> None:
 def test_the_answer_stands_above_all_tables(evaluation: Evaluation, page: Page) -> None:
     """Bars are the champion's leads; blue or red only where the verdict tells apart."""
     order = [a.get("class") or tag for tag, a in page.elements if tag == "table" or "bars" in (a.get("class") or "")]
-    assert order[0] == "bars"
+    assert order.index("bars") < 3, "below what was asked, and years"
+    sources = [tag for tag, a in page.elements if tag == "img" or "sentence" in (a.get("class") or "")]
+    assert sources[:3] == ["p", "img", "img"], "the verdict, and equity and drawdown beside it"
     signs = [evaluation.verdict.skills["selection"], evaluation.verdict.over_benchmark.sign]
     bars = charts.answer_bars(evaluation)
     assert [bar.label for bar in bars] == [f"over {RANDOM}", f"over {EQUAL}"]

@@ -357,3 +357,43 @@ def test_a_list_says_what_policies_of_the_user_may_buy(tmp_path: Path, tiny: Pat
     words = ("--config", str(tiny), "--policy", f"{policies}:fair", "--data", str(tmp_path / "data.parquet"))
     assert evaluate(tmp_path, *words, "--investable", str(tmp_path / "list.txt")) == 0
     assert set(pd.read_csv(judged(tmp_path, "fair") / "trades.csv")["ticker"]) == {"T1", "T3"}
+
+
+def test_a_judgement_hands_on_frames_and_shows_itself_in_few_lines(market: TradedMarket) -> None:
+    """Returns, weights and positions as plain pandas reads them; baselines are the same beside any policy."""
+    short_drift_as_pairs = short_drift(market.market.wide(market.market.investable_columns))
+    signed = short_drift_as_pairs.sub(short_drift_as_pairs.mean(axis=1), axis=0)
+    signed = signed.div(signed.abs().sum(axis=1), axis=0)
+    signed.attrs["returns"] = "weights"
+    found = judge(market, {"scores": short_drift, "pairs": signed}, judging=QUICK)
+    returns = found.returns["pairs"]
+    assert np.sqrt(252) * returns.mean() / returns.std() == pytest.approx(found.table.loc["pairs", "sharpe"], rel=0.02)
+    assert (1 + returns).prod() - 1 == pytest.approx(found.table.loc["pairs", "return"] / 100)
+    weights = found.weights["pairs"]
+    assert weights.index.equals(returns.index) and set(weights.columns) == {f"S{n:03d}" for n in range(6)}
+    assert 100 * weights.sum(axis=1).mean() == pytest.approx(found.table.loc["pairs", "exposure"])
+    assert found.positions["first_date"].dtype.kind == found.trades["date"].dtype.kind == "M"
+    assert (found.positions["shares"] < 0).any() and found.evaluations["pairs"].played.benchmark == "cash"
+    assert len(repr(found).splitlines()) <= 20 and len(found._repr_html_()) < 20_000
+    held = judge(market, {"scores": short_drift}, judging=QUICK, hold=2, borrow_bps=900.0)
+    assert held.weights["scores"].max().max() == pytest.approx(0.5, abs=0.05)
+    baselines = ["equal weight", "60-day momentum", "12-1 momentum", "low volatility", "planted rule"]
+    pd.testing.assert_frame_equal(held.table.loc[baselines], found.table.loc[baselines])
+    costs = [one.evaluations["scores"].cost_returns["12-1 momentum"] for one in (held, found)]
+    assert costs[0] == costs[1]
+
+
+def test_rules_are_flags_and_results_alone_are_printed(
+    tmp_path: Path, tiny: Path, policies: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--config", str(tiny), "--policy", f"{policies}:fair", "--json")
+    said = []
+    for flags in ((), ("--env.cost-bps", "80", "--env.volume-cap", "0")):
+        assert evaluate(tmp_path, *words, *flags) == 0
+        said.append(json.loads(capsys.readouterr().out)["fair"])
+        assert said[-1] == results(judged(tmp_path, "fair")) and said[-1]["schema"] == 1
+    costs = [one["policies"]["equal weight"]["costs"]["value"] for one in said]
+    assert costs[1] > 5 * costs[0]
+    documented = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
+    assert all(f"| `{name}` |" in documented for name in said[0])
+    assert evaluate(tmp_path, "--run", "one", "--env.cost-bps", "3") == 2

@@ -77,7 +77,7 @@ def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:
     found = one.results
     assert found == results(runs, "one") and found["champion_generation"] == 2 and one.equity is not None
     measures = found["policies"]["champion"]
-    growth = one.equity.iloc[-1] / one.equity.iloc[0]
+    growth = one.equity["champion"].iloc[-1] / one.equity["champion"].iloc[0]
     assert growth == pytest.approx(1 + measures["return"]["value"] / 100)
     text = " ".join(Page(render([one])).texts[0].split())
     for key, decimals in (("return", 1), ("sharpe", 2), ("max_drawdown", 1), ("exposure", 1)):

@@ -1,8 +1,10 @@
 """`python main.py evaluate`: a champion or anybody's policies against baselines: a verdict, tables, files and pages."""
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
-from training.evaluation.export import log_evaluation, record_look, write_evaluation
+from training.evaluation.export import log_evaluation, record_look, results, write_evaluation
 from training.evaluation.judge import Evaluation
 from training.evaluation.play import Baselines, PlayedPolicies, account_of_agent
 from training.evaluation.stage import stage_of
@@ -27,11 +29,11 @@ from training.run.market import require_past_columns
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.cli import command_line
-from utils.config.settings import changed_flags, read_settings
-from utils.config.trader import Config, EvaluationConfig
+from utils.config.settings import changed_flags, read_settings, to_dict
+from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_log import RunLog
+from utils.runs.run_log import RunLog, json_text
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
@@ -52,9 +54,25 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
     """
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
-    if arguments.is_of_policies:
-        judge_policies(arguments, device)
-        return
+    with console_of(arguments):
+        found = judge_policies(arguments, device) if arguments.is_of_policies else [judge_run(arguments, device)]
+    if arguments.json:
+        sys.stdout.write(json_text({one.judged: results(one) for one in found}))
+
+
+@contextlib.contextmanager
+def console_of(arguments: EvaluateArguments) -> Iterator[None]:
+    """Leave the console to the results, and to warnings, where these alone are asked for."""
+    level = logging.root.manager.disable
+    logging.disable(logging.INFO if arguments.json else level)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+def judge_run(arguments: EvaluateArguments, device: torch.device) -> Evaluation:
+    """Judge a run's champion."""
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
     require_past_columns(run.market)
     evaluation = evaluate(run, arguments)
@@ -62,15 +80,18 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
         evaluation = record_look(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
     write_evaluation(evaluation, run.path / f"evaluation-{arguments.split}")
+    return evaluation
 
 
-def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
+def judge_policies(arguments: EvaluateArguments, device: torch.device) -> list[Evaluation]:
     """Judge policies that are not a run's champion, beside that of the named run if there is one."""
     policies, settings = read_policies(arguments), dict[str, Any]()
     if arguments.run is None:
         settings = read_settings(arguments.config) if arguments.config else {}
         listed = {"investable": str(arguments.investable)} if arguments.investable else {}
-        market = load_market(arguments.data, {**settings, **listed}, device)
+        given, usual = to_dict(arguments.env), to_dict(EnvironmentConfig())
+        rules = {f"env.{name}": value for name, value in given.items() if value != usual[name]}
+        market = load_market(arguments.data, {**settings, **listed, **rules}, device)
     else:
         run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
         market = TradedMarket.of_run(run)
@@ -92,6 +113,7 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> None:
         shares = planted_shares(policies, market.config).to_dict("records")
         logger.info("lead over the benchmark on the built-in markets, %% a year\n%s", table(shares, list(shares[0])))
     judgement.save_page(arguments.runs_dir / (arguments.run or "judged") / f"evaluation-{arguments.split}")
+    return [*judgement.evaluations.values()]
 
 
 def read_policies(arguments: EvaluateArguments) -> dict[str, Any]:

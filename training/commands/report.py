@@ -14,7 +14,7 @@ import pandas as pd
 
 from data.record import MARKET, MarketRecord, read_record
 from training.commands.table import ReportArguments
-from training.evaluation.baselines import CHAMPION
+from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.export import EQUITY, RESULTS
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
@@ -58,8 +58,8 @@ class ReportedRun:
     """Of summary.json; empty for a run that has not ended."""
     results: dict[str, Any]
     """Of results.json on validation days; empty for a run that has not been judged."""
-    equity: pd.Series | None
-    """Of the champion by validation day."""
+    equity: pd.DataFrame | None
+    """Of the champion and of equal weight by validation day."""
 
     @property
     def setup(self) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ def read_run(run: RunLog) -> ReportedRun:
         results, folder = max(judged, key=lambda one: one[0].get("champion_generation", 0))
         equity = None
         if results:
-            equity = pd.read_csv(folder / EQUITY, index_col="date", parse_dates=True)[CHAMPION].astype(float)
+            equity = pd.read_csv(folder / EQUITY, index_col="date", parse_dates=True)[[CHAMPION, EQUAL]].astype(float)
             _ = results["policies"][CHAMPION], results["verdict"]["percent_a_year"]
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise ConfigError(
@@ -193,7 +193,9 @@ def equity_chart(runs: Sequence[ReportedRun]) -> Chart | None:
 
     Runs judged on different days are drawn by sessions since their own first day.
     """
-    judged = {run.name: run.equity for run in runs if run.equity is not None}
+    judged = {run.name: run.equity[CHAMPION] for run in runs if run.equity is not None}
+    if held := [run.equity[EQUAL] for run in runs if run.equity is not None]:
+        judged[EQUAL] = held[0]
     note, first = "After costs.", next(iter(judged.values()), None)
     if first is None:
         return None

@@ -22,7 +22,7 @@ from utils.config import kinds
 from utils.config.cli import DEFAULT_COMMAND, Command, Lists, in_short
 from utils.config.prepare import Choices
 from utils.config.settings import checked_dataclass
-from utils.config.trader import Config, Rivals
+from utils.config.trader import Config, EnvironmentConfig, Rivals
 from utils.errors import ConfigError
 from utils.runs.run_lock import require_free
 
@@ -96,7 +96,7 @@ class EvaluateArguments(SavedRunArguments):
     trades: kinds.InputFile = None
     """CSV or parquet file of another backtester's orders: `date, ticker`, `side` (buy, sell), and `value` or `shares`;
     known at that day's close, filled at the next open. With a `price` they are fills of that day, which are checked."""
-    hold: kinds.PositiveInt | None = None
+    hold: Annotated[int | None, Field(ge=1)] = None
     """Hold scores as equal weights of this many stocks, the best of each day; default: by the band."""
     borrow_bps: kinds.BasisPoints = 50.0
     """Fee a year on what target weights are short, and on cash that they owe."""
@@ -119,6 +119,9 @@ class EvaluateArguments(SavedRunArguments):
     """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
     benchmark: kinds.InputFile = None
     """CSV file (`date, close`) of an index that is shown beside the champion."""
+    json: bool = False
+    """Print the contents of results.json, by policy, and nothing else."""
+    env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     device: kinds.Device = "auto"
 
     @property
@@ -129,8 +132,9 @@ class EvaluateArguments(SavedRunArguments):
     def __post_init__(self) -> None:
         if self.split == "holdout":
             kinds.require_spent(self.spend_look)
-        for flag in ("config", "investable"):
-            if getattr(self, flag) and (self.run or not self.is_of_policies):
+        given = {"config": self.config, "investable": self.investable, "env.*": self.env != EnvironmentConfig()}
+        for flag, value in given.items():
+            if value and (self.run or not self.is_of_policies):
                 raise ConfigError(
                     f"expected --{flag} only with policies of your own and no --run: a run brings its own settings"
                 )

@@ -101,7 +101,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
     labelled = {
         "asked": evaluation.played.asked.sentence if evaluation.played.asked else "",
         "training days": evaluation.evidence_sentence,
-        "these days": conclusion(evaluation),
+        evaluation.split: conclusion(evaluation),
         "networks": untrained(evaluation),
         "warning": evaluation.suspicion,
         "note": _SYNTHETIC if is_synthetic else f"known biases: {', '.join(evaluation.biases).lower()}",

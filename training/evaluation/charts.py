@@ -12,7 +12,7 @@ from training.evaluation.answer import leads
 from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
-from utils.metrics import YEAR_ROOT, daily_returns
+from utils.metrics import TRADING_DAYS_PER_YEAR, YEAR_ROOT, daily_returns
 
 COLOURS = {
     baselines.CHAMPION: "#0072B2",
@@ -23,13 +23,15 @@ COLOURS = {
     baselines.RIDGE: "#CC79A7",
     baselines.IN_FULL: "#56B4E9",
     baselines.BENCHMARK: "#E69F00",
+    baselines.CASH: "#E69F00",
     baselines.INDEX: "#333333",
     baselines.MOMENTUM: "#D55E00",
     baselines.RULE: "#A6761D",
 }
 """Of the policies that charts show apart, in all of them."""
 _ROLLING = 126
-"""Sessions of a rolling measure."""
+_MONTH = 21
+"""Sessions of rolling measures."""
 _EXTREME_STOCKS = 5
 _DECIDING = 10
 """Inputs that are shown."""
@@ -53,7 +55,45 @@ _GENES = {
 
 def colours(evaluation: Evaluation) -> dict[str, str]:
     """Return the colours of the policies that charts show apart; that which is judged has the champion's."""
-    return COLOURS | {evaluation.judged: COLOURS[baselines.CHAMPION]}
+    # The first one is drawn solid.
+    others = {name: colour for name, colour in COLOURS.items() if name != evaluation.judged}
+    return {evaluation.judged: COLOURS[baselines.CHAMPION]} | others
+
+
+def first_charts(evaluation: Evaluation) -> list[Chart]:
+    """Draw what a reader sees first: the judged account against its benchmark, and its drawdown below."""
+    names = evaluation.judged, evaluation.played.benchmark
+    curves, dates, drawn = evaluation.equity, evaluation.dates, colours(evaluation)
+    gains = {name: gain_percent(curves[name]) for name in names}
+    falls = {name: 100.0 * (curves[name] / np.fmax.accumulate(curves[name]) - 1.0) for name in names}
+    title = "Return since the first day, after costs, %"
+    return [
+        Chart(title, dates, gains, colours=drawn),
+        Chart("Drawdown, %", dates, falls, "at most {:.1f} %", legend_value=np.min, colours=drawn),
+    ]
+
+
+def daily_charts(evaluation: Evaluation) -> list[Chart]:
+    """Draw, day by day, what was held, and how far ahead of the benchmark; and the rank IC by sessions."""
+    played, dates, judged = evaluation.played, evaluation.dates[1:], evaluation.judged
+    weights, equity = played.weights, evaluation.equity[judged]
+    held = {"long": weights.clip(min=0.0).sum(axis=1), "short": weights.clip(max=0.0).sum(axis=1)}
+    parts = {"net": weights.sum(axis=1), **(held if held["short"].any() else {})}
+    count = (np.abs(weights) > 1e-9).sum(axis=1).astype(np.float64)
+    share = pd.Series(0.5 * np.abs(played.traded).sum(axis=1) / equity[:-1])
+    turnover = TRADING_DAYS_PER_YEAR * share.rolling(_MONTH, min_periods=1).mean().to_numpy()
+    ahead = gain_percent(equity) - gain_percent(evaluation.equity[played.benchmark])
+    charts = [
+        Chart("Exposure, %", dates, {name: 100.0 * part for name, part in parts.items()}, "{:.0f} %"),
+        Chart("Positions", dates, {judged: count}, "{:.0f}"),
+        Chart("Turnover, times a year", dates, {judged: turnover}, "{:.1f}", note=f"Of the last {_MONTH} sessions."),
+        Chart(f"Ahead of {played.benchmark}, % of the first equity", evaluation.dates, {judged: ahead}),
+    ]
+    if found := evaluation.coefficients.get(judged):
+        sessions = np.array([*found], dtype=np.int64)
+        means = np.array([one.mean for one in found.values()])
+        charts.append(Chart("Rank IC of the scores by sessions ahead", sessions, {judged: means}, "{:.3f}"))
+    return charts
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
@@ -87,19 +127,15 @@ def drawdown_chart(evaluation: Evaluation) -> Chart:
 
 
 def rolling_charts(evaluation: Evaluation) -> list[Chart]:
-    """Draw what is invested and, where the days suffice, the Sharpe ratio of the last half year."""
+    """Draw, where the days suffice, the Sharpe ratio of the last half year."""
     curves, dates = evaluation.played.curves, evaluation.dates[1:]
     names = [n for n in (evaluation.judged, evaluation.played.benchmark, baselines.LIGHTGBM) if n in curves]
-    invested = {name: 100.0 * curves[name].exposure.mean(axis=0) for name in names}
-    charts = [
-        Chart("Exposure, %", dates, invested, "{:.0f} %", note="Share of the equity.", colours=colours(evaluation))
-    ]
-    if len(dates) > _ROLLING:
-        returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
-        sharpe = {str(name): series.to_numpy() for name, series in (YEAR_ROOT * returns.mean() / returns.std()).items()}
-        note = f"Of the last {_ROLLING} sessions, a year."
-        charts.append(Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=colours(evaluation)))
-    return charts
+    if len(dates) <= _ROLLING:
+        return []
+    returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
+    sharpe = {str(name): series.to_numpy() for name, series in (YEAR_ROOT * returns.mean() / returns.std()).items()}
+    note = f"Of the last {_ROLLING} sessions, a year."
+    return [Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=colours(evaluation))]
 
 
 class Bar(NamedTuple):
@@ -128,8 +164,8 @@ def answer_bars(evaluation: Evaluation) -> list[Bar]:
     """Return the champion's leads; blue where it is better, red where worse, neutral else."""
     rows = []
     for one in leads(evaluation):
-        lead = f"{number(one.test.mean, 1, is_signed=True)} % a year: {one.word}"
-        text = f"{lead} (it returned {number(one.return_percent, 1, is_signed=True)} %)"
+        mean, low, high = (number(value, 1, is_signed=True) for value in (one.test.mean, *one.test.interval))
+        text = f"{mean} % a year, {low} to {high}: {one.word}"
         rows.append((f"over {one.policy}", one.test.mean, text, one.sign))
     return bars(rows)
 
@@ -138,6 +174,14 @@ def input_bars(evaluation: Evaluation) -> list[Bar]:
     """Return the inputs that decide most, by the rank correlation that is lost when their values are shuffled."""
     worth = [*evaluation.importance.items()][:_DECIDING]
     return bars([(name, lost, number(lost, 3, is_signed=True), 0) for name, lost in worth])
+
+
+def holding_bars(evaluation: Evaluation) -> list[Bar]:
+    """Return the stocks that were held most, by their mean weight of either sign."""
+    weights = pd.DataFrame(100.0 * evaluation.played.weights, columns=[*evaluation.played.tickers])
+    mean, last = weights.mean(), weights.iloc[-1]
+    order = weights.abs().mean().sort_values(ascending=False, kind="stable").index[:_DECIDING]
+    return bars([(str(t), mean[t], f"{mean[t]:.1f} % in the mean, {last[t]:.1f} % last", 0) for t in order])
 
 
 def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:

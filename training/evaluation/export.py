@@ -33,6 +33,8 @@ from utils.tables import spreadsheet_text, table, written_p
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY, TRADES, POSITIONS = "results.json", "equity.csv", "trades.csv", "positions.csv"
 REFUSED = "refused.csv"
+SCHEMA = 1
+"""Of results.json; docs/evaluate.md lists its fields."""
 FILES = (RESULTS, REPORT, EQUITY, TRADES, POSITIONS, REFUSED)
 """What `write_evaluation` writes, the last one of trades that were not done as claimed."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -43,12 +45,15 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
     first, last = str(evaluation.dates[0]), str(evaluation.dates[-1])
     champion = {"first_day": first, "last_day": last, "champion_generation": evaluation.champion_generation}
     folds = {"folds": [dataclasses.asdict(fold) for fold in evaluation.folds]}
+    asked = evaluation.played.asked
     return {
+        "schema": SCHEMA,
         "run": evaluation.name,
         "split": evaluation.split,
         "benchmark": evaluation.played.benchmark,
         **(folds if evaluation.folds else champion),
         "verdict": _verdict(evaluation),
+        "asked": asked and {key: value for key, value in dataclasses.asdict(asked).items() if key != "refused"},
         "information_coefficients": {
             name: {str(sessions): dataclasses.asdict(one) for sessions, one in values.items()}
             for name, values in evaluation.coefficients.items()
@@ -126,7 +131,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
     ]
     biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
     said = [f"training evidence: {text}"] if (text := evaluation.evidence_sentence) else []
-    said.append(f"these days: {evaluation.suspicion} {evaluation.finding}".replace("  ", " "))
+    said.append(" ".join(f"verdict: {evaluation.apart} {evaluation.suspicion} {evaluation.finding}".split()))
     whole = (head, f"{short_table(evaluation)}\n\n{table(tests, list(tests[0]))}", *biases, *evaluation.caveats, *said)
     logger.info("%s", "\n".join(whole), extra={"terminal": answer(evaluation)})
 
@@ -205,8 +210,14 @@ def render(evaluation: Evaluation) -> str:
         answer=charts.answer_bars(evaluation),
         untrained=untrained(evaluation),
         inputs=charts.input_bars(evaluation),
+        first=charts.first_charts(evaluation),
         equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
+        daily=charts.daily_charts(evaluation),
+        holdings=charts.holding_bars(evaluation),
         monthly=monthly_returns(evaluation.dates, evaluation.equity[evaluation.judged]),
+        yearly=[
+            total for *_, total in monthly_returns(evaluation.dates, evaluation.equity[evaluation.played.benchmark])
+        ],
         by_stock=charts.profit_bars(evaluation, "ticker"),
         decided=_decided(evaluation),
         by_reason=charts.profit_bars(evaluation, "reason"),
@@ -231,7 +242,7 @@ def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
     config, market = evaluation.config, evaluation.market
     facts: dict[str, Any] = {
-        "Run": evaluation.name,
+        "Run" if evaluation.judged == CHAMPION else "Policy": evaluation.name,
         "Split": evaluation.split,
         "Days": f"{evaluation.dates[0]} to {evaluation.dates[-1]}",
         "Champion": evaluation.champion_generation and f"of generation {evaluation.champion_generation}",

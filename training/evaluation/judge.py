@@ -312,6 +312,11 @@ class Evaluation:
         """Return the (D + 1,) days of the equity."""
         return self.market.dates[self.played.days].astype("datetime64[D]")
 
+    @property
+    def fill_dates(self) -> npt.NDArray[np.datetime64]:
+        """Return the (D,) days of the fills of each day's decision."""
+        return self.dates[1:] if self.config.env.fill == "next_open" else self.dates[:-1]
+
     @cached_property
     def equity(self) -> dict[str, Float64Array]:
         """Return the (D + 1,) equity by policy; the mean of the random pickers."""
@@ -345,15 +350,17 @@ class Evaluation:
     def trades(self) -> pd.DataFrame:
         """Return what the judged account traded: `value` bought by `date` and `ticker`, negative: sold."""
         day, stock = np.nonzero(self.played.traded)
-        fill = self.dates[day + (self.config.env.fill == "next_open")]
+        fill = self.fill_dates[day]
         tickers = [self.played.tickers[place] for place in stock.tolist()]
         values = {"policy": self.judged, "date": fill.astype(str), "ticker": tickers}
         return pd.DataFrame({**values, "value": self.played.traded[day, stock]})
 
     @property
     def title(self) -> str:
-        tested = f"walk-forward test of {len(self.folds)} champions" if self.folds else f"{self.judged} on {self.split}"
-        return f"{self.name}: {tested}"
+        if self.judged != CHAMPION:
+            return f"{self.judged} on {self.split} days"
+        count = f"{len(self.folds)} champion{'s' * (len(self.folds) != 1)}"
+        return f"{self.name}: {f'walk-forward test of {count}' if self.folds else f'{self.judged} on {self.split}'}"
 
     @property
     def caveats(self) -> list[str]:

@@ -35,7 +35,8 @@ class Active(NamedTuple):
     """Return from the close to the fill, of what is held before it, and from there to the next close, of what is held
     after it; shares of the price at the close."""
     session: Float64Array
-    member: NDArray[np.bool_]
+    member: NDArray[np.bool_] | None = None
+    """(D, m) of a universe that changes; None: all on all days."""
 
     @classmethod
     def of(
@@ -58,21 +59,25 @@ class Active(NamedTuple):
         """
         if member is None:
             is_some = np.isfinite(close).all(axis=0)
-            member = np.broadcast_to(is_some, before.shape)
         else:
             is_some, close = member.any(axis=0), pd.DataFrame(close).ffill().to_numpy()
+            member = member[:, is_some]
         open_, close = open_[:, is_some], close[:, is_some]
         fill = close[:-1] if at_close else np.where(np.isfinite(open_[1:]), open_[1:], close[1:])
         night, whole = (np.nan_to_num(price / close[:-1] - 1) for price in (fill, close[1:]))
-        return cls(before[:, is_some], held[:, is_some], night, whole - night, member[:, is_some])
+        return cls(before[:, is_some], held[:, is_some], night, whole - night, member)
 
     def spells(self) -> Iterator[tuple[slice, Active]]:
         """Yield the days on which the members stay the same, with the members on them."""
+        if self.member is None:
+            yield slice(0, len(self.before)), self
+            return
         changes = (self.member[1:] != self.member[:-1]).any(axis=1).nonzero()[0] + 1
         for first, end in itertools.pairwise((0, *changes.tolist(), len(self.member))):
             some = self.member[first]
             days = slice(first, end)
-            yield days, self._replace(**{name: part[days][:, some] for name, part in self._asdict().items()})
+            before, held, night, session = (part[days][:, some] for part in self[:4])
+            yield days, Active(before, held, night, session)
 
     @property
     def selection(self) -> Float64Array:
@@ -91,7 +96,8 @@ class Active(NamedTuple):
         for days, part in self.spells():
             before, held, night, session = (torch.from_numpy(values) for values in part[:4])
             own = (before * night).sum(1) + (held * session).sum(1)
-            order = keys[:, torch.from_numpy(self.member[days.start])].argsort(1)
+            is_member = slice(None) if self.member is None else self.member[days.start].nonzero()[0]
+            order = keys[:, is_member].argsort(1)
             size = max(1, _BYTES // (16 * len(before) * max(1, before.shape[1])))
             for first, some in zip(range(0, draws, size), order.split(size), strict=True):
                 of_draws = (torch.einsum("dkm,dm->kd", w[:, some], r) for w, r in ((before, night), (held, session)))

@@ -32,7 +32,7 @@ class Part(NamedTuple):
     label: str
     test: MeanTest
     p_value: float | None
-    """The largest of its tests; None where nothing is claimed."""
+    """The largest of its tests; None where nothing is claimed, or it is 1, as a bound for all trials together is."""
 
 
 def outcome(difference: MeanTest) -> str:
@@ -151,7 +151,7 @@ class Verdict:
             parts.append(Part(key, label, test, test.p_value))
         if (best := self.best_baseline) is not None:
             parts.append(Part("over_best_rival", f"over {best.name}", best.test, best.test.p_value))
-        return parts
+        return [part if part.p_value is None or part.p_value < 1 else part._replace(p_value=None) for part in parts]
 
 
 def verdict(

@@ -51,7 +51,7 @@ def _render(account: Account, played: Backtest) -> str:
     equity, benchmark = (np.array([body[name] for body in sessions.values()]) for name in ("equity", "benchmark"))
     curves = {"account": equity, "backtest": played.equity, "benchmark": benchmark}
     percent = {name: 100 * (curve / curve[0] - 1) for name, curve in curves.items()}
-    power = np.log10(np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3))
+    capital = np.maximum(capital_curves(np.array(results, dtype=np.float64)), 1e-3)
     champion = account.decider.agent if isinstance(account.decider, Champion) else None
     return document(
         "report.html",
@@ -64,6 +64,7 @@ def _render(account: Account, played: Backtest) -> str:
             "calendar": opening["calendar"],
             "sessions": f"{dates[0]} to {dates[-1]}",
             "equity": number(equity[-1], 2),
+            "cash": number(account.book.session(account.book.last)["cash"], 2),
             "benchmark": number(benchmark[-1], 2),
             **({} if champion is None else {"forecasts": champion.evidence.followed}),
             "head of the journal": journal.last.hash,
@@ -74,10 +75,11 @@ def _render(account: Account, played: Backtest) -> str:
         who=who,
         equity=Chart("Profit of account, backtest and benchmark, % of the first capital", x, percent, colours=_COLOURS),
         certificate=Chart(
-            f"Capital of a bet on the {who}, powers of ten",
+            f"Capital of a bet on the {who}, from 1",
             x,
-            {"capital": power, "skill is shown at": np.full(len(x), np.log10(LINE))},
-            "{:.2f}",
+            {"capital": capital, "skill is shown at": np.full(len(x), LINE), "even": np.ones(len(x))},
+            "{:,.3g}",
+            is_log=True,
         ),
         terms=opening["certificate"],
         listings=_listings(account),

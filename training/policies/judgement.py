@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
 from utils.runs.run_log import REPORT
 from utils.runs.seeding import named_generator
+
+_SHOWN = ("return", "volatility", "sharpe", "max_drawdown", "turnover", "exposure", "beta", "alpha")
+"""Measures that a judgement shows."""
+_MOST_ROWS, _MOST_VERDICTS = 14, 4
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,26 @@ def load_market(
     return TradedMarket(market, config, planted, device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Judgement:
-    """What was judged of each policy, by its name."""
+    """What was judged of each policy, by its name; shown, it is a table and the verdicts."""
 
     evaluations: Mapping[str, Evaluation]
+
+    def __repr__(self) -> str:
+        return "\n".join((self._short.round(2).to_string(), *self._verdicts))
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<p>{escape(text)}</p>" for text in self._verdicts)
+        return f"{self._short.to_html(float_format='{:.2f}'.format)}{said}"
+
+    @property
+    def _short(self) -> pd.DataFrame:
+        return self.table[[*_SHOWN]].iloc[:_MOST_ROWS]
+
+    @property
+    def _verdicts(self) -> list[str]:
+        return [f"{name}: {sentence}" for name, sentence in self.verdict.items()][:_MOST_VERDICTS]
 
     @property
     def verdict(self) -> dict[str, str]:
@@ -107,14 +127,32 @@ class Judgement:
         return pd.DataFrame(curves, index=pd.DatetimeIndex(evaluations[0].dates, name="date"))
 
     @property
+    def returns(self) -> pd.DataFrame:
+        """Daily returns of the same, as fractions."""
+        return self.equity.pct_change().iloc[1:]
+
+    @cached_property
+    def weights(self) -> pd.DataFrame:
+        """Weights of the judged policies after the fills of a day, days by `policy` and `ticker`; the rest is cash."""
+        frames = {
+            name: pd.DataFrame(one.played.weights, pd.DatetimeIndex(one.fill_dates, name="date"), one.played.tickers)
+            for name, one in self.evaluations.items()
+        }
+        return pd.concat(frames, axis=1, names=["policy", "ticker"])
+
+    @property
     def trades(self) -> pd.DataFrame:
         """What the policies traded: `value` bought by `policy`, `date` and `ticker`, negative: sold."""
-        return pd.concat([one.trades for one in self.evaluations.values()], ignore_index=True)
+        return self._rows("trades", "date")
 
     @property
     def positions(self) -> pd.DataFrame:
         """All positions of the policies, from first purchase to last sale, a row each, with the `policy`."""
-        return pd.concat([one.positions for one in self.evaluations.values()], ignore_index=True)
+        return self._rows("positions", "first_date", "last_date")
+
+    def _rows(self, name: str, *dates: str) -> pd.DataFrame:
+        rows = pd.concat([getattr(one, name) for one in self.evaluations.values()], ignore_index=True)
+        return rows.assign(**{date: pd.to_datetime(rows[date]) for date in dates})
 
     def save_page(self, folder: Path | str) -> list[Path]:
         """Write page, results, trades, positions and equity of each policy into FOLDER/NAME; return the pages."""

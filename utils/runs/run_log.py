@@ -208,7 +208,12 @@ def _fresh_folder(runs_dir: Path) -> Path:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Replace a JSON file atomically; NaN and infinities become null."""
-    write_atomically(path, json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
+    write_atomically(path, json_text(values))
+
+
+def json_text(values: Mapping[str, Any]) -> str:
+    """Return values as the text of a JSON file."""
+    return json.dumps(_plain(values), indent=2, allow_nan=False) + "\n"
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:

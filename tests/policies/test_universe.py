@@ -1,0 +1,112 @@
+"""A universe that changes: who is a member on which day, and that nothing is drawn from others."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from data.record import record_market
+from data.universe import read_universe
+from environment.account import Account
+from environment.benchmark import hold_benchmark
+from environment.portfolio import Portfolio
+from environment.quotes import Quotes
+from tests.environment.test_account import FREE, tensors
+from tests.policies.test_judge import evaluate, judged, results
+from tests.small_market import TINY_RULES, market_of
+from tests.tiny import trending_panel
+from tests.tiny_run import frame
+from training.evaluation.baselines import EQUAL, SURVIVORS
+from training.evaluation.nulls import Active
+from training.evaluation.play import EvaluationSetup, play_held
+from training.evaluation.rules import Tuning
+from utils.errors import DataError
+
+DAYS = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]")
+
+
+def test_a_dated_list_tells_the_members_of_each_day(tmp_path: Path) -> None:
+    path = tmp_path / "members.csv"
+    path.write_text("ticker, from, to\n# index of 2020\nB,2020-01-03,2020-01-04\nA,,2020-01-02\nB,2020-01-09,\n")
+    columns, members = read_universe(path, ["A", "B", "C"], DAYS)
+    assert columns.tolist() == [0, 1] and members is not None and not members[:, 2].any()
+    assert members[:, 0].nonzero()[0].tolist() == [0, 1] and members[:, 1].nonzero()[0].tolist() == [2, 3, 8, 9]
+    for text, said in (
+        ("ticker,from,to\nB,2020-02-01,2020-01-01\n", "the reverse of 'B'"),
+        ("ticker,from,to\nB,soon,\n", "expected rows of ticker,from,to"),
+        ("ticker,from,to\nD,,\n", "got 'D'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=said):
+            read_universe(path, ["A", "B", "C"], DAYS)
+
+
+def test_the_benchmark_sells_who_left_and_buys_who_joined_at_a_rebalancing() -> None:
+    close, member = np.full((20, 3), 10.0), np.ones((20, 3), dtype=np.bool_)
+    member[:10, 2], member[8:, 0] = False, False
+    account = Account(Quotes.of(**tensors(open_=close, close=close), is_member=torch.from_numpy(member)), FREE)
+    account.reset(torch.tensor([0]), steps=19, keeps_trades=True)
+    hold_benchmark(account, torch.ones(3), rebalanced=(0, 15))
+    torch.testing.assert_close(account.weights, torch.tensor([[0.0, 0.5, 0.5]]).double())
+    assert account.trades().filled[1:15].abs().sum() == 0
+
+
+def test_pickers_exchange_members_alone() -> None:
+    """By all permutations of the members of each of two spells; the outsider's returns are nobody's."""
+    rng = np.random.default_rng(0)
+    close = 10 * np.exp(np.cumsum(0.02 * rng.normal(size=(7, 4)), axis=0))
+    close[:, 3] = 10.0 * 3.0 ** np.arange(7)
+    open_, member = close * 1.01, np.ones((6, 4), dtype=np.bool_)
+    open_[3, 1] = np.nan
+    member[:, 3], member[4:, 0] = False, False
+    before, held = rng.normal(size=(2, 6, 4))
+    active = Active.of(before, held, open_, close, at_close=False, member=member)
+    fill = np.where(np.isnan(open_[1:]), close[1:], open_[1:])
+    night = fill / close[:-1] - 1
+    session = close[1:] / close[:-1] - 1 - night
+    drawn = active.permuted(400, torch.Generator().manual_seed(0))
+    for day in range(6):
+        some = member[day].nonzero()[0]
+        earned = [
+            100 * sum(w[day, list(one)] @ r[day, some] for w, r in ((before, night), (held, session)))
+            for one in itertools.permutations(some)
+        ]
+        assert active.selection[day] == pytest.approx(earned[0] - np.mean(earned))
+        found = np.unique(drawn[:, day].round(9))
+        assert found == pytest.approx(np.unique(np.round(np.array(earned) - earned[0], 9)), abs=1e-8)
+
+
+def test_survivors_alone_would_add_what_the_others_lost() -> None:
+    """Of ten stocks that stand still four fall to a fifth and are delisted: equal weight of members loses 32%."""
+    panel = trending_panel([0.0] * 10, 200, noise=0.0)
+    for place, stock in enumerate((1, 3, 5, 7)):
+        panel[120 + 5 * place :, stock] *= 0.2
+        panel[130 + 5 * place :, stock] = np.nan
+    plain = market_of(panel)
+    market = replace(plain, members=np.isfinite(plain.close))
+    portfolio = Portfolio.on(market, replace(TINY_RULES, cost_bps=0.0, slippage_bps=0.0))
+    columns = market.investable_columns.tolist()
+    held = play_held(EvaluationSetup(market, portfolio, Tuning.of(market, portfolio.under()), 100, 90, columns))
+    ends = {name: one.curves.equity[0, -1] / 1e6 for name, one in held.items()}
+    assert ends[EQUAL] == pytest.approx(0.6 + 0.4 * 0.2, abs=1e-4) and ends[SURVIVORS] == pytest.approx(1.0, abs=1e-4)
+    with pytest.raises(DataError, match="got a dated one"):
+        record_market(market)
+
+
+def test_a_dated_list_is_judged_by_the_command(tmp_path: Path, tiny: Path) -> None:
+    """Nothing is bought of who is no member on the day before; a run is refused."""
+    frame(300, 5).to_parquet(tmp_path / "data.parquet")
+    (tmp_path / "mine.py").write_text("import numpy as np\n\ndef fair(bars):\n    return np.log(bars.close).diff(5)\n")
+    (tmp_path / "list.csv").write_text("ticker,from,to\nT1,,\nT2,,\nT3,,2010-12-01\nT4,2010-12-10,\n")
+    listed = ("--data", str(tmp_path / "data.parquet"), "--investable", str(tmp_path / "list.csv"))
+    words = ("--config", str(tiny), "--policy", str(tmp_path / "mine.py"), "--hold", "2")
+    assert evaluate(tmp_path, *words, *listed) == 0
+    trades = pd.read_csv(judged(tmp_path, "fair") / "trades.csv")
+    bought = trades[trades["value"] > 0].groupby("ticker")["date"].agg(["min", "max"])
+    assert set(bought.index) == {"T1", "T2", "T3", "T4"}
+    assert bought.loc["T3", "max"] <= "2010-12-02" and bought.loc["T4", "min"] >= "2010-12-13"
+    assert SURVIVORS in results(judged(tmp_path, "fair"))["policies"]
