@@ -18,7 +18,7 @@ from training.policies.trades import Trades
 from training.run.saved import SavedRun as Run
 from training.run.saved import open_saved_run as open_run
 from training.train import train as train_run
-from utils.config.trader import Config
+from utils.config.trader import Config, EvaluationConfig
 from utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "API_VERSION",
     "ENVIRONMENT_ID",
     "Config",
+    "EvaluationConfig",
     "Judgement",
     "Run",
     "TradedMarket",

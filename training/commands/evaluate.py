@@ -1,10 +1,9 @@
 """`python main.py evaluate`: a champion or anybody's policies against baselines: a verdict, tables, files and pages."""
 
-import contextlib
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +53,14 @@ def run_evaluation(arguments: EvaluateArguments) -> None:
     """
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
-    with console_of(arguments):
-        found = judge_policies(arguments, device) if arguments.is_of_policies else [judge_run(arguments, device)]
-    if arguments.json:
-        sys.stdout.write(json_text({one.judged: results(one) for one in found}))
-
-
-@contextlib.contextmanager
-def console_of(arguments: EvaluateArguments) -> Iterator[None]:
-    """Leave the console to the results, and to warnings, where these alone are asked for."""
     level = logging.root.manager.disable
     logging.disable(logging.INFO if arguments.json else level)
     try:
-        yield
+        found = judge_policies(arguments, device) if arguments.is_of_policies else [judge_run(arguments, device)]
     finally:
         logging.disable(level)
+    if arguments.json:
+        sys.stdout.write(json_text({one.judged: results(one) for one in found}))
 
 
 def judge_run(arguments: EvaluateArguments, device: torch.device) -> Evaluation:

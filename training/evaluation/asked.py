@@ -8,8 +8,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
-from environment.account import Account, Trades
+from environment.account import Account
 from utils.arrays import Float64Array
 from utils.metrics import TRADING_DAYS_PER_YEAR
 
@@ -27,11 +28,6 @@ class Lapse(NamedTuple):
     orders: int
     turnover: float
     """Half of their value, as a share of the equity a year."""
-
-    @property
-    def text(self) -> str:
-        """Say it in words."""
-        return f"{self.reason} ({self.orders:,} order{'s' * (self.orders != 1)}, {self.turnover:.2f} a year)"
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,10 @@ class Asked:
         Args:
             first: day of the first decision.
         """
+
+        def part(values: Tensor) -> Float64Array:
+            return np.asarray(values[:, 0].cpu().numpy())
+
         quotes, days = account.quotes, slice(first, first + len(target))
         wanted = np.pad(target, ((0, 0), (0, before.shape[1] - target.shape[1])))
         wanted = np.where(np.isnan(wanted), before, wanted)
@@ -65,12 +65,14 @@ class Asked:
         member = np.ones_like(has_bar) if quotes.is_member is None else quotes.is_member[days].cpu().numpy()
         trades, equity = account.trades(), account.equity_curve[:-1].cpu().numpy()
         worth = pd.DataFrame(quotes.close[: days.stop].cpu().numpy()).ffill().fillna(0.0).to_numpy()[days] / equity
-        ordered, filled, closed = (
-            getattr(trades, name)[:, 0].cpu().numpy() * worth for name in ("asked", "filled", "closed")
-        )
-        unordered, unfilled = wanted - before - ordered, ordered - filled
-        has_fill, is_capped = _fills(trades, account, first)
-        is_locked = account.rules.drawdown_lock > 0
+        ordered, filled, closed = (part(shares) * worth for shares in (trades.asked, trades.filled, trades.closed))
+        unordered, unfilled, rules = wanted - before - ordered, ordered - filled, account.rules
+        has_fill, is_locked = np.isfinite(part(trades.price)), rules.drawdown_lock > 0
+        most = np.full(has_fill.shape, np.inf)
+        if rules.volume_cap > 0 and quotes.volume is not None:
+            day = first + (rules.fill == "next_open")
+            most = rules.volume_cap / 100 * quotes.volume[day : day + len(target)].cpu().numpy()
+        is_capped = np.abs(part(trades.asked)) > most
         why = {
             "no bar at the close": (unordered, ~has_bar),
             "not in the universe on the day": (unordered, has_bar & ~member),
@@ -102,20 +104,11 @@ class Asked:
             f"Asked: a turnover of {self.turnover:.1f} a year; done: {self.done:.1f}. On the mean day {self.gap:.1%} "
             "of the equity was elsewhere than asked."
         )
-        return f"{told} Why: {'; '.join(one.text for one in self.lapses)}." if self.lapses else told
+        why = "; ".join(f"{reason} (orders: {orders:,}, {times:.2f} a year)" for reason, orders, times in self.lapses)
+        return f"{told} Why: {why}." if why else told
 
     @property
     def warning(self) -> str:
         """Return what the verdict begins with: that another portfolio was judged, or what was left out of it."""
         apart = f"Another portfolio was judged than the policy asked for. {self.sentence}" if self.is_apart else ""
         return " ".join((*self.notes, apart)).strip()
-
-
-def _fills(trades: Trades, account: Account, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (D, n) where an order could be filled at all, and where it was more than the volume allows."""
-    asked, price = (part[:, 0].cpu().numpy() for part in (trades.asked, trades.price))
-    cap, volume = account.rules.volume_cap, account.quotes.volume
-    if cap == 0 or volume is None:
-        return np.isfinite(price), np.zeros_like(price, dtype=np.bool_)
-    day = first + (account.rules.fill == "next_open")
-    return np.isfinite(price), np.abs(asked) > cap / 100 * volume[day : day + len(asked)].cpu().numpy()

@@ -12,7 +12,7 @@ from training.evaluation.answer import leads
 from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
-from utils.metrics import TRADING_DAYS_PER_YEAR, YEAR_ROOT, daily_returns
+from utils.metrics import TRADING_DAYS_PER_YEAR
 
 COLOURS = {
     baselines.CHAMPION: "#0072B2",
@@ -29,9 +29,8 @@ COLOURS = {
     baselines.RULE: "#A6761D",
 }
 """Of the policies that charts show apart, in all of them."""
-_ROLLING = 126
 _MONTH = 21
-"""Sessions of rolling measures."""
+"""Sessions of a rolling measure."""
 _EXTREME_STOCKS = 5
 _DECIDING = 10
 """Inputs that are shown."""
@@ -109,33 +108,6 @@ def equity_chart(evaluation: Evaluation) -> Chart:
         note="After costs.",
         colours=colours(evaluation),
     )
-
-
-def drawdown_chart(evaluation: Evaluation) -> Chart:
-    """Draw the fall of the policies' equity below its earlier peak, but for random pickers."""
-    # The mean of many random pickers falls less than any of them.
-    drawn = {name: equity for name, equity in _drawn(evaluation).items() if name != baselines.RANDOM}
-    return Chart(
-        "Drawdown, %",
-        evaluation.dates,
-        {name: 100.0 * (equity / np.fmax.accumulate(equity) - 1.0) for name, equity in drawn.items()},
-        end="at most {:.1f} %",
-        legend_value=np.min,
-        note="Fall below the earlier peak.",
-        colours=colours(evaluation),
-    )
-
-
-def rolling_charts(evaluation: Evaluation) -> list[Chart]:
-    """Draw, where the days suffice, the Sharpe ratio of the last half year."""
-    curves, dates = evaluation.played.curves, evaluation.dates[1:]
-    names = [n for n in (evaluation.judged, evaluation.played.benchmark, baselines.LIGHTGBM) if n in curves]
-    if len(dates) <= _ROLLING:
-        return []
-    returns = pd.DataFrame({name: daily_returns(evaluation.equity[name]) for name in names}).rolling(_ROLLING)
-    sharpe = {str(name): series.to_numpy() for name, series in (YEAR_ROOT * returns.mean() / returns.std()).items()}
-    note = f"Of the last {_ROLLING} sessions, a year."
-    return [Chart("Rolling Sharpe ratio", dates, sharpe, "{:.2f}", note=note, colours=colours(evaluation))]
 
 
 class Bar(NamedTuple):

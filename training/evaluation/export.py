@@ -211,7 +211,7 @@ def render(evaluation: Evaluation) -> str:
         untrained=untrained(evaluation),
         inputs=charts.input_bars(evaluation),
         first=charts.first_charts(evaluation),
-        equity=[charts.equity_chart(evaluation), charts.drawdown_chart(evaluation), *charts.rolling_charts(evaluation)],
+        equity=charts.equity_chart(evaluation),
         daily=charts.daily_charts(evaluation),
         holdings=charts.holding_bars(evaluation),
         monthly=monthly_returns(evaluation.dates, evaluation.equity[evaluation.judged]),

@@ -82,19 +82,16 @@ class Judgement:
     evaluations: Mapping[str, Evaluation]
 
     def __repr__(self) -> str:
-        return "\n".join((self._short.round(2).to_string(), *self._verdicts))
+        said = [f"{name}: {sentence}" for name, sentence in self.verdict.items()]
+        return "\n".join((self._short.round(2).to_string(), *said[:_MOST_VERDICTS]))
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{escape(text)}</p>" for text in self._verdicts)
+        said = "".join(f"<p>{escape(name)}: {escape(sentence)}</p>" for name, sentence in self.verdict.items())
         return f"{self._short.to_html(float_format='{:.2f}'.format)}{said}"
 
     @property
     def _short(self) -> pd.DataFrame:
         return self.table[[*_SHOWN]].iloc[:_MOST_ROWS]
-
-    @property
-    def _verdicts(self) -> list[str]:
-        return [f"{name}: {sentence}" for name, sentence in self.verdict.items()][:_MOST_VERDICTS]
 
     @property
     def verdict(self) -> dict[str, str]:

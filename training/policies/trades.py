@@ -49,7 +49,7 @@ class Trades:
         for name, part in parts.items():
             table[name] = part["value"]
         if "price" in self.rows.columns:
-            table["price"] = long_rows(self.rows, "price", self.source)["value"]
+            table["price"] = long_rows(self.rows, "price", self.source)["value"].fillna(0.0)
         amount = table["shares"].fillna(table["value"])
         if (bad := table["date"].isna() | ~np.isfinite(amount) | (amount == 0)).any():
             raise DataError(
@@ -91,9 +91,9 @@ class GivenTrades:
         place = {market.tickers[column]: n for n, column in enumerate(market.investable_columns.tolist())}
         stock = table["ticker"].map(place)
         bars = market.data_array[session, market.investable_columns[stock.fillna(0).astype(int)]].astype(np.float64)
-        reason = _reasons(table, market, session, decided, setup.steps, stock.isna().to_numpy(), bars)
-        if self.has_prices:
-            reason = np.where(reason == "", _doubts(table, market, session, stock, bars), reason)
+        table = table.assign(is_judged=(decided >= 0) & (decided < setup.steps))
+        why = _reasons(table, market, session, stock, bars)
+        reason = np.select([np.asarray(where) for where in why.values()], [*why], default="")
         price = table["price"] if self.has_prices else bars[:, CLOSE]
         shares = table["shares"].fillna(table["value"] / price).to_numpy()
         self.rows = table.assign(decided=decided, stock=stock, amount=shares, reason=reason)
@@ -101,8 +101,8 @@ class GivenTrades:
         self.rows["amount"] = self._held(held)
         if not (self.rows["amount"] > 0).any():
             first, last = dates[[setup.judged.start, setup.judged.stop - 1]]
-            why = f": {self.counted}" if self.refused.size else ""
-            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none{why}")
+            but = f": {self.counted}" if self.refused.size else ""
+            raise DataError(f"expected purchases in {trades.source} from {first} to {last}, got none{but}")
         self.shares, self.first = torch.from_numpy(held.cumsum(axis=0)), setup.first
 
     def _held(self, change: Float64Array) -> Any:
@@ -158,47 +158,33 @@ class GivenTrades:
 
 
 def _reasons(
-    table: pd.DataFrame,
-    market: Market,
-    session: NDArray[np.int64],
-    decided: NDArray[np.int64],
-    steps: int,
-    is_unknown: NDArray[np.bool_],
-    bars: Float64Array,
-) -> NDArray[np.str_]:
-    """Return why each row is none that an account could have on the judged days; empty where it is."""
-    dates, date = market.dates.astype("datetime64[D]"), table["date"].to_numpy("datetime64[D]")
-    is_own = table["ticker"].isin(market.tickers).to_numpy()
-    why = {
-        "with both value and shares": table["value"].notna() & table["shares"].notna(),
-        "of an unknown ticker": ~is_own,
-        "of a stock that may not be bought": is_unknown,
-        "after the last day of the data": date > dates[-1],
-        "before the first day of the data": date < dates[0],
-        "on a day without session": dates[session] != date,
-        "outside of the judged days": (decided < 0) | (decided >= steps),
-        "on a day without a bar": ~np.isfinite(bars[:, CLOSE]),
-    }
-    return np.select([np.asarray(where) for where in why.values()], [*why], default="")
-
-
-def _doubts(
     table: pd.DataFrame, market: Market, session: NDArray[np.int64], stock: "pd.Series[float]", bars: Float64Array
-) -> NDArray[np.str_]:
-    """Return why a fill cannot have had its price; empty where it can."""
+) -> dict[str, Any]:
+    """Return by reason the rows that no account could have; of two reasons the first one counts.
+
+    Args:
+        session, stock, bars: (rows,) of each, 0 where there is none, and its prices.
+    """
+    dates, date = market.dates.astype("datetime64[D]"), table["date"].to_numpy("datetime64[D]")
     closes = pd.DataFrame(market.close).ffill().to_numpy(np.float64)
     before = closes[(session - 1).clip(min=0), stock.fillna(0).astype(int)][:, None]
     repeats = (bars[:, [OPEN, HIGH, LOW, CLOSE]] == before).all(axis=1)
     price, low, high = table["price"].to_numpy(), bars[:, LOW], bars[:, HIGH]
-    slack = np.maximum(_ROUNDING * price, _CENT)
-    ratio = np.maximum(price, 1e-12) / np.sqrt(low * high)
-    ratio = np.maximum(ratio, 1 / ratio)
+    slack, middle = np.maximum(_ROUNDING * price, _CENT), np.sqrt(low * high)
+    ratio = np.maximum(price / middle, middle / np.maximum(price, 1e-12))
     is_split = (np.abs(ratio[:, None] / _SPLITS - 1) < _SCALE).any(axis=1)
-    is_outside = ~((price >= low - slack) & (price <= high + slack))
-    why = {
-        "without a price above 0": ~(np.isfinite(price) & (price > 0)),
+    is_outside = (price < low - slack) | (price > high + slack)
+    return {
+        "with both value and shares": table["value"].notna() & table["shares"].notna(),
+        "of an unknown ticker": ~table["ticker"].isin(market.tickers),
+        "of a stock that may not be bought": stock.isna(),
+        "after the last day of the data": date > dates[-1],
+        "before the first day of the data": date < dates[0],
+        "on a day without session": dates[session] != date,
+        "outside of the judged days": ~table["is_judged"],
+        "on a day without a bar": ~np.isfinite(bars[:, CLOSE]),
+        "without a price above 0": (price <= 0) | np.isinf(price),
         "on another scale than the day's prices, as before or after a split": is_outside & is_split,
         "outside of the day's range": is_outside,
-        "on a frozen bar, which repeats the close before": repeats,
+        "on a frozen bar, which repeats the close before": repeats & np.isfinite(price),
     }
-    return np.select([*why.values()], [*why], default="")
