@@ -398,3 +398,18 @@ def test_rules_are_flags_and_results_alone_are_printed(
     schema = documented[documented.index("### results.json") :]
     assert all(f"`{name}`" in schema for name in said[0])
     assert evaluate(tmp_path, "--run", "one", "--env.cost-bps", "3") == 2
+
+
+def test_a_baseline_in_disguise_is_named_and_month_ends_count_as_the_session_before(market: TradedMarket) -> None:
+    """On the last calendar days of months, which are often none of the data's."""
+    wide = weights(market.market.wide(market.market.investable_columns)) * 0.0 + 1 / 6
+    near, ends = wide * np.nan, wide.fillna(1 / 6).resample("ME").last()
+    near.iloc[market.market.splits.validation.first] = 1 / 6
+    ends.iloc[:, 0] = np.arange(len(ends)) % 5 / 30
+    on_sessions = ends.set_axis([wide.index[wide.index <= day][-1] for day in ends.index])
+    for one in (near, ends, on_sessions):
+        one.attrs["returns"] = "weights"
+    found = judge(market, {"near": near, "ends": ends, "on sessions": on_sessions}, judging=QUICK)
+    assert found.verdict["near"].startswith("It is equal weight to within 0.")
+    assert "It is" not in found.verdict["ends"]
+    np.testing.assert_array_equal(found.equity["ends"], found.equity["on sessions"])

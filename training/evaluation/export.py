@@ -15,7 +15,7 @@ import pandas as pd
 from data.record import data_fingerprint
 from training.evaluation import charts
 from training.evaluation.answer import answer, headline, untrained
-from training.evaluation.baselines import CHAMPION, RANDOM
+from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, RANDOM
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
@@ -53,6 +53,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         "benchmark": evaluation.played.benchmark,
         **(folds if evaluation.folds else champion),
         "verdict": _verdict(evaluation),
+        "active_share": dict(evaluation.played.active_share),
         "asked": asked and {key: value for key, value in dataclasses.asdict(asked).items() if key != "refused"},
         "information_coefficients": {
             name: {str(sessions): dataclasses.asdict(one) for sessions, one in values.items()}
@@ -210,6 +211,7 @@ def render(evaluation: Evaluation) -> str:
         answer=charts.answer_bars(evaluation),
         untrained=untrained(evaluation),
         inputs=charts.input_bars(evaluation),
+        alike=_correlations(evaluation),
         first=charts.first_charts(evaluation),
         equity=charts.equity_chart(evaluation),
         daily=charts.daily_charts(evaluation),
@@ -227,6 +229,14 @@ def render(evaluation: Evaluation) -> str:
         settings=shown_settings(evaluation.config),
         training=None if evaluation.champion_generation is None else again,
     )
+
+
+def _correlations(evaluation: Evaluation) -> dict[str, float]:
+    """Return how daily returns of the judged account go with those of baselines; NaN where nothing was held."""
+    curves = evaluation.played.curves
+    own, some = curves[evaluation.judged].daily[0], [name for name in (EQUAL, BENCHMARK, MOMENTUM) if name in curves]
+    with np.errstate(invalid="ignore"):
+        return {name: float(np.corrcoef(own, curves[name].daily[0])[0, 1]) for name in some}
 
 
 def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ CHOSEN_IN_A_SWEEP = (
     "trials, {trials:,}."
 )
 VARIANTS = (
-    "The verdict allows for {trials:,} policies tried on these days: those of --variants and recorded looks. It cannot "
+    "Policies tried on these days that the verdict allows for: {trials:,}, by --variants and recorded looks. It cannot "
     "know of others, and days to which a policy was fitted prove nothing."
 )
 UNAUDITED = (
@@ -54,6 +54,8 @@ _POSITION_COLUMNS = (
 _LAST_DAYS = 10
 _DECIDING, _NOTHING = 6, 0.0005
 """Inputs that are named as those that decide, and what none of them may be worth."""
+DISGUISE = 0.02
+"""Active share below which a policy is another one in disguise."""
 TOO_GOOD = 0.25
 """Share of the variance of the next session's moves above which forecasts have probably seen them: more than twice what
 they explain on built-in markets, and less than where closes are dated a day early."""
@@ -193,8 +195,13 @@ class Evaluation:
 
     @property
     def apart(self) -> str:
-        """Say that another portfolio was judged than the policy asked for, or what was left out of it; else empty."""
-        return self.played.asked.warning if self.played.asked else ""
+        """Say that another portfolio was judged than the policy asked for, or what was left out of it, or that it is
+        some baseline in disguise; else empty."""
+        said = [self.played.asked.warning] if self.played.asked else []
+        name, share = min(self.played.active_share.items(), key=lambda one: one[1], default=("", 1.0))
+        if share < DISGUISE and self.judged != CHAMPION:
+            said.append(f"It is {name} to within {100 * share:.1f}% of the equity.")
+        return " ".join(said).strip()
 
     @property
     def never_traded(self) -> str:

@@ -6,7 +6,7 @@ Whatever can be judged is a policy of `environment.portfolio`; what its account 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -255,6 +255,8 @@ class PlayedPolicies:
     """(D, n) of the judged account after the fills, at the prices of the closes before."""
     asked: Asked | None = None
     """What was asked of the judged account; None of accounts that follow one another."""
+    active_share: Mapping[str, float] = field(default_factory=dict)
+    """Half the distance of its weights from those of each baseline, mean over days; empty likewise."""
 
     @classmethod
     def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
@@ -359,6 +361,10 @@ class Baselines:
             market=setup.benchmark,
             weights=judged.held[:, 0],
             asked=judged.asked,
+            active_share={
+                other: float(0.5 * np.abs(judged.held - one.held).sum(axis=2).mean())
+                for other, one in self.played.items()
+            },
             days=setup.days,
             tickers=[setup.market.tickers[column] for column in setup.columns],
             traded=daily_table(trades, 0),

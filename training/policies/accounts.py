@@ -13,7 +13,7 @@ from data.features.own import FIT_BEFORE, described
 from environment.portfolio import Policy
 from environment.trading_env import TradingEnvironment
 from training.evaluation.play import EvaluationSetup, Played, play_policy
-from training.policies.read import left_out, wide_table
+from training.policies.read import wide_table
 from training.policies.score_rule import GivenWeights, best_of, is_signed, is_weights, rule_of, rule_text, table_of
 from training.policies.trades import GivenTrades, Trades
 from utils.arrays import Float32Array
@@ -42,8 +42,11 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         given = GivenTrades(policy, setup)
         played = play_policy(setup, given)
         return _with_asked(played, notes=given.notes(played), refused=given.refused)
-    notes = left_out(name, policy, setup.market) if isinstance(policy, pd.DataFrame) else []
-    table, market = table_of(name, policy, setup.market), setup.market
+    table, market, notes = table_of(name, policy, setup.market), setup.market, list[str]()
+    if isinstance(policy, pd.DataFrame) and len(other := policy.columns.difference(market.tickers)):
+        notes.append(
+            f"{len(other):,} of {len(policy.columns):,} tickers are not in the data and left out, as {other[0]}."
+        )
     if is_weights(policy):
         needs_credit = is_signed(table[setup.judged])
         how = f"Target weights, held as they are given{', with shorts or credit' if needs_credit else ''}."

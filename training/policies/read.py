@@ -111,28 +111,18 @@ def long_rows(rows: pd.DataFrame, column: str, source: str) -> pd.DataFrame:
     return pd.DataFrame({"date": dates, "ticker": rows["ticker"].astype(str).to_numpy(), "value": values})
 
 
-def left_out(name: str, wide: pd.DataFrame, market: Market) -> list[str]:
-    """Say which days and tickers of a frame of days by tickers are left out, since the data have none such."""
-    days, said = pd.DatetimeIndex(market.dates.astype("datetime64[s]")), list[str]()
-    index = pd.DatetimeIndex(wide.index).as_unit("s")
-    off = index[(index > days[0]) & (index < days[-1])].difference(days)
-    other = wide.columns.difference(market.tickers)
-    for what, some, all_ in (("days", off.strftime("%Y-%m-%d"), index), ("tickers", other, wide.columns)):
-        if len(some):
-            said.append(
-                f"{len(some):,} of {len(all_):,} {what} of {name!r} are none of the data's and left out, as {some[0]}."
-            )
-    return said
-
-
 def aligned(name: str, wide: pd.DataFrame, market: Market) -> Float64Array:
-    """Return a frame of days by tickers for the days and investable stocks of a market, NaN where it has nothing.
+    """Return a frame of days by tickers for the days and investable stocks of a market, NaN where it has nothing; a day
+    that is no session, as the end of a month may be, counts as the session before.
 
     Raises DataError where it has none of them.
     """
     tickers = [market.tickers[column] for column in market.investable_columns]
     days = pd.DatetimeIndex(market.dates.astype("datetime64[s]"))
-    table = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0)
+    table = wide.set_axis(pd.DatetimeIndex(wide.index).as_unit("s"), axis=0).sort_index()
+    table = table[(table.index >= days[0]) & (table.index.normalize() <= days[-1])]
+    table = table.set_axis(days[days.searchsorted(table.index, side="right") - 1], axis=0)
+    table = table[~table.index.duplicated(keep="last")]
     if table.index.intersection(days).empty or table.columns.intersection(tickers).empty:
         raise DataError(
             f"expected rows of {name!r} for days and tickers of the data ({days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}, "

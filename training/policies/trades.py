@@ -142,7 +142,7 @@ class GivenTrades:
             done, quotes = self.rows[self.rows["amount"] != 0], self.setup.portfolio.quotes
             fills_next = self.setup.portfolio.rules.fill == "next_open"
             prices, day = quotes.open if fills_next else quotes.close, done["decided"] + self.first + int(fills_next)
-            here = prices[day.to_numpy(), done["stock"].to_numpy(np.int64)].cpu().numpy()
+            here = prices.cpu().numpy()[day, done["stock"].astype(int)]
             better = float(np.nansum(done["amount"] * (here - done["price"])))
             profit = float(played.curves.equity[0, -1] - played.curves.capital) + better
             share = f", {100 * better / profit:.0f}% of the profit of {profit:,.0f} that they claim" * (profit > 0)
