@@ -17,6 +17,7 @@ from data.raw.prepare import prepare
 from data.raw.text import NO_DAY, bare_numbers, decimal_sign, lines_of, numbers, possible_orders, resolve_days
 from tests.data.files import LENIENT, bars, refused, run
 from tests.data.test_loader import bars_frame
+from tests.tiny_run import frame
 from utils.config.prepare import Choices
 
 HEADER = "Date,Open,High,Low,Close,Volume\n"
@@ -42,6 +43,19 @@ PLAIN = [("AAPL", "2014-01-02", 10.0, 12.0, 9.0, 11.0), ("AAPL", "2014-01-13", 1
 def test_usual_forms_of_a_file_give_the_same_bars(text: str, tmp_path: Path) -> None:
     _, rows = run(tmp_path, {"AAPL.csv": text})
     assert bars(rows) == PLAIN
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_opens_that_repeat_the_close_before_are_told(share: float, tmp_path: Path) -> None:
+    rows = frame(81, 2)
+    before = rows.groupby("ticker")["close"].shift()
+    is_stale = rows.groupby("ticker").cumcount().between(1, 81 * share)
+    rows["open"] = before.where(is_stale, 1.001 * rows["close"])
+    rows["high"], rows["low"] = 1.2 * rows["close"], 0.8 * rows["close"]
+    rows.to_csv(tmp_path / "bars.csv", index=False)
+    notes = prepare(tmp_path / "bars.csv", tmp_path / "made.parquet").notes
+    told = [note for note in notes if "equal the close before" in note]
+    assert [note.split()[0] for note in told] == (["25%"] if share else [])
 
 
 def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:

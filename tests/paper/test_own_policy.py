@@ -50,6 +50,13 @@ def spread(bars):
 spread.returns = "weights"
 
 
+def short(bars):
+    return bars.close * 0 - 0.2
+
+
+short.returns = "weights"
+
+
 class Actor:
     def act(self, observation, info):
         return 0
@@ -198,6 +205,7 @@ def test_it_goes_on_by_the_source_of_its_opening(own: Commands, capsys: pytest.C
     [
         ("--policy mine.py:leaky --data DATA", "it looks ahead"),
         ("--policy mine.py:cash --data DATA", "that differ between stocks"),
+        ("--policy mine.py:short --data DATA", "only `evaluate` has shorts and leverage"),
         ("--policy mine.py:Actor --data DATA", "expected a function of bars as --policy of a paper account"),
         ("--policy mine.py:reversed --data DATA", "nearest is 'reversal'"),
         ("--policy two.py --data DATA", "got two.py with mine beside it; write all into one file"),

@@ -14,9 +14,10 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.table import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
+from training.evaluation.compared import PlayedPolicies
 from training.evaluation.export import log_evaluation, record_look, results, write_evaluation
 from training.evaluation.judge import Evaluation
-from training.evaluation.play import Baselines, PlayedPolicies, account_of_agent
+from training.evaluation.play import Baselines, account_of_agent
 from training.evaluation.stage import stage_of
 from training.features.importance import explain_positions, importance
 from training.forecasts.skill import HORIZONS, clearest, rank_coefficients

@@ -12,9 +12,9 @@ from models.evidence import Evidence
 from training.commands.evaluate import play_run
 from training.commands.table import WalkForwardArguments
 from training.evaluation.baselines import CHAMPION, RANDOM
+from training.evaluation.compared import PlayedPolicies
 from training.evaluation.export import FILES, log_evaluation, record_look, write_evaluation
 from training.evaluation.judge import Evaluation, FoldResult
-from training.evaluation.play import PlayedPolicies
 from training.run.market import load_market, record_or_pin_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import Study, StudyKind, fetch_fold

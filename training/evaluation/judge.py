@@ -14,9 +14,11 @@ from data.features.nine import CLOSE, OPEN
 from data.market import Market
 from models.evidence import Evidence
 from training.evaluation.baselines import CASH, CHAMPION, NEVER_BEST, ORACLE, RANDOM, RULE
+from training.evaluation.biases import known_biases
+from training.evaluation.compared import PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
-from training.evaluation.play import COSTS_BPS, PlayedPolicies
+from training.evaluation.play import COSTS_BPS
 from training.evaluation.verdict import Verdict, verdict
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
@@ -51,7 +53,6 @@ _POSITION_COLUMNS = (
     *("policy", "ticker", "first_date", "last_date", "shares", "largest", "bought", "sold", "value", "received"),
     *("costs", "profit", "fills", "reason"),
 )
-_LAST_DAYS = 10
 _DECIDING, _NOTHING = 6, 0.0005
 """Inputs that are named as those that decide, and what none of them may be worth."""
 DISGUISE = 0.02
@@ -385,33 +386,4 @@ class Evaluation:
     @property
     def biases(self) -> dict[str, str]:
         """Return the known biases of the data and of the days that were used, by name."""
-        biases, env = {}, self.config.env
-        has_bar = np.asarray(np.isfinite(self.market.data_array[..., CLOSE]))
-        is_whole = np.asarray(has_bar.all(axis=0))
-        if self.config.data is None:
-            biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
-        elif has_bar[-_LAST_DAYS:].any(axis=0).all():
-            biases["Survivors only"] = (
-                f"All {len(self.market.tickers)} tickers trade to the last day. Stocks that failed are not in the "
-                "data, which flatters every policy that buys: champion, random pickers and benchmark alike."
-            )
-        elif env.delisting_loss == 0:
-            biases["Delisting"] = (
-                "A stock that stops trading is sold at its last price, which flatters policies that hold failing "
-                "stocks. --env.delisting-loss takes a loss, 30% in Shumway 1997."
-            )
-        if self.market.repairs:
-            biases["Repaired data"] = f"{self.market.repairs}."
-        if is_whole[self.market.investable_columns].all() and not is_whole.all():
-            biases["Chosen in hindsight"] = (
-                "The stocks that may be bought have bars on all days, and others do not. A list made today of stocks "
-                "that lasted flatters every policy that buys."
-            )
-        when = "the close" if env.fill == "same_close" else "the open"
-        size = "whatever their size" if env.volume_cap == 0 else f"up to {env.volume_cap:g}% of the day's volume"
-        remedy = " --env.volume-cap limits them where the data have volume." if env.volume_cap == 0 else ""
-        biases["Fills"] = (
-            f"Orders fill at {when}, {size}: daily bars do not show market impact, which flatters large accounts."
-            f"{remedy}"
-        )
-        return biases
+        return known_biases(self.market, self.config)

@@ -6,7 +6,7 @@ Whatever can be judged is a policy of `environment.portfolio`; what its account 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from training.evaluation.baselines import (
     SURVIVORS,
     inverse_volatility,
 )
+from training.evaluation.compared import PlayedPolicies
 from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
 from training.evaluation.rules import BandRule, Tuning, numbers_of
@@ -224,74 +225,6 @@ def replay(portfolio: Portfolio, setup: EvaluationSetup, held: Float64Array) -> 
 
 
 @dataclass(frozen=True)
-class PlayedPolicies:
-    """The accounts of all policies that are compared."""
-
-    curves: Mapping[str, EquityCurves]
-    """By policy, the judged one first. Only those of the random pickers hold many accounts: the judged one's weights
-    in other stocks, see `nulls`."""
-    benchmark: str
-    """Policy that the judged one is compared with first: the setup's benchmark, or cash."""
-    market: str
-    """Policy to whose returns betas refer: the setup's benchmark."""
-    days: NDArray[np.int64]
-    """(D + 1,) days of the market."""
-    tickers: Sequence[str]
-    """(n,) of the stocks that accounts hold."""
-    traded: Float64Array
-    """(D, n) value that the judged account bought on each day after the first, negative: sold."""
-    positions: Sequence[dict[str, Any]]
-    """Of the judged account, see `environment.positions`, with the `value` of what is left, which is part of the
-    profit."""
-    selection: Float64Array
-    """(D,) daily returns of the judged account less the mean of its weights in other stocks, percent."""
-    at_cost: Mapping[float, Mapping[str, EquityCurves]]
-    """The same weights again under other costs, by basis points per leg."""
-    scores: Mapping[str, Float64Array]
-    """(D, n) of the policies that hold by scores, on each day but the last; NaN: none."""
-    ahead: Mapping[int, Float64Array]
-    """(D, n) log returns from the next open on, by sessions, see `HORIZONS`; NaN where not known on these days."""
-    weights: Float64Array
-    """(D, n) of the judged account after the fills, at the prices of the closes before."""
-    asked: Asked | None = None
-    """What was asked of the judged account; None of accounts that follow one another."""
-    active_share: Mapping[str, float] = field(default_factory=dict)
-    """Half the distance of its weights from those of each baseline, mean over days; empty likewise."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
-        """Join what policies did on days that follow one another, perhaps by another champion each.
-
-        Left out is a policy that is not in all parts, such as a baseline that could not be fitted in one.
-        """
-        common = [name for name in parts[0].curves if all(name in part.curves for part in parts)]
-
-        def curves(levels: Sequence[Mapping[str, EquityCurves]]) -> dict[str, EquityCurves]:
-            return {n: EquityCurves.joined([one[n] for one in levels]) for n in levels[0] if n in common}
-
-        def days(name: str) -> Any:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        def each(name: str, keys: Sequence[Any]) -> dict[Any, Float64Array]:
-            return {key: np.concatenate([getattr(part, name)[key] for part in parts]) for key in keys}
-
-        return cls(
-            curves=curves([part.curves for part in parts]),
-            benchmark=parts[0].benchmark,
-            market=parts[0].market,
-            weights=days("weights"),
-            days=np.concatenate((parts[0].days[:1], *(part.days[1:] for part in parts))),
-            tickers=parts[0].tickers,
-            traded=days("traded"),
-            positions=[one for part in parts for one in part.positions],
-            selection=days("selection"),
-            at_cost={bps: curves([part.at_cost[bps] for part in parts]) for bps in parts[0].at_cost},
-            scores=each("scores", [name for name in parts[0].scores if name in common]),
-            ahead=each("ahead", [*parts[0].ahead]),
-        )
-
-
-@dataclass(frozen=True)
 class Baselines:
     """What is played beside a judged policy, the same for all that are judged on these days."""
 
@@ -321,30 +254,16 @@ class Baselines:
         setup = self.setup
         played = {name: judged, **(others or {}), **self.played}
         curves = {policy: one.curves for policy, one in played.items()}
-        signed = [policy for policy, one in played.items() if one.is_signed]
-        groups = [(setup.signed, signed)] * bool(signed)
-        groups.append((setup.portfolio, [policy for policy in played if policy not in signed]))
-        at_cost = dict[float, dict[str, EquityCurves]]()
-        for bps in progress(COSTS_BPS, "judge", "cost level"):
-            at_cost[bps] = dict.fromkeys(played, judged.curves)
-            for portfolio, alike in groups:
-                together = np.concatenate([played[policy].held for policy in alike], axis=1)
-                again = replay(portfolio.under(cost_bps=bps, slippage_bps=0.0), setup, together)
-                at_cost[bps] |= {policy: again.one(place) for place, policy in enumerate(alike)}
+        at_cost = self._at_costs(played)
         if setup.portfolio.rules.fill == "next_open":
             curves[NEXT_CLOSE] = replay(self._at_close(judged.is_signed), setup, judged.held)
         if setup.index is not None:
-            path = np.asarray(setup.portfolio.rules.initial_capital * setup.index[None] / setup.index[0], np.float64)
-            nothing = np.zeros(1)
-            of_index = EquityCurves.untraded(path, np.ones((1, setup.steps)), traded=nothing, costs=nothing)
+            of_index = self._untraded(setup.index, 1.0)
             curves[INDEX] = of_index
             at_cost = {bps: {**level, INDEX: of_index} for bps, level in at_cost.items()}
         require_memory("random pickers", {"--random-pickers": draws, "days": setup.steps, "bytes": 48})
         if judged.is_neutral:
-            flat = np.full((1, setup.steps + 1), setup.portfolio.rules.initial_capital)
-            curves[CASH] = EquityCurves.untraded(
-                flat, np.zeros((1, setup.steps)), traded=np.zeros(1), costs=np.zeros(1)
-            )
+            curves[CASH] = self._untraded(np.ones(setup.steps + 1), 0.0)
         active = self._active(judged)
         drawn = np.maximum(judged.curves.daily + active.permuted(draws, generator), -100.0)
         first = {name: curves.pop(name), RANDOM: _random_curves(judged.curves, drawn)}
@@ -378,6 +297,25 @@ class Baselines:
             scores=scores,
             ahead={h: returns_ahead(opens, slice(0, setup.steps), h) for h in HORIZONS},
         )
+
+    def _at_costs(self, played: Mapping[str, Played]) -> dict[float, dict[str, EquityCurves]]:
+        """Return the accounts under all costs; those that may be short are played apart from the others."""
+        at_cost = dict[float, dict[str, EquityCurves]]()
+        for bps in progress(COSTS_BPS, "judge", "cost level"):
+            at_cost[bps] = {policy: one.curves for policy, one in played.items()}
+            for is_signed in {one.is_signed for one in played.values()}:
+                alike = [policy for policy, one in played.items() if one.is_signed == is_signed]
+                portfolio = self.setup.signed if is_signed else self.setup.portfolio
+                together = np.concatenate([played[policy].held for policy in alike], axis=1)
+                again = replay(portfolio.under(cost_bps=bps, slippage_bps=0.0), self.setup, together)
+                at_cost[bps] |= {policy: again.one(place) for place, policy in enumerate(alike)}
+        return at_cost
+
+    def _untraded(self, closes: Float64Array, exposure: float) -> EquityCurves:
+        """Return an account that follows (D + 1,) closes without a trade."""
+        path, nothing = self.setup.portfolio.rules.initial_capital * closes[None] / closes[0], np.zeros(1)
+        invested = np.full((1, self.setup.steps), exposure)
+        return EquityCurves.untraded(np.asarray(path, np.float64), invested, traded=nothing, costs=nothing)
 
     def _active(self, judged: Played) -> Active:
         """Return the weights of an account less the benchmark's, in investable stocks."""

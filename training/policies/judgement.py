@@ -160,6 +160,14 @@ class Judgement:
         return [Path(folder) / name / REPORT for name in self.evaluations]
 
 
+def _require_judgeable(policies: Iterable[str], split: str, spend_look: bool) -> None:
+    require_own_names(policies)
+    if split not in ("validation", "holdout"):
+        raise ConfigError(f"expected validation or holdout as split, got {split!r}")
+    if split == "holdout":
+        kinds.require_spent(spend_look)
+
+
 def require_own_names(names: Iterable[str]) -> None:
     """Raise ConfigError where a name is a baseline's."""
     if taken := RESERVED.intersection(names):
@@ -193,11 +201,7 @@ def judge(
         ConfigError: a name is a baseline's, a look at the holdout is not allowed, or there are no such days.
         DataError: a policy fails or looks ahead.
     """
-    require_own_names(policies)
-    if split not in ("validation", "holdout"):
-        raise ConfigError(f"expected validation or holdout as split, got {split!r}")
-    if split == "holdout":
-        kinds.require_spent(spend_look)
+    _require_judgeable(policies, split, spend_look)
     days, config = getattr(market.market.splits, split), market.config
     judging = judging or config.evaluation
     tried, beside = max(variants, len(policies)), {}
