@@ -99,7 +99,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
     if RULE in evaluation.policies:
         said.append(f"{_cells('ceiling', evaluation.policies[RULE]['return'].value)}   {RULE}")
     labelled = {
-        "asked": evaluation.played.asked.sentence if evaluation.played.asked else "",
+        "asked": evaluation.apart or (evaluation.played.asked.sentence if evaluation.played.asked else ""),
         "training days": evaluation.evidence_sentence,
         evaluation.split: conclusion(evaluation),
         "networks": untrained(evaluation),

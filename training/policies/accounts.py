@@ -54,7 +54,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         return _with_asked(played, how=how, notes=notes)
     if hold is None:
         rule = rule_of(name, table, setup.tuning, market.dates, setup.judged)
-        logger.info("%s", how := rule_text(name, rule, table))
+        how = rule_text(name, rule, table)
         followed: Policy = rule.policy(setup.tuning.risk)
     else:
         how = f"{name}: each day equal weights of the {hold:,} stocks with the best scores."
@@ -62,6 +62,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
             True if market.members is None else market.members[:, market.investable_columns]
         )
         followed = GivenWeights(best_of(table, hold, can_be_bought))
+    logger.info("%s", how)
     played = play_policy(setup, followed)
     return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=notes)
 
