@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_heap")
 POLICIES = {
     "champion",
     *("best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
-    *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
+    *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility", "filled at the next close"),
 }
 
 
