@@ -35,7 +35,6 @@ from benchmarks.learning.unseen import (
     UNSEEN_SEED,
     Fitted,
     Holder,
-    UnseenPath,
     UnseenPaths,
     training_market,
 )
@@ -155,19 +154,20 @@ def rivals_job(config: Config, unseen: UnseenPaths) -> Record:
         return lambda path: Holder.of_rule(one.rule_on(path.market), path.market)
 
     fitted = {name: learned(one) for name, one in fit_supervised(market, tuning).items()}
-    fitted[OUR_TREES] = trees_on_our_inputs(market, tuning)
+    trees = trees_on_our_inputs(market, tuning)
+    fitted[OUR_TREES] = lambda path: trees(path.market)
     seconds = time.process_time() - started
     return {"policies": unseen.measure(config, market, fitted), "cpu_seconds": seconds}
 
 
-def trees_on_our_inputs(market: Market, tuning: Tuning) -> Fitted:
+def trees_on_our_inputs(market: Market, tuning: Tuning) -> Callable[[Market], Holder]:
     """Boost trees on the agents' own inputs, cross-fitted, and tune the rule that holds by their scores."""
     days = TrainingDays.of(market, tuning.portfolio.quotes, tuning.portfolio.rules)
     ranker = fit_trees(days.samples, -1)
     tuned, model = tuning.tuned(ranker.out_of_fold(days.samples)), ranker.fit(days.samples.train_days)
 
-    def holder(path: UnseenPath) -> Holder:
-        return Holder.of_rule(replace(tuned, scores=model(days.inputs.of(path.market))), path.market)
+    def holder(played: Market) -> Holder:
+        return Holder.of_rule(replace(tuned, scores=model(days.inputs.of(played))), played)
 
     return holder
 

@@ -2,11 +2,11 @@
 
 Markets of 2,800 days and 60 columns, 40 of which may be bought. The return of a session has a drift that the day before
 decides: `season`: each weekday has its own favourite stocks (Heston and Sadka 2008, "Seasonality in the cross-section
-of stock returns"); `sector`: drifts of hidden industries, with a half-life of 15 days (Moskowitz and Grinblatt 1999,
-"Do industries explain momentum?"); `crash`: momentum in calm markets, its reverse in wild ones (Daniel and Moskowitz
-2016, "Momentum crashes"); `volrev`: continuation after loud days, reversal after quiet ones (Llorente, Michaely, Saar
-and Wang 2002, "Dynamic volume-return relation of individual stocks"); `null`: none. Each is drawn without and with a
-column that tells the structure, in `null` noise.
+of stock returns"); `sector`: hidden industries, whose stocks move together, go on for weeks, with a half-life of 15
+days (Moskowitz and Grinblatt 1999, "Do industries explain momentum?"); `crash`: momentum in calm markets, its reverse
+in wild ones (Daniel and Moskowitz 2016, "Momentum crashes"); `volrev`: continuation after loud days, reversal after
+quiet ones (Llorente, Michaely, Saar and Wang 2002, "Dynamic volume-return relation of individual stocks"); `null`:
+none. Each is drawn without and with a column that tells the structure, in `null` noise.
 
 Trained on the first days; on the last 40% one account goes on for the champion as shrunk and in full and for the true
 drift through the band, tuned as rules are. Shown are the mean correlation of the champion's scores with the true drift
@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
-from benchmarks.learning.markets import Budget, budget_of, fit
+from benchmarks.learning.markets import OUR_TREES, Budget, budget_of, fit, trees_on_our_inputs
 from benchmarks.learning.study import (
     Record,
     Study,
@@ -49,7 +49,7 @@ SIZE = (
     *("--synthetic.days", "2800", "--synthetic.stocks", "60"),
     *("--split.train-fraction", "0.6", "--split.validation-fraction", "0.2"),
 )
-_INDUSTRIES, _HALF_LIFE = 8, 15.0
+_INDUSTRIES, _HALF_LIFE, _TOGETHER = 8, 15.0, 0.02
 
 
 class Past(NamedTuple):
@@ -102,14 +102,15 @@ def draw(name: str, config: Config, *, is_told: bool) -> Drawn:
     rng = np.random.default_rng([config.seed, [*STRUCTURES].index(name)])
     dates = pd.bdate_range("2006-01-02", periods=days + 1)
     beta, deviation = rng.uniform(0.6, 1.4, n), rng.uniform(0.010, 0.020, n)
-    is_wild = _spells(days, rng)
+    is_wild = wild_spells(days, rng)
     market = 0.0002 + np.where(is_wild, 0.018, 0.007) * rng.standard_normal(days)
     kept, industry_of = 0.5 ** (1 / _HALF_LIFE), rng.integers(0, _INDUSTRIES, n)
     shocks = np.sqrt(1 - kept**2) * rng.standard_normal((days, _INDUSTRIES))
     industry = lfilter([1.0], [1.0, -kept], shocks, axis=0)[:, industry_of]
+    together = _TOGETHER * shocks[:, industry_of] if name == "sector" else 0.0  # what happens moves an industry at once
     favourites, loud = rng.standard_normal((5, n)), rng.standard_normal((days, n))
     level = 12 + 0.3 * rng.standard_normal(n)
-    night, session = 0.004 * rng.standard_normal((days, n)), deviation * rng.standard_normal((days, n))
+    night, session = 0.004 * rng.standard_normal((days, n)), deviation * rng.standard_normal((days, n)) + together
     drift, told, month = np.zeros((days, n)), np.zeros((days, n)), np.zeros(n)
     for day in range(days):
         session[day] += drift[day - 1] if day else 0.0
@@ -146,7 +147,7 @@ def draw(name: str, config: Config, *, is_told: bool) -> Drawn:
     return Drawn(frame, tickers[:bought], drift[:, :bought])
 
 
-def _spells(days: int, rng: np.random.Generator) -> BoolArray:
+def wild_spells(days: int, rng: np.random.Generator) -> BoolArray:
     """Draw the (days,) of wild markets, which begin on one calm day in a hundred and last for 33 on average."""
     drawn, is_wild = rng.random(days), np.zeros(days, dtype=bool)
     for day in range(1, days):
@@ -157,25 +158,41 @@ def _spells(days: int, rng: np.random.Generator) -> BoolArray:
 def structure_market(name: str, config: Config, *, is_told: bool) -> tuple[Market, Float64Array]:
     """Return a market of a structure and its true (days, n) drifts."""
     drawn = draw(name, config, is_told=is_told)
-    loader = StockDataLoader.from_frame(drawn.bars, config=config.split, investable_tickers=drawn.tickers)
+    return market_of(drawn.bars, drawn.tickers, config), drawn.drift
+
+
+def market_of(bars: pd.DataFrame, tickers: list[str], config: Config) -> Market:
+    """Return the market of bars in long form, of which some tickers may be bought."""
+    loader = StockDataLoader.from_frame(bars, config=config.split, investable_tickers=tickers)
     loader.load_and_prepare()
-    return build_market(loader, config.split, config.env), drawn.drift
+    return build_market(loader, config.split, config.env)
 
 
 def structure_run(config: Config, name: str, budget: Budget, *, is_told: bool) -> Record:
     """Train on a structure's first days; measure the champion and the truth on its last ones."""
-    market, drift = structure_market(name, config, is_told=is_told)
+    return measured(config, *structure_market(name, config, is_told=is_told), budget)
+
+
+def measured(config: Config, market: Market, drift: Float64Array, budget: Budget, *, has_trees: bool = False) -> Record:
+    """Train on a market's first days; measure champion, truth and, if asked for, trees on its last ones."""
     trained = fit(config, market, budget)
-    champion, first, last = trained.trainer.champion, market.splits.validation.first, len(market.dates) - 1
-    portfolio = Portfolio.on(market, config.env)
+    champion, portfolio = trained.trainer.champion, Portfolio.on(market, config.env)
+    first, last = days_measured(market)
     shrunk = Holder.of_agent(champion, market, slice(first, last))
-    truth = Holder.of_rule(Tuning.of(market, portfolio).tuned(100 * drift), market)
-    holders = {CHAMPION: shrunk, IN_FULL: shrunk.in_full(), TRUTH: truth}
+    tuning = Tuning.of(market, portfolio)
+    trees = {OUR_TREES: trees_on_our_inputs(market, tuning)(market)} if has_trees else {}
+    truth = Holder.of_rule(tuning.tuned(100 * drift), market)
+    holders = {CHAMPION: shrunk, IN_FULL: shrunk.in_full(), **trees, TRUTH: truth}
     held = hold(portfolio, holders, first, last, drift)
     scores, days = shrunk.forecasts.score[0].numpy().astype(np.float64), slice(first, last)
     policies = {policy: one.record() for policy, one in held.items()}
     correlation = mean_correlation(scores[days], drift[days])
     return {"policies": policies, "correlation": correlation, "shrink": champion.shrink, **trained.record()}
+
+
+def days_measured(market: Market) -> tuple[int, int]:
+    """Return the first of the days after those of training, and the last day."""
+    return market.splits.validation.first, len(market.dates) - 1
 
 
 def mean_correlation(scores: Float64Array, drift: Float64Array) -> float:

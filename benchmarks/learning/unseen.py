@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.learning.study import Record
-from data.bank import relative_risk
+from data.features.bank import relative_risk
 from data.market import Market
 from data.synthetic.built_in import PlantedScores, built_in_market
 from data.synthetic.draw import MARKET_SEED, synthetic_market

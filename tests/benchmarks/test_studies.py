@@ -22,7 +22,7 @@ from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment, holm, ratio, run_study, study_config
 from benchmarks.learning.unseen import Holder, UnseenPaths, hold, training_market
 from benchmarks.trainers import build_trainer, run_generation
-from data.bank import relative_risk
+from data.features.bank import relative_risk
 from data.features.nine import CLOSE, OPEN
 from environment.portfolio import Portfolio
 from models import ddpg
