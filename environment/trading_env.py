@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features.inputs import FeatureInput, FeatureValues, observed_columns
+from data.features.forms import FeatureInput, FeatureValues, observed_columns
 from data.features.nine import CLOSE, FEATURES, NUM_FEATURES, OPEN, NormalizationStats, observed_features
 from data.market import Market
 from environment.account import Account

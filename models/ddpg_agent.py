@@ -20,17 +20,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from data.bank import relative_risk
-from data.features.inputs import FeatureInputs
+from data.features.bank import relative_risk
+from data.features.forms import FeatureInputs
+from data.features.inputs import INPUTS, TradeInputs
+from data.features.products import Products
+from data.features.responses import Responses
+from data.features.rows import InputRows
 from data.market import Market
 from models import ddpg
 from models.ddpg import LOSSES, Batch, Losses
 from models.evidence import Evidence
 from models.evolution import HORIZON
-from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import AdamW, Networks
 from models.policy import Forecasts, decide
-from models.responses import Responses
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -245,6 +247,7 @@ class DDPGAgent:
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
         arrays = {f"responses.{name}": value for name, value in vars(self.inputs.responses).items()}
+        arrays |= {f"products.{name}": value for name, value in vars(self.inputs.products).items()}
         fitted = {name: getattr(self.inputs, name) for name in _ARRAYS}
         numbers = {f"evidence_{name}": value for name, value in vars(self.evidence).items()}
         numbers |= {name: getattr(self, name) for name in _NUMBERS} | {"learning_rate": self.networks.learning_rate}
@@ -266,6 +269,7 @@ class DDPGAgent:
 
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
+        products = Products(**{f.name: arrays[f"products.{f.name}"] for f in fields(Products)})
         fitted = {name: arrays[name] for name in _ARRAYS}
         shapes = fitted["mean"].shape, fitted["std"].shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,)):
@@ -275,7 +279,12 @@ class DDPGAgent:
         learning_rate = numbers.pop("learning_rate")
         evidence = {name.removeprefix("evidence_"): value for name, value in numbers.items()}
         return cls(
-            TradeInputs(**fitted, responses=responses, features=FeatureInputs.from_state(state["features"])),
+            TradeInputs(
+                **fitted,
+                responses=responses,
+                features=FeatureInputs.from_state(state["features"]),
+                products=products,
+            ),
             Networks(tensors("networks"), learning_rate),
             tensors("members")["genes"],
             rules=from_dict(state["rules"], EnvironmentConfig),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data.features.inputs import TradeInputs
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.evidence import Evidence
 from models.evolution import (
@@ -20,7 +21,6 @@ from models.evolution import (
     random_genes,
     ranked,
 )
-from models.inputs import TradeInputs
 from models.networks import NOT_LEARNED, Networks
 from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.memory.guard import require_memory

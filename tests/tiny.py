@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.trainers import trainer_on
+from data.features.inputs import INPUTS, TradeInputs
 from data.features.nine import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
+from data.features.rows import InputRows
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
@@ -22,7 +24,6 @@ from environment.trading_env import Observation, TradingEnvironment
 from models.ddpg import Batch
 from models.ddpg_agent import DDPGAgent
 from models.evidence import Evidence
-from models.inputs import INPUTS, InputRows, TradeInputs
 from models.networks import Networks
 from tests.market_cases import random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market

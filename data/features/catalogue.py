@@ -1,7 +1,7 @@
 """The features that agents read besides past returns. A feature is a function of wide bars, registered by name.
 
 Row t of a feature depends on bars up to t only. Its form says whether it becomes an input as it is, as a rank
-among the stocks of the day, or relative to its past, see `data.features.inputs`.
+among the stocks of the day, or relative to its past, see `data.features.forms`.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ import pandas as pd
 from data.features.nine import MACD, MACD_SIGNAL, PERCENT_TO_MA20, RSI, TRIX
 from data.features.wide import WideBars
 
-Form = Literal["level", "rank", "past"]
+Form = Literal["level", "rank", "past", "relative"]
 Values = Callable[[WideBars], pd.DataFrame]
-"""From bars of some stocks to (days, stocks); a stock's values depend on its own bars only."""
+"""From bars of some stocks to (days, stocks); a stock's values depend on its own bars only, unless it reads all."""
 _WEEK, _MONTH, _QUARTER = 5, 21, 63
 """Sessions."""
 
@@ -34,6 +34,8 @@ class Feature:
     form: Form
     of: Values
     needs_volume: bool = False
+    reads_all: bool = False
+    """Whether a stock's values depend on the bars of all that may be bought."""
 
 
 CATALOGUE: dict[str, Feature] = {}
@@ -41,13 +43,19 @@ CATALOGUE: dict[str, Feature] = {}
 
 
 def register(
-    group: str, unit: str, form: Form = "level", *, recent: bool = False, needs_volume: bool = False
+    group: str,
+    unit: str,
+    form: Form = "level",
+    *,
+    recent: bool = False,
+    needs_volume: bool = False,
+    reads_all: bool = False,
 ) -> Callable[[Values], Values]:
     """Add a function to the catalogue under its own name, and perhaps its mean of the last weeks as `recent_...`."""
 
     def add(of: Values) -> Values:
         name = of.__name__
-        CATALOGUE[name] = Feature(name, group, unit, form, of, needs_volume)
+        CATALOGUE[name] = Feature(name, group, unit, form, of, needs_volume, reads_all)
         if recent:
             mean = partial(_recent, of=of)
             CATALOGUE[f"recent_{name}"] = Feature(f"recent_{name}", group, unit, form, mean, needs_volume)

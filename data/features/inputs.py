@@ -1,217 +1,309 @@
-"""Features as inputs of networks and regressions: standardised, and 0 where a value is missing, in which case another
-input says so."""
+"""Inputs of forecasts for a stock at a close: the multi-scale bank, the responses' forecasts and the features of the
+data, standardised."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import pandas as pd
+import torch
+from torch import Tensor
 
-from data.bank import exponential_mean, has_return, log_returns, stock_blocks
-from data.features.catalogue import Feature, Form
-from data.features.wide import WideBars
+from data.features.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
+from data.features.forms import FeatureInputs
+from data.features.impulses.deviations import fit_deviations
+from data.features.impulses.terms import SESSIONS
+from data.features.nine import CLOSE, OPEN
+from data.features.products import CLIP, Products
+from data.features.products import FORECASTS as PRODUCTS
+from data.features.responses import FORECASTS, Responses, up_to_the_last
+from data.features.rows import LARGEST, Blocks, InputRows
 from data.market import Market
 from utils.arrays import BoolArray, Float32Array, Float64Array
-from utils.config.settings import hint
 from utils.errors import DataError
+from utils.threads import in_order
 
-_CLIP = 6.0
-"""Standard deviations to which inputs are clipped."""
-_YEAR, _LEAST = 252, 60
-"""Sessions of its own past to which a market-wide value is compared, and the fewest that are."""
-_TRENDS = (2, 8, 32)
-"""Half-lives in days of the trends by which market-wide values are multiplied."""
-_COMPLETE = 0.99
-"""Coverage of the learned rows from which on missing values get no input of their own."""
-_ROUNDING = 1e-4
-"""Share of a feature's largest value up to which it varies by the rounding of prices."""
+OfBlock = Callable[[slice], Float32Array]
+"""From a block of stocks to their (days, stocks, inputs)."""
 
-
-@dataclass(frozen=True)
-class FeatureValues:
-    """A feature's values, and closes, (days, n) each since the first day of the data, with what its inputs share."""
-
-    values: Float32Array
-    close: Float32Array
-
-    @cached_property
-    def against_past(self) -> Float64Array:
-        """(days, 1) what the stocks of a day share, in standard deviations of the year before."""
-        of_day = pd.DataFrame(self.values).astype(np.float64).bfill(axis=1).iloc[:, 0]
-        past = of_day.rolling(_YEAR, min_periods=_LEAST)
-        against = ((of_day - past.mean()) / past.std().where(lambda std: std > 0)).ffill()
-        scores: Float64Array = against.to_numpy()[:, None]
-        return scores
-
-    @cached_property
-    def _relative_returns(self) -> Float64Array:
-        """(days, n) log returns less those of all stocks."""
-        returns, is_move = log_returns(self.close), has_return(self.close)
-        market = returns.sum(axis=1, keepdims=True) / np.maximum(is_move.sum(axis=1, keepdims=True), 1)
-        return np.where(is_move, returns - market, 0.0)
-
-    def trend(self, half_life: int) -> Float64Array:
-        """Return the (days, n) exponentially weighted means of the stocks' relative returns."""
-        return exponential_mean(self._relative_returns, half_life)
+_SCALES = len(HALF_LIVES)
+_SIZES = {
+    "constant": 1,
+    **{f"own {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
+    **{f"market {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
+    "volatility": 1,
+    "events": len(FORECASTS) - 3,
+    "leaders": 1,
+    "states": 1,
+    "pairs": 1,
+    "deviations": 1,
+}
+"""Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
+_GROUP_OF_INPUT = [name for name, size in _SIZES.items() for _ in range(size)][1:]
+_PRODUCTS = "products"
+INPUTS = sum(_SIZES.values())
+"""Inputs that closes tell, the constant included; those of features follow."""
+BANK = 2 * _SCALES + 2
+"""Inputs before the forecasts of responses: the constant and the bank."""
+SHARED = (0, *range(1 + _SCALES, 1 + 2 * _SCALES))
+"""Places of those that all stocks of a day share: the constant, and the market's past returns."""
+BANK_CLIP = 6.0
+"""Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
+_PRODUCT_CELLS = 2**26
+"""Days times stocks times inputs among whose products is searched."""
+_NETWORK_CLIP = 10.0
+"""The bound for networks, which extrapolate badly."""
 
 
 @dataclass(frozen=True)
-class FeatureInput:
-    """One input: a feature in its form, or whether it is known."""
+class TradeInputs:
+    """The transformation of a market into inputs, fitted to its training days."""
 
-    name: str
-    group: str
-    form: Form | str
-    """`level`: as it is, standardised over all stocks and learned days; `rank`: among the stocks of the day; `past`:
-    against the year before; `trend`: that times a stock's own trend; `known`: whether there is a value."""
-    mean: float = 0.0
-    std: float = 1.0
-    half_life: int = 0
-    """Days, of a trend."""
+    mean: Float32Array
+    std: Float32Array
+    """(INPUTS - 1,) of stocks with a bar on training days."""
+    responses: Responses
+    deviations: Float64Array
+    """(n, BANK) weights of each stock's own regression."""
+    features: FeatureInputs = field(default_factory=FeatureInputs)
+    products: Products = field(default_factory=Products.none)
 
     @property
-    def is_shared(self) -> bool:
-        """Tell whether all stocks of a day have the same value."""
-        return self.form == "past"
-
-    def of(self, read: FeatureValues, days: slice = slice(None)) -> Float32Array:
-        """Return the (days, n) input on some days."""
-        values, known = read.values[days], np.isfinite(read.values[days])
-        if self.form == "known":
-            return known.astype(np.float32) - 1.0
-        if self.form == "rank":
-            frame = pd.DataFrame(np.where(known, values, np.nan))
-            count = known.sum(axis=1, keepdims=True)
-            scaled = (frame.rank(axis=1).to_numpy() - (count + 1) / 2) * np.sqrt(12.0) / np.maximum(count, 2)
-        elif self.form == "past":
-            scaled = np.broadcast_to(read.against_past[days], values.shape)
-        elif self.form == "trend":
-            scaled = read.against_past[days] * (read.trend(self.half_life)[days] / self.std)
-        else:
-            scaled = (values - self.mean) / self.std
-        inputs: Float32Array = np.clip(np.nan_to_num(scaled), -_CLIP, _CLIP).astype(np.float32)
-        return inputs
-
-
-@dataclass(frozen=True)
-class FeatureInputs:
-    """The features that agents read, in order."""
-
-    inputs: tuple[FeatureInput, ...] = ()
-
-    @classmethod
-    def fit(cls, market: Market, is_used: BoolArray) -> Self:
-        """Take the features of a market; standardise levels over the (days, n) cells that are learned from.
-
-        A feature that never varies there but by rounding is left out; one that lacks values has an input that says so.
-        """
-        inputs, close, bars = list[FeatureInput](), market.close[: len(is_used)], _stock_bars(market, len(is_used))
-        for feature in market.features:
-            read = FeatureValues(_values(feature, bars), close)
-            values = read.values[is_used]
-            known = values[np.isfinite(values)].astype(np.float64)
-            if not known.size or np.ptp(known) <= _ROUNDING * np.abs(known).max():
-                continue
-            mean, std = (float(known.mean()), float(known.std())) if feature.form == "level" else (0.0, 1.0)
-            inputs.append(FeatureInput(feature.name, feature.group, feature.form, mean, std))
-            if feature.form == "past":  # alone it does not tell one stock from another
-                for half_life in _TRENDS:
-                    std = float(read.trend(half_life)[is_used].std())
-                    inputs.append(FeatureInput(feature.name, feature.group, "trend", std=std, half_life=half_life))
-            if known.size < _COMPLETE * values.size:
-                inputs.append(FeatureInput(feature.name, feature.group, "known"))
-        return cls(tuple(inputs))
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def shared(self) -> tuple[int, ...]:
-        """Places of the inputs that all stocks of a day share."""
-        return tuple(place for place, one in enumerate(self.inputs) if one.is_shared)
-
-    def places(self, name: str, first: int = 0) -> list[int]:
-        """Return the places of the inputs that a feature gives, the first of all at `first`."""
-        return [first + place for place, one in enumerate(self.inputs) if one.name == name]
+    def size(self) -> int:
+        """Number of inputs, the constant included; the last ones are forecasts of products."""
+        return INPUTS + len(self.features) + PRODUCTS
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the groups of inputs, each once."""
-        return tuple(dict.fromkeys(one.group for one in self.inputs))
+        """Groups of inputs, which networks see together or not."""
+        return (*(*_SIZES,)[1:], *self.features.groups, _PRODUCTS)
 
-    def columns(self, market: Market, days: slice) -> Iterator[tuple[int, Float32Array]]:
-        """Yield place and (days, n) values of each input on some days. Raises DataError where the market lacks one."""
-        days = slice(*days.indices(len(market.dates)))
-        close, bars = market.close[: days.stop], _stock_bars(market, days.stop)
-        for name, inputs in groupby(enumerate(self.inputs), key=lambda one: one[1].name):
-            read = FeatureValues(_values(_feature_of(market, name), bars), close)
-            for place, feature in inputs:
-                yield place, feature.of(read, days)
+    @property
+    def group_of_input(self) -> list[int]:
+        """Place among the groups of each input but the constant."""
+        names = [*_GROUP_OF_INPUT, *(feature.group for feature in self.features.inputs), *[_PRODUCTS] * PRODUCTS]
+        return [self.groups.index(name) for name in names]
 
-    def of(self, market: Market, days: slice) -> Float32Array:
-        """Return the (days, n, inputs) of some days."""
-        shape = len(range(*days.indices(len(market.dates)))), len(market.investable_columns), len(self.inputs)
-        x = np.empty(shape, dtype=np.float32)
-        for place, column in self.columns(market, days):
-            x[..., place] = column
-        return x
+    def named_places(self) -> dict[str, list[int]]:
+        """Return the places of what networks see, by group of what closes tell and by feature."""
+        names = [*_GROUP_OF_INPUT, *(feature.name for feature in self.features.inputs), *[_PRODUCTS] * PRODUCTS]
+        places = dict[str, list[int]]()
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        return places
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return JSON values."""
-        return [vars(one) for one in self.inputs]
+    @property
+    def named_products(self) -> list[str]:
+        """Return the products in words, as "intraday x turnover +0.10%": what one of 1 tells of the next session."""
+        returns = [f"{whose}return of {days} days" for whose in ("", "market's ") for days in HALF_LIVES]
+        names = [*returns, *_GROUP_OF_INPUT[len(returns) :], *(one.name for one in self.features.inputs)]
+        found = zip(self.products.terms, self.products.loadings[:, 0], strict=True)
+        return [f"{names[first]} x {names[second]} {percent:+.2f}%" for (first, second), percent in found]
 
     @classmethod
-    def from_state(cls, state: Sequence[dict[str, Any]]) -> Self:
-        """Restore what `state` gave."""
-        return cls(tuple(FeatureInput(**fields) for fields in state))
+    def fit(cls, market: Market, learned: BoolArray) -> Self:
+        """Fit responses, deviations and standardisation to the (days,) learned days."""
+        days = up_to_the_last(learned)
+        is_used = learned[days, None] & np.isfinite(market.close[days])
+        bank, stocks = bank_of(market, days), blocks_of(market)
+        scale = standardisation(in_order(lambda block: moments_of(bank(block)[is_used[:, block]]), stocks))
+        deviations = np.zeros((market.close.shape[1], BANK))
+        inputs = cls(*scale, _responses(market, learned), deviations, FeatureInputs.fit(market, is_used))
+        inputs = replace(inputs, deviations=inputs._deviations(market, learned[None])[0])
+        told = inputs._forecaster(market, days)
 
+        def moments_of_told(block: slice) -> Moments:
+            return moments_of(told(block, inputs._with_constant(bank(block)))[is_used[:, block]])
 
-def observed_columns(market: Market) -> dict[FeatureInput, Float32Array]:
-    """Return volume and the further columns of a market, (days, columns) each, by the form in which they are observed:
-    none for agents of past returns."""
-    if not market.features:
+        rest = pooled_moments(in_order(moments_of_told, stocks))
+        mean, std = (np.concatenate(arrays) for arrays in zip(scale, rest, strict=True))
+        return replace(inputs, mean=mean, std=std)
+
+    def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
+        """Return the (days, n, inputs) of some days of a market; row t depends on bars up to t only."""
+        rows = self.rows_of(market, slice(*days.indices(len(market.dates))[:2]))
+        return rows.dense(rows.days)
+
+    def rows(self, market: Market, days: slice) -> InputRows:
+        """Return the rows of some days, still empty."""
+        # In the order of days: the last bits of sums depend on the layout.
+        has_bar = np.ascontiguousarray(np.isfinite(market.close))
+        return InputRows(days, has_bar, self.size, (*SHARED, *(INPUTS + place for place in self.features.shared)))
+
+    def rows_of(self, market: Market, days: slice) -> InputRows:
+        """Return the inputs of the stocks that have a bar on some days."""
+        rows = self.rows(market, days)
+        rows.fill(days, self.blocks(market, days))
+        rows.fill_features(self.features, market, INPUTS)
+        self.fill_products(rows, days)
+        return rows
+
+    def fill_products(self, rows: InputRows, days: slice) -> None:
+        """Write forecasts of products on some days of rows whose other inputs are there."""
+        for block in rows.blocks(days):
+            seen = self.for_networks(rows.x(block)).numpy()
+            forecasts = rows.relative(torch.from_numpy(self.products.of(seen)).T, block).T
+            rows.separate[rows.rows(block), -PRODUCTS:] = forecasts.clamp(-LARGEST, LARGEST).half()
+
+    def fit_products(self, rows: InputRows, market: Market, learned: Iterable[BoolArray]) -> Iterator[Products]:
+        """Select products by each of some sets of (days,) on which next returns may be read.
+
+        Of a large market some stocks are read, evenly spaced.
+        """
+        read = ("own", "market", "volatility")
+        places = [place for place, name in enumerate(_GROUP_OF_INPUT) if name.split()[0] in read]
+        features = enumerate(self.features.inputs, start=INPUTS - 1)
+        places += [place for place, one in features if one.form not in ("known", "trend")]
+        shared = {place - 1 for place in SHARED} | {INPUTS - 1 + place for place in self.features.shared}
+        days, step = rows.days, 1 + rows.has_bar.numel() * len(places) // _PRODUCT_CELLS
+        x = np.empty((len(rows.has_bar), -(-rows.has_bar.shape[1] // step), len(places)), dtype=np.float32)
+        for block in rows.blocks():
+            seen = self.for_networks(torch.from_numpy(rows.dense(block)[:, ::step]))
+            x[rows.here(block)] = seen[..., places].clamp(-CLIP, CLIP).numpy()
+        returns, is_shared = next_returns(market, days)[..., ::step], np.isin(places, [*shared])
+        for known in learned:
+            yield Products.fit(x, returns, known[days], np.array(places), is_shared)
+
+    def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
+        """Return blocks of stocks and their first `INPUTS` on some days, one block after the other."""
+        bank, told = bank_of(market, days), self._forecaster(market, days)
+
+        def inputs_of(block: slice) -> Float32Array:
+            x = self._with_constant(bank(block))
+            return np.concatenate((x, self._standardised(told(block, x), slice(BANK - 1, None))), axis=2)
+
+        return blocks(market, inputs_of)
+
+    def banks(self, market: Market, days: slice) -> Blocks:
+        """Return the first `BANK` inputs alone, without forecasts of responses and deviations, block by block."""
+        bank = bank_of(market, days)
+        return blocks(market, lambda block: self._with_constant(bank(block)))
+
+    def refitted(self, market: Market, learned: BoolArray) -> Iterator[TradeInputs]:
+        """Yield the same with responses and deviations that are fitted to the days of one of (sets, days) after the
+        other; the standardisation stays."""
+        for days, deviations in zip(learned, self._deviations(market, learned), strict=True):
+            yield replace(self, responses=_responses(market, days), deviations=deviations)
+
+    def forecasts(self, market: Market, days: slice) -> Blocks:
+        """Return the inputs after the bank up to `INPUTS`, block by block."""
+        bank, told, rest = bank_of(market, days), self._forecaster(market, days), slice(BANK - 1, None)
+        return blocks(market, lambda block: self._standardised(told(block, self._with_constant(bank(block))), rest))
+
+    def _deviations(self, market: Market, learned: BoolArray) -> Float64Array:
+        days = up_to_the_last(np.bitwise_or.reduce(learned))
+        bank, close, stocks = bank_of(market, days), market.close[days], blocks_of(market)
+        return fit_deviations(close, learned[:, days], lambda block: self._with_constant(bank(block)), stocks)
+
+    def _forecaster(self, market: Market, days: slice) -> Callable[[slice, Float32Array], Float32Array]:
+        """Return what computes the forecasts of responses and deviations of stocks, before standardisation, from their
+        first `BANK` inputs."""
+        forecast = self.responses.forecaster(market.data_array[:, :, CLOSE], market.investable_columns, days)
+
+        def told(block: slice, x: Float32Array) -> Float32Array:
+            weights = self.deviations[block].astype(np.float32)
+            deviation = (x * weights).sum(axis=2, keepdims=True)
+            return np.concatenate((forecast(block), deviation), axis=2)
+
+        return told
+
+    def _with_constant(self, bank: Float32Array) -> Float32Array:
+        """Return a 1 and the bank, standardised."""
+        return np.concatenate((np.ones_like(bank[..., :1]), self._standardised(bank, slice(BANK - 1))), axis=2)
+
+    def _standardised(self, raw: Float32Array, places: slice) -> Float32Array:
+        """Return (..., inputs) at some places in standard deviations of the training days."""
+        x = (raw - self.mean[places]) / self.std[places]
+        bank = x[..., : max(0, BANK - 1 - (places.start or 0))]
+        np.clip(bank, -BANK_CLIP, BANK_CLIP, out=bank)
+        return x
+
+    def for_networks(self, x: Tensor) -> Tensor:
+        """Return what networks see of (..., inputs), (..., inputs - 1): a stock's own past is relative to the market's.
+
+        Groups stay the same. Relative to the market, a stock's past is at most a third as noisy.
+        """
+        past, market = x[..., 1 : 1 + _SCALES], x[..., 1 + _SCALES : 1 + 2 * _SCALES]
+        mean, std = self._standardisation_on(x.device)
+        level = market * std[_SCALES : 2 * _SCALES] + mean[_SCALES : 2 * _SCALES]
+        relative = past + (mean[:_SCALES] - level) / std[:_SCALES]
+        return torch.cat((relative, x[..., 1 + _SCALES :]), dim=-1).clamp(-_NETWORK_CLIP, _NETWORK_CLIP)
+
+    @cached_property
+    def _on_devices(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
         return {}
-    forms: dict[str, Form] = {one.name: one.form for one in market.features}
-    return {FeatureInput(name, "", forms.get(name, "rank")): values for name, values in market.extra_columns.items()}
+
+    def _standardisation_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return `mean` and `std` on a device; copied once, since nothing may be copied within a CUDA graph."""
+        if device not in self._on_devices:
+            tensors = torch.from_numpy(self.mean).to(device), torch.from_numpy(self.std).to(device)
+            self._on_devices[device] = tensors
+        return self._on_devices[device]
 
 
-def values_of(market: Market, name: str, days: slice) -> Float32Array:
-    """Return the (days, n) values of a feature of the stocks that may be bought, NaN where there is none.
-
-    Raises `DataError` if the market does not have it.
-    """
-    days = slice(*days.indices(len(market.dates)))
-    return _values(_feature_of(market, name), _stock_bars(market, days.stop))[days.start :]
-
-
-def _feature_of(market: Market, name: str) -> Feature:
-    feature = next((one for one in market.features if one.name == name), None)
-    if feature is None:
-        known = [one.name for one in market.features]
-        raise DataError(
-            f"expected data with {name!r}, which the agents read, got {', '.join(known) or 'no features'}"
-            f"{hint(name, known)}; give data that have it"
-        )
-    return feature
+def next_returns(market: Market, days: slice) -> Float64Array:
+    """Return the log returns of some days from the next open to the one after it, and over 20 sessions, less their
+    means over the stocks: (2, days, n) percent, NaN where one is missing or lies after these days."""
+    log_open = np.log(market.data_array[days, market.investable_columns, OPEN].astype(np.float64))
+    returns = np.full((2, *log_open.shape), np.nan)
+    for place, sessions in enumerate((1, SESSIONS)):
+        returns[place, : -sessions - 1] = 100 * (log_open[sessions + 1 :] - log_open[1:-sessions])
+    known = np.isfinite(returns)
+    total = np.where(known, returns, 0.0).sum(axis=2, keepdims=True)
+    return np.asarray(returns - total / np.maximum(known.sum(axis=2, keepdims=True), 1))
 
 
-def _stock_bars(market: Market, stop: int) -> list[WideBars]:
-    """Return the bars of the stocks that may be bought up to a day, in blocks: frames of a large market are large."""
-    stocks = market.investable_columns
-    return [market.wide(stocks[block], stop) for block in stock_blocks(stop, len(stocks))]
+Moments = tuple[int, Float64Array, Float64Array]
+"""Of a block of inputs: the number of rows, and the (inputs,) means and variances."""
 
 
-def _values(feature: Feature, blocks: Sequence[WideBars]) -> Float32Array:
-    values = np.empty((len(blocks[0].dates), sum(len(bars.tickers) for bars in blocks)), dtype=np.float32)
-    last = 0
-    for bars in blocks:
-        first, last = last, last + len(bars.tickers)
-        with np.errstate(all="ignore"):
-            values[:, first:last] = feature.of(bars).to_numpy(np.float32)
-    values[~np.isfinite(values)] = np.nan
-    return values
+def moments_of(raw: Float32Array) -> Moments:
+    """Return the moments of (rows, inputs)."""
+    if not len(raw):
+        return 0, *np.zeros((2, raw.shape[1]))
+    return len(raw), raw.mean(axis=0, dtype=np.float64), raw.var(axis=0, dtype=np.float64)
+
+
+def pooled_moments(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
+    """Return means and standard deviations, (inputs,) each, from the moments of blocks of inputs; 1 in place of 0."""
+    rows, mean, variance = 0, *np.zeros((2, 1))
+    for count, level, spread in blocks:
+        # Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances".
+        share = count / max(rows + count, 1)
+        if share > 0:
+            change, rows = level - mean, rows + count
+            variance = (1 - share) * variance + share * spread + (1 - share) * share * change**2
+            mean = mean + share * change
+    return mean.astype(np.float32), np.where(variance > 0, np.sqrt(variance), 1.0).astype(np.float32)
+
+
+def standardisation(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
+    """Return the same of inputs that begin with the bank; DataError where no close moves."""
+    known = [*blocks]
+    if not max((spread[:_SCALES].max(initial=0.0) for count, _, spread in known if count), default=0.0) > 0:
+        raise DataError("expected closes that move, got constant ones on all training days")
+    return pooled_moments(known)
+
+
+def _responses(market: Market, learned: BoolArray) -> Responses:
+    return Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, learned)
+
+
+def bank_of(market: Market, days: slice = slice(None)) -> OfBlock:
+    """Return what computes the multi-scale banks of stocks on some days."""
+    close = market.close[: days.stop]
+    series = MarketSeries.of(close, blocks_of(market))
+    return lambda block: multi_scale_bank(close[:, block], series)[days]
+
+
+def blocks_of(market: Market) -> list[slice]:
+    """Divide the stocks of a market into blocks."""
+    return stock_blocks(len(market.dates), len(market.investable_columns))
+
+
+def blocks(market: Market, of_block: OfBlock) -> Blocks:
+    """Return blocks of stocks, and what is computed of each."""
+    return in_order(lambda block: (block, of_block(block)), blocks_of(market))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,6 +85,11 @@ class WideBars:
         values = values if self.places is None else values[:, self.places]
         days, tickers = self._axes
         return pd.DataFrame(values.astype(np.float64), index=days, columns=tickers, copy=False)
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """What several features need of these bars and compute once."""
+        return {}
 
     @cached_property
     def _axes(self) -> tuple[pd.DatetimeIndex, pd.Index]:

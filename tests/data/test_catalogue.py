@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from data.features.inputs import FeatureInputs, values_of
+from data.features.forms import FeatureInputs, values_of
 from data.features.nine import CLOSE, HIGH, LOW, OPEN, RSI
 from data.market import Market, with_features
 from tests.market_cases import random_panel

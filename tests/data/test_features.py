@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
 from data.features import nine as f
+from data.features.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
 from data.features.nine import indicators, normalization_stats, observed_features, stationary_inputs
 from tests.market_cases import random_panel
 from tests.small_market import loader_of

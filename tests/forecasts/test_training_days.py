@@ -5,16 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from data.features.inputs import BANK, INPUTS
 from data.market import Market
 from data.splits import Span
 from environment.quotes import Quotes
-from models.inputs import BANK, INPUTS
 from models.networks import Networks
 from models.policy import Forecasts
 from tests.market_cases import random_panel
@@ -62,7 +63,14 @@ def test_a_closed_form_of_each_discount_is_that_of_plain_regressions(days: Train
     chosen = allowed[rows.days].repeat(rows.counts.numpy())
     here, there = (part.astype(np.float64) for part in (x[chosen], x[known.following.numpy()[chosen]]))
     reward, ends = known.reward.numpy()[chosen].astype(np.float64), known.terminated.numpy()[chosen]
-    penalty = np.full(here.shape[1], 0.01)
+    day = np.arange(len(rows.counts)).repeat(rows.counts.numpy())[chosen]
+    level, mean = (pd.DataFrame(part).groupby(day).transform("mean").to_numpy() for part in (reward, here))
+    selection = pd.DataFrame(here * (reward[:, None] - level)).groupby(day).sum().to_numpy()
+    timing = pd.DataFrame(mean * (level - reward.mean())).groupby(day).mean().to_numpy()
+    square = np.max([part.sum(0) ** 2 / np.maximum((part**2).sum(0), 1e-12) for part in (selection, timing)], axis=0)
+    penalty = 0.01 + 1 / np.maximum(square - 1, 0.1)
+    penalty[1:BANK] = 0.01
+    assert penalty[BANK:].min() < 0.5 < penalty[BANK:].max()
     for place, gamma in enumerate((0.0, 0.9)):
         value = np.zeros(len(here))
         for _ in range(40 if gamma else 1):

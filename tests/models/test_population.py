@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.trainers import generations
+from data.features.inputs import TradeInputs
 from models import evolution
 from models.ddpg_agent import HISTORY, LOSSES
 from models.evolution import BOUNDS, GENES, HIGH, HORIZON, LOW, RISK
-from models.inputs import TradeInputs
 from models.population import ORIGINS, Population
 from tests.small_market import TINY_RULES, small_market
 from tests.tiny import random_batch, seeded, shake, tiny_agent, tiny_trainer

@@ -10,18 +10,18 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from data import bank, loader
+from data import loader
+from data.features import bank, inputs
+from data.features.inputs import TradeInputs
 from data.features.nine import CLOSE, PRICES
+from data.features.responses import Responses
 from data.loader import StockDataLoader
 from data.market import Market
 from environment import trading_env
 from environment.account import Account
 from environment.quotes import Quotes
 from main import main
-from models import inputs
 from models.ddpg_agent import DDPGAgent
-from models.inputs import TradeInputs
-from models.responses import Responses
 from tests import tiny_run
 from tests.market_cases import random_panel
 from tests.small_market import TINY_RULES, market_of, small_market

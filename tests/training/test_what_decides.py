@@ -151,7 +151,8 @@ def test_the_largest_positions_are_told_by_what_is_planted() -> None:
     assert explain_positions(agent("column"), seen, []) == {}
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "age"])  # all stocks of the market are as old
+# All stocks of the market are as old, and none has a peer.
+@pytest.mark.parametrize("name", [name for name, one in CATALOGUE.items() if name != "age" and one.group != "peers"])
 def test_noise_in_any_feature_is_another_forecast(name: str) -> None:
     """Of an agent that sees all: no feature is dropped on the way from the data to its networks."""
     as_is, rng = market("volume"), np.random.default_rng(0)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.bank import relative_risk
+from data.features.bank import relative_risk
 from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Policy, Portfolio
@@ -83,7 +83,7 @@ class Tuning:
     """(W,) first days."""
     steps: int
     risk: Tensor
-    """(days, n) relative risk of stocks, see `data.bank`."""
+    """(days, n) relative risk of stocks, see `data.features.bank`."""
 
     @classmethod
     def of(cls, market: Market, portfolio: Portfolio) -> Tuning:

@@ -14,11 +14,21 @@ import numpy as np
 import torch
 from scipy.special import stdtr
 
-from data.bank import VOLATILITY, box_sums
-from data.features.inputs import FeatureInputs
+from data.features.bank import VOLATILITY, box_sums
+from data.features.forms import FeatureInputs
+from data.features.inputs import (
+    BANK,
+    BANK_CLIP,
+    SHARED,
+    bank_of,
+    blocks,
+    blocks_of,
+    moments_of,
+    standardisation,
+)
 from data.features.nine import CLOSE
+from data.features.rows import InputRows
 from data.market import Market
-from models.inputs import BANK, BANK_CLIP, SHARED, InputRows, bank_of, blocks, blocks_of, moments_of, standardisation
 from training.evaluation.baselines import LIGHTGBM, RIDGE
 from training.evaluation.rules import BandRule, Tuning
 from training.forecasts.samples import Moments, Samples

@@ -49,9 +49,11 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
         "ridge regression on all inputs loses without it, out of fold %.3f (t %.1f) with returns of %d sessions",
         *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t, sheet.sessions),
     )
+    logger.info("products of two inputs that tell of the next session: %s", "; ".join(sheet.products) or "none")
     if arguments.json is not None:
         features = [row.cells() for row in sheet.rows]
-        write_json(arguments.json, {"ic": sheet.ic, "t": sheet.t, "sessions": sheet.sessions, "features": features})
+        whole = {name: getattr(sheet, name) for name in ("ic", "t", "sessions", "products")}
+        write_json(arguments.json, {**whole, "features": features})
     if arguments.page is not None:
         write_document(render(sheet, config.data), arguments.page)
         logger.info("Wrote %s", arguments.page)
@@ -64,6 +66,7 @@ def render(sheet: FeatureSheet, data: Path | None) -> str:
         "Data": "built-in market" if data is None else data.name,
         "Training days": f"{sheet.dates[0]} to {sheet.dates[-1]}",
         "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)} ({sheet.sessions} sessions ahead)",
+        "Products": "; ".join(sheet.products) or "none",
     }
     drawn = {row.feature.name: _charts(sheet, row) for row in sheet.rows[:_DRAWN] if np.isfinite(row.daily_ic).any()}
     units = {row.feature.name: row.feature.unit for row in sheet.rows}

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from data.features.catalogue import Feature
-from data.features.inputs import values_of
+from data.features.forms import values_of
+from data.features.inputs import INPUTS
 from data.features.nine import OPEN
 from data.market import Market
-from models.inputs import INPUTS
 from training.forecasts.samples import Moments
 from training.forecasts.skill import (
     HORIZONS,
@@ -91,6 +91,8 @@ class FeatureSheet:
     t: float
     sessions: int
     """Of these returns: those at which its t is largest."""
+    products: list[str]
+    """Products of inputs that tell more than these do, in words."""
 
 
 def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
@@ -105,7 +107,7 @@ def feature_sheet(market: Market, days: TrainingDays) -> FeatureSheet:
     loss, whole = _losses(days, [one.name for one in market.features], ahead)
     rows = [_row(one, values[one.name], bars, ahead, ranks, loss[one.name]) for one in market.features]
     rows.sort(key=lambda row: -abs(np.nan_to_num(row.clearest_t)))
-    return FeatureSheet(rows, market.dates[span], *whole)
+    return FeatureSheet(rows, market.dates[span], *whole, days.inputs.named_products)
 
 
 def _row(

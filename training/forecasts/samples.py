@@ -8,9 +8,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from data.features.inputs import INPUTS
+from data.features.rows import InputRows
 from data.splits import Span
 from environment.quotes import Quotes
-from models.inputs import INPUTS, InputRows
 from training.forecasts.outcomes import discounted_returns
 from utils.arrays import BoolArray, Float32Array, Float64Array
 from utils.config.trader import OUTCOME_SESSIONS, EnvironmentConfig

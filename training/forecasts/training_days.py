@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.bank import relative_risk
+from data.features.bank import relative_risk
+from data.features.inputs import BANK, INPUTS, TradeInputs
+from data.features.rows import InputRows
 from data.market import Market
 from environment.quotes import Quotes
-from models.inputs import BANK, INPUTS, InputRows, TradeInputs
 from models.networks import ActorCritic
 from models.policy import Forecasts
 from training.forecasts.samples import DISCOUNTS, Samples
@@ -27,6 +28,8 @@ _START_ROWS = 200_000
 """Rows that the closed form learns from, evenly spaced where there are more."""
 START_PRICE = 0.5
 """Of capital, percent of a position, in the closed form."""
+_MOST_DOUBT = 10.0
+"""Largest penalty of an input that tells nothing, in multiples of the rows."""
 _USUAL_ROWS = 4096
 """Rows of which the usual level of scores is the mean."""
 _START_PENALTY, _START_STEPS, _START_KNOTS = 0.01, 40, 4
@@ -46,7 +49,7 @@ class TrainingDays:
     later: InputRows
     """Of the validation days, as deployed: fitted to all training days."""
     relative_risk: Tensor
-    """(days, n) float32, see `data.bank`."""
+    """(days, n) float32, see `data.features.bank`."""
 
     @classmethod
     def of(cls, market: Market, quotes: Quotes, rules: EnvironmentConfig) -> TrainingDays:
@@ -63,8 +66,6 @@ class TrainingDays:
         with Progress("prepare", "fit") as shown:
             inputs = TradeInputs.fit(market, learned)
             training = inputs.rows(market, slice(train.first, train.last + 1))
-            later = market.splits.validation
-            validation = inputs.rows_of(market, slice(later.first, later.last + 1))
             samples = Samples.of(training, quotes, rules, train, train.last, DISCOUNTS[:1])
             samples.require_enough()
             training.fill(training.days, inputs.banks(market, training.days))
@@ -73,9 +74,16 @@ class TrainingDays:
             others = np.repeat(learned[None], len(samples.folds), axis=0)
             for known, fold in zip(others, samples.folds, strict=True):
                 known[max(0, fold.test.start - samples.longest) : fold.test.stop + samples.longest] = False
+            sets = samples.train_days, *(fold.fitted for fold in samples.folds)
+            whole, *of_folds = inputs.fit_products(training, market, sets)
+            inputs = replace(inputs, products=whole)
+            for fold, products in zip(samples.folds, of_folds, strict=True):
+                replace(inputs, products=products).fill_products(training, fold.test)
             for fold, refitted in zip(samples.folds, inputs.refitted(market, others), strict=True):
                 training.fill(fold.test, refitted.forecasts(market, fold.test), BANK)
                 shown.update()
+            later = market.splits.validation
+            validation = inputs.rows_of(market, slice(later.first, later.last + 1))
         samples = replace(samples, x=training.to(quotes.device))
         transitions = StockTransitions.of(samples, inputs, quotes, rules)
         risk = torch.from_numpy(relative_risk(market.close)).to(quotes.device)
@@ -140,8 +148,7 @@ class TrainingDays:
         rows = rows[:: 1 + len(rows) // _START_ROWS]
         here, there = (self._seen(some) for some in (rows, known.following[rows].long()))
         reward, follows = known.reward[rows, None].double().expand(-1, len(gamma)), ~known.terminated[rows, None]
-        penalty = _START_PENALTY * len(rows) * torch.eye(here.shape[1], dtype=torch.float64, device=here.device)
-        penalty[0, 0] = 0.0
+        penalty = len(rows) * torch.diag(self._doubts(here, rows))
         solved = torch.linalg.solve(here.T @ here + penalty, here.T)
         value, weights = torch.zeros_like(reward), here.new_zeros(here.shape[1], reward.shape[1])
         for _ in range(_START_STEPS if bool(follows.any()) else 1):
@@ -149,6 +156,28 @@ class TrainingDays:
             weights = solved @ (reward + gamma * torch.where(is_kept, value, -known.cost * follows))
             value = there @ weights
         return weights / known.reward_scale
+
+    def _doubts(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Return the penalty of each of the (rows, inputs) of the closed form, in multiples of the rows.
+
+        The weight of an input of variance 1 is shrunk by 1 - 1 / t^2 (James and Stein 1961, "Estimation with quadratic
+        loss") of its t, by days, with next rewards: of differences between stocks or of levels, whichever is clearer.
+        Past returns stand for one another and are not doubted.
+        """
+        reward, first = self.transitions.reward[rows].double(), self.samples.x.first_rows
+        day = torch.searchsorted(first, rows, right=True) - 1
+
+        def by_day(values: Tensor) -> Tensor:
+            return values.new_zeros(len(first), *values.shape[1:]).index_add_(0, day, values)
+
+        count = by_day(torch.ones_like(reward)).clamp(min=1)
+        level, mean = by_day(reward) / count, by_day(x) / count[:, None]
+        products = by_day(x * (reward - level[day])[:, None]), mean * (level - reward.mean())[:, None]
+        square = torch.stack([one.sum(0).square() / one.square().sum(0).clamp(min=1e-12) for one in products]).amax(0)
+        doubts = _START_PENALTY + 1 / (square - 1).clamp(min=1 / _MOST_DOUBT)
+        doubts[1:BANK] = _START_PENALTY
+        doubts[0] = 0.0
+        return doubts
 
     def _seen(self, rows: Tensor) -> Tensor:
         x = self.inputs.for_networks(self.samples.x.take(rows)[0])

@@ -10,9 +10,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from data.features.inputs import TradeInputs
+from data.features.rows import InputRows
 from environment.quotes import Quotes
 from models.ddpg import Batch
-from models.inputs import InputRows, TradeInputs
 from models.replay_buffer import AccountTransitions
 from training.forecasts.outcomes import fills
 from training.forecasts.samples import Samples

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from data.bank import relative_risk
+from data.features.bank import relative_risk
 from data.features.own import OwnFeature, audit_features, public_names, require_alone
 from data.market import Market
 from environment.benchmark import Benchmark

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.features.inputs import BANK, BANK_CLIP, INPUTS, TradeInputs
 from data.features.nine import MACD, MACD_SIGNAL, PRICES
 from data.market import Market
-from models.inputs import BANK, BANK_CLIP, INPUTS, TradeInputs
 from tests.small_market import small_market
 from utils.errors import DataError
 
@@ -40,10 +40,10 @@ def with_another_future(market: Market, day: int, seed: int) -> Market:
 
 
 def test_every_input_but_the_constant_is_in_one_group() -> None:
-    _, inputs, x = fitted()
+    market, inputs, x = fitted()
     groups = inputs.group_of_input
     assert x.shape == (DAYS, len(INVESTABLE), inputs.size) and x.dtype == np.float32
-    assert (x[..., 0] == 1).all() and inputs.size > INPUTS
+    assert (x[np.isfinite(market.close), 0] == 1).all() and inputs.size > INPUTS
     assert np.abs(x[..., 1:BANK]).max() == BANK_CLIP < np.abs(x[..., BANK:]).max()
     assert len(groups) == inputs.size - 1 and groups == sorted(groups)
     assert set(groups) == set(range(len(inputs.groups))) and len(set(inputs.groups)) == len(inputs.groups)

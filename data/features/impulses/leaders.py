@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.impulses.terms import SESSIONS, autocorrelated_t, bound, last_sum, ratio
+from data.features.impulses.terms import SESSIONS, autocorrelated_t, bound, last_sum, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 _LAGS = range(1, SESSIONS + 1)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from data.bank import log_returns
+from data.features.bank import log_returns
+from data.features.impulses import pairs
+from data.features.impulses.deviations import fit_deviations
+from data.features.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
+from data.features.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
 from data.synthetic.draw import synthetic_market
 from data.synthetic.kinds.pairs import partner
-from models.impulses import pairs
-from models.impulses.deviations import fit_deviations
-from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
-from models.responses import EVENT_EDGES, EVENT_SESSIONS, FORECASTS, SESSIONS, STATE_HALF_LIVES, Responses
 from utils.arrays import Float64Array
 from utils.config.trader import SyntheticConfig
 

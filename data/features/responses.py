@@ -3,8 +3,8 @@
 The response at each lag is a regression of its own, so that no shape is assumed (Jorda 2005, "Estimation and inference
 of impulse responses by local projections"). Three kinds of impulse are tried: an own move of some size
 (events), a move of a column that may not be bought (leaders), and an own move while a column's short trend was up or
-down (states). A fourth forecast is that of spreads (`models/impulses/pairs.py`). A term is kept if it is significant
-after correcting for all candidates of its kind.
+down (states). A fourth forecast is that of spreads (`impulses/pairs.py`). A term is kept if it is significant after
+correcting for all candidates of its kind.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +14,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from data.bank import exponential_mean, log_returns, stock_blocks
-from models.impulses.leaders import after_leaders, leader_terms
-from models.impulses.pairs import after_pairs, pair_terms
-from models.impulses.terms import SESSIONS, bound, last_sum, ratio
+from data.features.bank import exponential_mean, log_returns, stock_blocks
+from data.features.impulses.leaders import after_leaders, leader_terms
+from data.features.impulses.pairs import after_pairs, pair_terms
+from data.features.impulses.terms import SESSIONS, bound, last_sum, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.threads import in_order
 

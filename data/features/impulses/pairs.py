@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from data.bank import exponential_mean
-from models.impulses.terms import autocorrelated_t, bound, ratio
+from data.features.bank import exponential_mean
+from data.features.impulses.terms import autocorrelated_t, bound, ratio
 from utils.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from utils.threads import in_threads
 

@@ -1,0 +1,73 @@
+"""Seasons by hand, whatever the calendar; peers are those whose returns go together; the market's own volatility."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data.features.forms import values_of
+from data.features.nine import PRICES
+from data.market import Market, with_features
+from tests.small_market import small_market
+
+DAYS, STOCKS = 700, 12
+
+
+def market_of_returns(returns: np.ndarray, dates: pd.DatetimeIndex) -> Market:
+    """A market of flat bars with these (days, stocks) log returns on these dates."""
+    market = small_market(0, len(returns), returns.shape[1], investable=tuple(range(returns.shape[1])))
+    data = np.ones_like(market.data_array)
+    data[..., [*PRICES]] = np.exp(returns.cumsum(axis=0))[..., None]
+    return with_features(replace(market, data_array=data, dates=dates.to_numpy().astype(market.dates.dtype)))
+
+
+@pytest.mark.parametrize("calendar", ["B", "D"])
+def test_a_weekday_tells_what_stocks_did_on_it(calendar: str) -> None:
+    """On the last session before it, shrunk as by 60 sessions of nothing; at weekends only where there is trading."""
+    dates = pd.date_range("2018-01-01", periods=DAYS, freq=calendar)
+    returns = 0.01 * np.random.default_rng(0).standard_normal((DAYS, 3))
+    found = values_of(market_of_returns(returns, dates), "weekday_season", slice(None))
+    day = 650
+    following = pd.date_range(dates[day], periods=2, freq=calendar)[1].day_of_week
+    past = np.flatnonzero(dates[1 : day + 1].day_of_week == following) + 1
+    weight = 0.5 ** (np.arange(len(past))[::-1] / 500)
+    expected = weight @ returns[past] / (weight.sum() + 60)
+    np.testing.assert_allclose(found[day], expected, rtol=1e-3, atol=1e-7)
+
+
+def test_months_and_their_turns_are_those_of_the_next_session() -> None:
+    dates = pd.bdate_range("2018-01-01", periods=DAYS)
+    january = (dates.month == 1)[:, None] * np.array([0.01, 0.0])
+    turn = np.array(
+        [(dates[max(0, d - 3) : d + 2].month.to_numpy() != date.month).any() for d, date in enumerate(dates)]
+    )
+    months = values_of(market_of_returns(january, dates), "month_season", slice(None))
+    turns = values_of(market_of_returns(turn[:, None] * np.array([0.01, 0.0]), dates), "turn_season", slice(None))
+    ahead = dates[1:]
+    is_late, is_january = np.arange(DAYS - 1) > 300, ahead.month == 1
+    assert (months[:-1, 0][is_late & is_january] > 1e-3).all() and (months[:-1, 0][is_late & ~is_january] == 0).all()
+    assert (turns[:-1, 0][is_late & turn[1:]] > 1e-3).mean() > 0.9, "a holiday would move it"
+    assert (months[:, 1] == 0).all() and (turns[:, 1] == 0).all()
+
+
+def test_peers_are_stocks_whose_returns_go_together() -> None:
+    """The last day's return of one industry is seen in its stocks, each without its own."""
+    rng, industry = np.random.default_rng(1), np.arange(STOCKS) % 3
+    returns = 0.01 * (rng.standard_normal((DAYS, STOCKS)) + rng.standard_normal((DAYS, 3))[:, industry])
+    returns[-12:] = 0.0
+    returns[-1, 0] = 0.05
+    found = values_of(market_of_returns(returns, pd.bdate_range("2018-01-01", periods=DAYS)), "peers_day", slice(None))
+    same = industry == industry[0]
+    same[0] = False
+    assert found[-1, same].min() > 0.1 > found[-1, ~same].max()
+    assert np.isfinite(found).all()
+
+
+def test_the_market_is_louder_after_loud_days() -> None:
+    returns = 0.01 * np.random.default_rng(2).standard_normal((DAYS, STOCKS))
+    returns[400:450] *= 5
+    found = values_of(
+        market_of_returns(returns, pd.bdate_range("2018-01-01", periods=DAYS)), "market_volatility", slice(0, DAYS)
+    )
+    assert found[449, 0] - found[399, 0] == pytest.approx(np.log(5), abs=0.5) and np.ptp(found[449]) == 0
