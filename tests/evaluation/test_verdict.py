@@ -119,7 +119,7 @@ def test_skill_is_praised_and_who_is_worse_than_random_or_the_benchmark_is_told_
         assert found.sentence.startswith(words) and found.sentence.endswith("(% a year; of 20 trials).")
         assert found.skills == {"selection": int(selection), "timing": int(timing)}
         assert found.has_skill == (max(selection, timing) > 0)
-        assert found.selection.interval[0] < 252 * (selection + noise[0].mean()) < found.selection.interval[1]
+        assert found.selection.test.interval[0] < 252 * (selection + noise[0].mean()) < found.selection.test.interval[1]
 
 
 def test_at_the_benchmarks_exposure_and_volatility_a_diluted_champion_is_level() -> None:
@@ -141,7 +141,7 @@ def test_who_never_trades_is_not_better() -> None:
     idle = verdict(none[0], none, none[0], none[0], none[0], baselines={"rule": none[0]}, name="benchmark")
     assert not idle.scaled, "nothing can be scaled"
     assert not idle.has_skill and not idle.is_better_than_benchmark
-    assert idle.selection_p_value == idle.timing_p_value == 1.0
+    assert idle.selection.p_value == idle.timing.p_value == 1.0
     assert "not significantly different from benchmark (+0.0)" in idle.sentence
     assert "not significantly different from rule (+0.0, interval +0.0 to +0.0)" in idle.sentence
 
@@ -152,7 +152,7 @@ def test_selection_timing_and_exposure_sum_to_the_returns(seed: int, trials: int
     rng = np.random.default_rng(seed)
     champion, selection, exposure, market = rng.standard_normal((4, DAYS))
     found = verdict(champion, rng.standard_normal((7, DAYS)), selection, exposure, market, trials=trials)
-    parts = (found.selection, found.timing, found.exposure)
+    parts = (found.selection.test, found.timing.test, found.exposure)
     assert sum(part.mean for part in parts) == pytest.approx(252 * champion.mean())
     assert all(part.trials == 2 * trials for part in parts), "selection and timing are both looked at"
 
@@ -191,10 +191,11 @@ def test_exposure_without_skill_is_not_praised_for_timing(kind: str) -> None:
         found.append(verdict(own, own[None], np.zeros(len(own)), exposure, market))
     assert statistics.fmean(one.has_timing for one in found) <= 0.025
     if kind == "after falls":
-        scores = [one.timing.mean / one.timing.standard_error for one in found if one.timing.standard_error > 0]
+        tests = [one.timing.test for one in found if one.timing.test.standard_error > 0]
+        scores = [test.mean / test.standard_error for test in tests]
         assert statistics.fmean(scores) > 2 / math.sqrt(len(scores)), "the mean exposure is known only at the end"
     if kind == "late":
-        praised = statistics.fmean(one.timing_known.p_value <= 0.025 for one in found)
+        praised = statistics.fmean(one.timing.in_time.p_value <= 0.025 for one in found)
         assert praised > 0.06, "a rising market pays who invests late"
 
 

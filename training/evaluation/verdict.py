@@ -24,6 +24,29 @@ class BestBaseline(NamedTuple):
     """Baselines among which it is the best."""
 
 
+class Skill(NamedTuple):
+    """A part of the champion's returns, claimed as skill, or as its opposite, only where two tests agree."""
+
+    test: MeanTest
+    """The part, percent a year."""
+    in_time: MeanTest
+    """First test, of its days: for timing, by the exposure that was known beforehand alone."""
+    rank: float
+    """Second test, p-value: the rank among random pickers, or among the same exposure shifted in time."""
+    rank_below: float
+    """The same from below, that it is worse."""
+
+    @property
+    def p_value(self) -> float:
+        """The larger of both p-values."""
+        return max(self.in_time.p_value, self.rank)
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where it is significantly better or worse than random, else 0."""
+        return int(self.p_value <= TAIL) - int(self.in_time.interval[1] < 0 and self.rank_below <= TAIL)
+
+
 class Part(NamedTuple):
     """A part of the champion's returns or a difference from another, percent a year."""
 
@@ -44,20 +67,11 @@ def outcome(difference: MeanTest) -> str:
 class Verdict:
     """Tests of a champion's daily returns. Differences are in percent a year."""
 
-    selection: MeanTest
+    selection: Skill
     """The champion's daily returns less the mean of its weights in other stocks."""
-    rank_p_value: float
-    """Second test of selection: the champion's rank among the random pickers."""
-    rank_p_value_below: float
-    """The same from below, that it is worse than they are."""
     share_of_random_beaten: float
-    timing: MeanTest
+    timing: Skill
     """The benchmark's daily returns times the exposure less its mean."""
-    timing_known: MeanTest
-    """First test of timing, which uses only the exposure that was known beforehand."""
-    timing_rank: float
-    """Second test: the rank among the same exposure shifted in time."""
-    timing_rank_below: float
     exposure: MeanTest
     """What is left: what the market paid for being invested that much."""
     over_benchmark: MeanTest
@@ -68,22 +82,12 @@ class Verdict:
     benchmark: str = "equal weight"
 
     @property
-    def selection_p_value(self) -> float:
-        """The larger of the p-values of two tests: selection is claimed only where both agree."""
-        return max(self.selection.p_value, self.rank_p_value)
-
-    @property
-    def timing_p_value(self) -> float:
-        """The same of timing."""
-        return max(self.timing_known.p_value, self.timing_rank)
-
-    @property
     def has_selection(self) -> bool:
-        return self.selection_p_value <= TAIL
+        return self.selection.sign > 0
 
     @property
     def has_timing(self) -> bool:
-        return self.timing_p_value <= TAIL
+        return self.timing.sign > 0
 
     @property
     def has_skill(self) -> bool:
@@ -96,27 +100,20 @@ class Verdict:
 
     @property
     def skills(self) -> dict[str, int]:
-        """Return 1 or -1 for "selection" and "timing" if significantly better or worse than random, else 0."""
-        lost_selection = self.selection.interval[1] < 0 and self.rank_p_value_below <= TAIL
-        lost_timing = self.timing_known.interval[1] < 0 and self.timing_rank_below <= TAIL
-        return {"selection": self.has_selection - lost_selection, "timing": self.has_timing - lost_timing}
+        """Return the signs of "selection" and "timing"."""
+        return {"selection": self.selection.sign, "timing": self.timing.sign}
 
     @property
     def _skill(self) -> str:
         """Return in words which parts of the profit are significant, and which way."""
-        shown = {"selection": f"selection ({self.selection.mean:+.1f})", "timing": f"timing ({self.timing.mean:+.1f})"}
-        gains = [shown[name] for name, sign in self.skills.items() if sign > 0]
-        losses = [shown[name] for name, sign in self.skills.items() if sign < 0]
-        missing = [name for name, sign in self.skills.items() if sign == 0]
-        said = list[str]()
-        if gains:
-            said.append(f"skill in {' and '.join(gains)}")
-        if losses:
-            said.append(f"worse than random in {' and '.join(losses)}")
-        if missing:
-            claim = "not in" if gains and not losses else "no significant skill in"
-            said.append(f"{claim} {' or '.join(missing)}")
-        return ", ".join(said).capitalize()
+        named: dict[int, list[str]] = {1: [], -1: [], 0: []}
+        for name, sign in self.skills.items():
+            named[sign].append(f"{name} ({getattr(self, name).test.mean:+.1f})" if sign else name)
+        neither = "not in" if named[1] and not named[-1] else "no significant skill in"
+        claims = ((1, "skill in", " and "), (-1, "worse than random in", " and "), (0, neither, " or "))
+        return ", ".join(
+            f"{claim} {word.join(named[sign])}" for sign, claim, word in claims if named[sign]
+        ).capitalize()
 
     @property
     def sentence(self) -> str:
@@ -134,15 +131,10 @@ class Verdict:
     @property
     def parts(self) -> list[Part]:
         """Return the parts of the champion's returns, which sum to them, and its differences from others."""
-        over = self.over_benchmark
+        over, picked, timed = self.over_benchmark, self.selection, self.timing
         parts = [
-            Part(
-                "over_random_picker",
-                "selection: over its weights in other stocks",
-                self.selection,
-                self.selection_p_value,
-            ),
-            Part("timing", "timing: exposure over its mean", self.timing, self.timing_p_value),
+            Part("over_random_picker", "selection: over its weights in other stocks", picked.test, picked.p_value),
+            Part("timing", "timing: exposure over its mean", timed.test, timed.p_value),
             Part("exposure", "exposure: the rest, less costs", self.exposure, None),
             Part("over_benchmark", f"over {self.benchmark}", over, over.p_value),
         ]
@@ -199,29 +191,26 @@ def verdict(
         name: of the benchmark.
     """
     totals, earned, looks, timing = random.sum(axis=1), float(daily.sum()), 2 * trials, Timing.of(exposure, benchmark)
-    volatility, timed = float(daily.std()), float(timing.daily.sum())
+    volatility, best = float(daily.std()), None
     ratios = {"exposure": exposure_ratio, "volatility": benchmark.std() / volatility if volatility else math.inf}
-    best = None
+
+    def tested(values: Float64Array, count: int = trials) -> MeanTest:
+        return yearly(mean_test(values, count))
+
+    def skill(part: Float64Array, in_time: Float64Array, value: float, others: Float64Array) -> Skill:
+        ranks = rank_p_value(value, others, looks), rank_p_value(-value, -others, looks)
+        return Skill(tested(part, looks), tested(in_time, looks), *ranks)
+
     if baselines:
         first = max(baselines, key=lambda name: float(baselines[name].sum()))
-        test = yearly(mean_test(daily - baselines[first], trials * len(baselines)))
-        best = BestBaseline(first, test, len(baselines))
+        best = BestBaseline(first, tested(daily - baselines[first], trials * len(baselines)), len(baselines))
     return Verdict(
-        selection=yearly(mean_test(selection, looks)),
-        rank_p_value=rank_p_value(earned, totals, looks),
-        rank_p_value_below=rank_p_value(-earned, -totals, looks),
+        selection=skill(selection, selection, earned, totals),
         share_of_random_beaten=float((totals < earned).mean()),
-        timing=yearly(mean_test(timing.daily, looks)),
-        timing_known=yearly(mean_test(timing.known, looks)),
-        timing_rank=rank_p_value(timed, timing.shifted, looks),
-        timing_rank_below=rank_p_value(-timed, -timing.shifted, looks),
-        exposure=yearly(mean_test(daily - selection - timing.daily, looks)),
-        over_benchmark=yearly(mean_test(daily - benchmark, trials)),
-        scaled={
-            part: yearly(mean_test(ratio * daily - benchmark, trials))
-            for part, ratio in ratios.items()
-            if 0 < ratio < math.inf
-        },
+        timing=skill(timing.daily, timing.known, float(timing.daily.sum()), timing.shifted),
+        exposure=tested(daily - selection - timing.daily, looks),
+        over_benchmark=tested(daily - benchmark),
+        scaled={part: tested(ratio * daily - benchmark) for part, ratio in ratios.items() if 0 < ratio < math.inf},
         best_baseline=best,
         trials=trials,
         benchmark=name,
