@@ -12,6 +12,8 @@ from utils.tables import p_words
 
 SIGNIFICANCE_LEVEL, WEAK_LEVEL = 0.001, 0.1
 """Orders with a p-value below the first are significant; up to the second they are weak evidence."""
+_LITTLE = 10
+"""Percent of the level below which what is believed of it is little."""
 _ROUNDING = 1e-3
 """Standard error, percent a year, below which orders were the benchmark's but for rounding."""
 _PRIOR_RATIO, _PRIOR_SKILL = 1.0, 0.5
@@ -75,8 +77,10 @@ class Evidence:
 
     @property
     def followed(self) -> str:
-        """Return how far the scores are followed, in words."""
+        """Return in words how far the scores are followed; without evidence little cash beside them is not told."""
         percent, cash = round(100 * self.shrink), round(100 * self.timing)
+        if percent and cash < _LITTLE and self.cash_p_value > WEAK_LEVEL:
+            cash = 0
         if not percent and not cash:
             return "the benchmark is held"
         differences = f"{percent}% of the differences between scores are believed"
@@ -96,7 +100,11 @@ class Evidence:
         orders = "The agents' orders are"
         worth = f"{_rounded(self.excess)}% a year (+- {self.error:.1f})"
         cash = f"cash by the level of their scores {_rounded(self.cash_excess)}% (+- {self.cash_error:.1f}, "
-        timed = f"; {cash}{p_words(self.cash_p_value)})" if self.timing > 0 or self.cash_p_value <= WEAK_LEVEL else ""
+        timed = (
+            f"; {cash}{p_words(self.cash_p_value)})"
+            if "level" in self.followed or self.cash_p_value <= WEAK_LEVEL
+            else ""
+        )
         said = f"worth {worth} over the benchmark, out of fold and net of costs ({p_words(self.p_value)}){timed}"
         return f"{orders} {said}: {self.followed}."
 

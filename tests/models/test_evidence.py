@@ -103,6 +103,9 @@ def test_cash_is_weighed_by_itself() -> None:
     assert found.is_timing_significant and not found.is_significant and found.strength == "significant"
     held = Evidence(-0.02, 1.0, 1.0, 0.0, 9.0, 1.0, 1e-6, 0.98)
     assert held.headline == "EDGE: 98% of their level is believed, by which cash is held"
+    for timing, p_value, is_told in ((0.09, 0.11, False), (0.1, 0.11, True), (0.09, 0.1, True)):
+        one = Evidence(9.0, 2.0, 1e-6, 0.9, 0.1, 1.0, p_value, timing)
+        assert ("level" in one.followed) == ("cash by" in one.sentence) == is_told
     assert "worth 0.0% a year" in held.sentence and "scores 9.0% (+- 1.0, p < 0.001)" in held.sentence
 
 

@@ -101,8 +101,8 @@ class Asked:
     def sentence(self) -> str:
         """Say both in words, with the reasons."""
         told = (
-            f"Asked: a turnover of {self.turnover:.1f} a year; done: {self.done:.1f}. On the mean day {self.gap:.1%} "
-            "of the equity was elsewhere than asked."
+            f"Turnover asked {self.turnover:.1f} a year, done {self.done:.1f}; on the mean day {self.gap:.1%} of the "
+            "equity was elsewhere than asked."
         )
         why = "; ".join(f"{reason} (orders: {orders:,}, {times:.2f} a year)" for reason, orders, times in self.lapses)
         return f"{told} Why: {why}." if why else told

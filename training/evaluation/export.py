@@ -1,4 +1,4 @@
-"""An evaluation as text on the console and as files: results.json, trades, equity, and a self-contained page."""
+"""An evaluation on the console and as files: results.json, trades, equity, and a self-contained page."""
 
 import dataclasses
 import filecmp
@@ -14,21 +14,22 @@ import pandas as pd
 
 from data.record import data_fingerprint
 from training.evaluation import charts
-from training.evaluation.answer import answer, headline, untrained
+from training.evaluation.answer import answer, earned, headline, in_words, part_rows, untrained
 from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, MOMENTUM, RANDOM
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.judge import Evaluation
 from training.evaluation.measures import METRICS
 from training.evaluation.page.document import document, shown_settings, write_document
 from training.evaluation.verdict import TAIL, outcome
-from training.forecasts.skill import HORIZONS, clearest
+from training.forecasts.skill import HORIZONS
 from utils.arrays import DateArray, Float64Array
+from utils.charts import number
 from utils.config.cli import command_line
 from utils.config.settings import changed_flags
 from utils.config.trader import profile_config
 from utils.metrics import daily_returns
 from utils.runs.run_log import REPORT, write_atomically, write_json
-from utils.tables import spreadsheet_text, table, written_p
+from utils.tables import many, spreadsheet_text
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY, TRADES, POSITIONS = "results.json", "equity.csv", "trades.csv", "positions.csv"
@@ -86,8 +87,8 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
         "beside_best_rival": best and outcome(best.test),
         "rivals": best.among if best else 0,
         "trials": verdict.trials,
-        "picker_chance": verdict.rank_p_value,
-        "timing_chance": verdict.timing_rank,
+        "picker_chance": verdict.selection.rank,
+        "timing_chance": verdict.timing.rank,
         "share_of_pickers_beaten": verdict.share_of_random_beaten,
         "percent_a_year": {
             key: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
@@ -96,45 +97,12 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def short_table(evaluation: Evaluation) -> str:
-    """Return the champion against the baselines in one table of at most 80 columns."""
-    rows = []
-    for name, measures in evaluation.policies.items():
-        low, high = measures["return"][1:]
-        found = evaluation.coefficients.get(name, {})
-        sessions = clearest(found)
-        row: dict[str, Any] = {"policy": name, "return %": measures["return"].value}
-        row |= {"return 95%": None if low is None else f"{low:+.2f} to {high:+.2f}", "Sharpe": measures["sharpe"].value}
-        row |= {
-            "beta": measures["beta"].value,
-            "alpha %": measures["alpha"].value,
-            "rank IC (sessions)": sessions and f"{found[sessions].mean:.3f} ({sessions})",
-        }
-        rows.append(row)
-    return table(rows, list(rows[0]))
-
-
 def log_evaluation(evaluation: Evaluation) -> None:
-    """Show the most important measures, the tests, and the verdict on the console; the page has all the rest."""
+    """Show an evaluation on the console; of a policy that never traded, that it did not."""
     if evaluation.never_traded:
         logger.info("%s", evaluation.sentence)
-        return
-    dates = evaluation.dates
-    head = f"{evaluation.title}, {dates[0]} to {dates[-1]}, one account over {len(dates) - 1} sessions"
-    tests = [
-        {
-            "% a year": label,
-            "mean": test.mean,
-            "95%": "{:+.2f} to {:+.2f}".format(*test.interval),
-            "p": written_p(p),
-        }
-        for _, label, test, p in evaluation.verdict.parts
-    ]
-    biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
-    said = [f"training evidence: {text}"] if (text := evaluation.evidence_sentence) else []
-    said.append(" ".join(f"verdict: {evaluation.apart} {evaluation.suspicion} {evaluation.finding}".split()))
-    whole = (head, f"{short_table(evaluation)}\n\n{table(tests, list(tests[0]))}", *biases, *evaluation.caveats, *said)
-    logger.info("%s", "\n".join(whole), extra={"terminal": answer(evaluation)})
+    else:
+        logger.info("%s", in_words(evaluation), extra={"terminal": answer(evaluation)})
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -198,15 +166,19 @@ def render(evaluation: Evaluation) -> str:
     # The command that trains a run with these settings.
     config = dataclasses.replace(evaluation.config, run=None, resume=None)
     again = command_line("--profile", config.profile, *changed_flags(profile_config(config.profile), config))
+    monthly, of_benchmark = (
+        monthly_returns(evaluation.dates, evaluation.equity[name])
+        for name in (evaluation.judged, evaluation.played.benchmark)
+    )
     return document(
         "page.html",
         evaluation.title,
         metrics=METRICS,
-        horizons=HORIZONS,
         limit=TAIL,
         report=evaluation,
         facts=_facts(evaluation),
         champion=evaluation.policies[evaluation.judged],
+        earned=[*earned(evaluation), evaluation.played.benchmark],
         headline=headline(evaluation) if evaluation.config.data is not None else "",
         answer=charts.answer_bars(evaluation),
         untrained=untrained(evaluation),
@@ -216,9 +188,17 @@ def render(evaluation: Evaluation) -> str:
         equity=charts.equity_chart(evaluation),
         daily=charts.daily_charts(evaluation),
         holdings=charts.holding_bars(evaluation),
-        monthly=monthly_returns(evaluation.dates, evaluation.equity[evaluation.judged]),
+        monthly=monthly,
         yearly=[
-            total for *_, total in monthly_returns(evaluation.dates, evaluation.equity[evaluation.played.benchmark])
+            (str(year), own, other, own - other)
+            for (year, _, own), (*_, other) in zip(monthly, of_benchmark, strict=True)
+        ],
+        parts=part_rows(evaluation),
+        scores=_score_rows(evaluation),
+        cost_titles=[f"{bps:g} bp" for bps in evaluation.played.at_cost],
+        costs=[(name, *of_policy.values()) for name, of_policy in evaluation.cost_returns.items()],
+        ledger=[
+            (look.time, look.run, look.champion_generation, look.command, look.result) for look in evaluation.looks
         ],
         by_stock=charts.profit_bars(evaluation, "ticker"),
         decided=_decided(evaluation),
@@ -231,6 +211,17 @@ def render(evaluation: Evaluation) -> str:
     )
 
 
+def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+    rows = []
+    for name, found in evaluation.coefficients.items():
+        row: dict[str, Any] = {"Scores": name}
+        for sessions in HORIZONS:
+            one = found.get(sessions)
+            row |= {many(sessions, "session"): one and one.mean, f"t {sessions}": number(one and one.t, 1)}
+        rows.append(row | {"Days": found[HORIZONS[0]].days if found else None})
+    return rows
+
+
 def _correlations(evaluation: Evaluation) -> dict[str, float]:
     """Return how daily returns of the judged account go with those of baselines; NaN where nothing was held."""
     curves = evaluation.played.curves
@@ -239,13 +230,13 @@ def _correlations(evaluation: Evaluation) -> dict[str, float]:
         return {name: float(np.corrcoef(own, curves[name].daily[0])[0, 1]) for name in some}
 
 
-def _decided(evaluation: Evaluation) -> list[dict[str, Any]]:
+def _decided(evaluation: Evaluation) -> list[tuple[Any, ...]]:
     """Return the champion's largest positions, their results in percent of the capital, and what decided them."""
-    capital, rows = evaluation.played.curves[evaluation.judged].capital, list[dict[str, Any]]()
+    capital, rows = evaluation.played.curves[evaluation.judged].capital, list[tuple[Any, ...]]()
     for place, moved_by in evaluation.decided.items():
         held = evaluation.positions.iloc[place]
-        net = 100 * (held["profit"] - held["costs"]) / capital
-        rows.append({**held, "net": net, "reason": charts.ENDS.get(held["reason"], charts.HELD), "moved_by": moved_by})
+        end, net = charts.ENDS.get(held["reason"], charts.HELD), 100 * (held["profit"] - held["costs"]) / capital
+        rows.append((held["ticker"], held["first_date"], held["last_date"], net, end, moved_by))
     return rows
 
 

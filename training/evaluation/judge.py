@@ -93,22 +93,16 @@ class Overfitting:
     @property
     def lines(self) -> list[str]:
         """Return the estimates as sentences."""
-        needed, share = self.minimum_track_record_days, self.deflated_information_ratio
-        record = "none, the Sharpe ratio is not above zero."
-        if needed:
-            record = (
-                f"{needed:,} days like the {self.days:,} judged make the Sharpe ratio significantly above zero (95%)."
+        chance = "none, the returns are those of the benchmark."
+        if self.deflated_information_ratio is not None:
+            chance = (
+                f"{self.deflated_information_ratio:.3f}, the probability that the true ratio is above "
+                f"{self.expected_best_ratio:.2f} a year, which the best of {self.trials:,} without skill would show."
             )
-        chance = (
-            "none, the returns are those of the benchmark."
-            if share is None
-            else f"{share:.3f}, the probability that the true ratio is above {self.expected_best_ratio:.2f} a year, "
-            f"which the best of {self.trials:,} without skill would show."
-        )
-        return [
-            f"Deflated information ratio: {chance}",
-            f"Minimum track record: {record}",
-        ]
+        record = "none, the Sharpe ratio is not above zero."
+        if needed := self.minimum_track_record_days:
+            record = f"{needed:,} days like the {self.days:,} judged make the Sharpe ratio significantly above 0 (95%)."
+        return [f"Deflated information ratio: {chance}", f"Minimum track record: {record}"]
 
 
 @dataclass(frozen=True)
@@ -186,8 +180,13 @@ class Evaluation:
 
     @property
     def sentence(self) -> str:
-        """Return the verdict in words, preceded by a suspicion of a leak and by the evidence from training days."""
-        return " ".join(part for part in (self.apart, self.suspicion, self.evidence_sentence, self.finding) if part)
+        """Return the verdict in words, preceded by warnings and by the evidence from training days."""
+        return " ".join(part for part in (*self.warnings, self.evidence_sentence, self.finding) if part)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what the verdict begins with: that another portfolio was judged than is thought, and of a leak."""
+        return [text for text in (self.apart, self.suspicion) if text]
 
     @property
     def finding(self) -> str:

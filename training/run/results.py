@@ -116,7 +116,7 @@ def finish(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     summary = _summary(trainer, evaluation)
     run.write_summary(summary)
     run.tracker.keep((REPORT, SUMMARY), trainer.champion.save)
-    whole, brief = result_block(evaluation, _note(config), run.path, generation_name(trainer.generation))
+    whole, brief = result_block(evaluation, run.path, generation_name(trainer.generation))
     logger.info("%s", whole, extra={"terminal": brief})
 
 

@@ -12,8 +12,7 @@ from data.features.catalogue import CATALOGUE
 from data.market import Market
 from environment.benchmark import MOST_STOCKS, SAMPLE
 from models.ddpg import LOSSES
-from training.evaluation.answer import answer, untrained
-from training.evaluation.export import short_table
+from training.evaluation.answer import answer, in_words, untrained
 from training.evaluation.judge import Evaluation
 from utils import VERSION
 from utils.config.cli import command_line
@@ -138,25 +137,23 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     return _block(f"Generation {record['generation']} of {record['generations']}", lines)
 
 
-def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> tuple[str, str]:
+def result_block(evaluation: Evaluation, path: Path, checkpoint: str) -> tuple[str, str]:
     """Return the end of a run, whole and for a terminal: champion and rivals, verdict, paths, commands to try."""
-    runs = [] if path.parent == RUNS else ["--runs-dir", str(path.parent)]
+    runs, dates = [] if path.parent == RUNS else ["--runs-dir", str(path.parent)], evaluation.dates
     lines = {
-        "Returns": f"of one account over {len(evaluation.dates) - 1} sessions, {evaluation.dates[0]} to "
-        f"{evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the mean of single episodes "
-        "that overlap, each from the initial capital.",
-        **({"Training": text} if (text := evaluation.evidence_sentence) else {}),
-        "These days": f"{evaluation.suspicion} {evaluation.verdict.sentence}".strip(),
-        **({"Networks": text} if (text := untrained(evaluation)) else {}),
-        **({"Decides": evaluation.importance_sentence} if evaluation.importance_sentence else {}),
-        "Note": note,
+        "Networks": untrained(evaluation),
+        "Decides": evaluation.importance_sentence,
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
         "Next": command_line("signals", "--run", path.name, *runs),
         "": command_line("walk-forward", "--config", str(path / SETTINGS), *runs),
     }
-    head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
-    whole = _block(f"{head}\n{short_table(evaluation)}", lines)
+    head = (
+        f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days: one "
+        f"account over {len(dates) - 1} sessions, {dates[0]} to {dates[-1]}; alpha and the verdict per year. "
+        "'Validation' above is the mean of single episodes that overlap, each from the initial capital."
+    )
+    whole = _block(in_words(evaluation, head), {name: text for name, text in lines.items() if text})
     return whole, answer(evaluation, page=lines["Report"], next=lines["Next"])
 
 

@@ -4,6 +4,7 @@ A page loads nothing, runs nothing and stores nothing: a content security policy
 same bytes.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from utils.charts import described, number
+from utils.charts import DASH, MINUS, described, number
 from utils.config.settings import flatten, to_dict
 from utils.runs.run_log import write_atomically
 from utils.tables import written_p
 
 _HERE = Path(__file__).parent
+_NUMBER = re.compile(rf"(< |[-+{MINUS}{DASH}])?(\d|$)|[-{DASH}]$")
+"""How cells begin that stand to the right of their column."""
 
 
 def write_document(text: str, path: Path) -> None:
@@ -49,6 +52,7 @@ def _template(folder: Path, name: str) -> Template:
         "svg": svg_data_uri,
         "described": described,
     }
+    environment.tests["right"] = lambda cell: not isinstance(cell, str) or _NUMBER.match(cell) is not None
     return environment.get_template(name)
 
 
