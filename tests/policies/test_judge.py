@@ -282,7 +282,7 @@ TRADES = "date,ticker,side,value\n"
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,short,1\n", "expected buy or sell as the side"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,\n", "expected a date and a value other than 0"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,0\n", "expected a date and a value other than 0"),
-        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,inf\n", "1 rows without"),
+        ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,buy,inf\n", "1 row without"),
         ("--trades", "mine.csv", f"{TRADES},S000,buy,1\n", "expected a date"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,AAPL,buy,1\n", "got none: 1 of an unknown ticker"),
         ("--trades", "mine.csv", f"{TRADES}2000-06-05,S000,sell,1\n", "expected purchases in"),

@@ -11,7 +11,7 @@ from training.evaluation.verdict import yearly
 from training.forecasts.skill import clearest
 from utils.charts import number
 from utils.statistics import MeanTest, mean_test
-from utils.tables import table, written_p
+from utils.tables import many, table, written_p
 
 BESIDE = (EQUAL, LIGHTGBM, CLOSED)
 """What a person wants the champion compared with, besides random pickers and the benchmark."""
@@ -127,7 +127,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
 def in_words(evaluation: Evaluation, head: str = "") -> str:
     """Return the most important measures, the tests, what to know, and the verdict; the page has all the rest."""
     dates, text = evaluation.dates, evaluation.evidence_sentence
-    head = head or f"{evaluation.title}, {dates[0]} to {dates[-1]}, one account over {len(dates) - 1} sessions"
+    head = head or f"{evaluation.title}, {dates[0]} to {dates[-1]}, one account over {many(len(dates) - 1, 'session')}"
     tables = (table(rows, list(rows[0])) for rows in (_policy_rows(evaluation), part_rows(evaluation)))
     said = [head, "\n\n".join(tables)]
     said += [f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items()]

@@ -5,6 +5,7 @@ import numpy as np
 from data.features.nine import CLOSE
 from data.market import Market
 from utils.config.trader import Config
+from utils.tables import many
 
 _LAST_DAYS = 10
 """Days on one of which a survivor has a bar."""
@@ -19,7 +20,7 @@ def known_biases(market: Market, config: Config) -> dict[str, str]:
         biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
     elif has_bar[-_LAST_DAYS:].any(axis=0).all():
         biases["Survivors only"] = (
-            f"All {len(market.tickers)} tickers trade to the last day. Stocks that failed are not in the "
+            f"All of {many(len(market.tickers), 'ticker')} trade to the last day. Stocks that failed are not in the "
             "data, which flatters every policy that buys: champion, random pickers and benchmark alike."
         )
     elif env.delisting_loss == 0:

@@ -13,6 +13,7 @@ from training.evaluation.judge import Evaluation
 from utils.arrays import Float64Array
 from utils.charts import Chart, number
 from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.tables import many
 
 COLOURS = {
     baselines.CHAMPION: "#0072B2",
@@ -165,7 +166,7 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
         sums = pd.concat([sums[:_EXTREME_STOCKS], sums[-_EXTREME_STOCKS:]])
     rows = []
     for key, value, count in zip(sums.index, sums["sum"].tolist(), sums["count"].tolist(), strict=True):
-        text = f"{number(value, 2, is_signed=True)} % of the capital in {count:,} positions"
+        text = f"{number(value, 2, is_signed=True)} % of the capital in {many(count, 'position')}"
         rows.append((ENDS.get(key, str(key)), value, text, int(np.sign(value))))
     return bars(rows)
 

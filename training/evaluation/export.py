@@ -217,7 +217,7 @@ def _score_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"Scores": name}
         for sessions in HORIZONS:
             one = found.get(sessions)
-            row |= {many(sessions, "session"): one and one.mean, f"t {sessions}": number(one and one.t, 1)}
+            row |= {many(sessions, "session"): one and one.mean, f"t {sessions}": number(one.t if one else None, 1)}
         rows.append(row | {"Days": found[HORIZONS[0]].days if found else None})
     return rows
 

@@ -26,12 +26,13 @@ from utils import metrics
 from utils.arrays import Float64Array
 from utils.config.trader import Config
 from utils.statistics import expected_maximum, minimum_track_record_length, probabilistic_sharpe_ratio
+from utils.tables import many
 
 Split = Literal["validation", "holdout", "walk-forward"]
 NOTES: dict[Split, str] = {
     "validation": "Nothing was chosen on validation days: the champion was fixed on training days.",
     "holdout": (
-        "Champions evaluated on these days count as independent trials without skill, whose daily information ratios "
+        "Champions evaluated on the holdout count as independent trials without skill, whose daily information ratios "
         "over T days have a standard deviation of 1 / sqrt(T - 1); where the champions are similar this is too strict."
     ),
     "walk-forward": "Each champion was chosen on days before its test days; nothing was chosen on the test days.",
@@ -42,11 +43,11 @@ CHOSEN_IN_A_SWEEP = (
     "trials, {trials:,}."
 )
 VARIANTS = (
-    "Policies tried on these days that the verdict allows for: {trials:,}, by --variants and recorded looks. It cannot "
-    "know of others, and days to which a policy was fitted prove nothing."
+    "Policies tried on the judged days that the verdict allows for: {trials:,}, by --variants and recorded looks. It "
+    "cannot know of others, and days to which a policy was fitted prove nothing."
 )
 UNAUDITED = (
-    "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw these days, flatters."
+    "Orders of a file cannot be audited: a fill's own day as their date, or a model that saw the judged days, flatters."
 )
 _BAND = (5, 95)
 _POSITION_COLUMNS = (
@@ -101,7 +102,8 @@ class Overfitting:
             )
         record = "none, the Sharpe ratio is not above zero."
         if needed := self.minimum_track_record_days:
-            record = f"{needed:,} days like the {self.days:,} judged make the Sharpe ratio significantly above 0 (95%)."
+            like = f"{many(needed, 'day')} like the {self.days:,} judged"
+            record = f"{like} make the Sharpe ratio significantly above zero (95%)."
         return [f"Deflated information ratio: {chance}", f"Minimum track record: {record}"]
 
 
@@ -257,12 +259,10 @@ class Evaluation:
     def importance_sentence(self) -> str:
         """Name the inputs that decide, with the rank correlation that is lost without their values; empty for none."""
         worth = [f"{name} {lost:.3f}" for name, lost in [*self.importance.items()][:_DECIDING] if lost > _NOTHING]
-        sessions = clearest(self.coefficients[self.judged])
-        return (
-            f"by rank correlation with returns of {sessions} sessions lost when shuffled: {', '.join(worth)}"
-            if worth
-            else ""
-        )
+        if not worth:
+            return ""
+        ahead = many(clearest(self.coefficients[self.judged]) or 0, "session")
+        return f"by rank correlation with returns of {ahead} lost when shuffled: {', '.join(worth)}"
 
     @cached_property
     def explained(self) -> float:
@@ -372,12 +372,12 @@ class Evaluation:
     @property
     def caveats(self) -> list[str]:
         """Return what a reader must know before believing the verdict."""
-        text = "Settings that are picked by validation results are fitted to these days."
+        text = "Settings that are picked by validation results are fitted to the validation days."
         if self.split != "validation":
             text = (
-                f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks)}, of "
-                f"{self.trials:,} champions and policies, for which the verdict allows. Looks in other folders are not "
-                "counted."
+                f"Looks at the days from {self.dates[0]} to {self.dates[-1]} by all runs in this folder, by the data's "
+                f"fingerprint: {len(self.looks)}, of {self.trials:,} champions and policies, for which the verdict "
+                "allows. Looks in other folders are not counted."
             )
         checked = [self.check.sentence] if self.check else [] if self.has_code else [UNAUDITED]
         return [*self.overfitting.lines, self.overfitting.note, text, *checked]

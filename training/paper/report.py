@@ -14,6 +14,7 @@ from training.paper.journal import CONVERSION
 from training.paper.known import units
 from utils.charts import Chart, number
 from utils.runs.run_log import REPORT
+from utils.tables import many
 
 _SHOWN = 40
 _COLOURS = {"account": "#0072B2", "backtest": "#333333", "benchmark": "#E69F00"}
@@ -27,7 +28,8 @@ def parity_sentence(account: Account, played: Backtest) -> str:
         ways = {1e-6: "to the cent, prices having been adjusted again,"}
     for rounding, how in ways.items():
         if not (difference := played.first_difference(account, rounding)):
-            return f"Account and backtest are equal {how} on {len(played.equity)} sessions: shares, cash and equity."
+            sessions = many(len(played.equity), "session")
+            return f"Account and backtest are equal {how} on {sessions}: shares, cash and equity."
     return f"Account and backtest differ, first on {difference}."
 
 

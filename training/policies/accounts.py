@@ -18,6 +18,7 @@ from training.policies.score_rule import GivenWeights, best_of, is_signed, is_we
 from training.policies.trades import GivenTrades, Trades
 from utils.arrays import Float32Array
 from utils.errors import DataError
+from utils.tables import many
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         how = rule_text(name, rule, table)
         followed: Policy = rule.policy(setup.tuning.risk)
     else:
-        how = f"{name}: each day equal weights of the {hold:,} stocks with the best scores."
+        how = f"{name}: each day equal weights of the {many(hold, 'stock')} with the best scores."
         can_be_bought = np.isfinite(market.close) & (
             True if market.members is None else market.members[:, market.investable_columns]
         )

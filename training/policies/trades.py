@@ -17,6 +17,7 @@ from training.evaluation.play import EvaluationSetup, Played
 from training.policies.read import long_rows
 from utils.arrays import Float64Array
 from utils.errors import DataError
+from utils.tables import many
 
 _SIDES = {"buy": 1.0, "sell": -1.0}
 _SPLITS = np.array([1.5, *range(2, 11), 15, 20, 25, 50])
@@ -54,7 +55,7 @@ class Trades:
         if (bad := table["date"].isna() | ~np.isfinite(amount) | (amount == 0)).any():
             raise DataError(
                 f"expected a date and a {' or '.join(amounts)} other than 0 in each row of {self.source}, got "
-                f"{bad.sum():,} rows without; fill or drop them"
+                f"{many(int(bad.sum()), 'row')} without; fill or drop them"
             )
         if "side" in self.rows.columns:
             side = self.rows["side"].astype(str).str.strip().str.lower()
@@ -136,8 +137,8 @@ class GivenTrades:
         """Say which rows were left out, and how much better the prices are that are claimed than fills here."""
         said, refused = list[str](), len(self.refused)
         if refused:
-            many = f"{refused:,} of {len(self.rows):,} rows"
-            said.append(f"{many} were not done as claimed, see refused.csv: {self.counted}.")
+            share = f"{refused:,} of {many(len(self.rows), 'row')}"
+            said.append(f"{share} were not done as claimed, see refused.csv: {self.counted}.")
         if self.has_prices:
             done, quotes = self.rows[self.rows["amount"] != 0], self.setup.portfolio.quotes
             fills_next = self.setup.portfolio.rules.fill == "next_open"

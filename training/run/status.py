@@ -150,7 +150,7 @@ def result_block(evaluation: Evaluation, path: Path, checkpoint: str) -> tuple[s
     }
     head = (
         f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days: one "
-        f"account over {len(dates) - 1} sessions, {dates[0]} to {dates[-1]}; alpha and the verdict per year. "
+        f"account over {many(len(dates) - 1, 'session')}, {dates[0]} to {dates[-1]}; alpha and the verdict per year. "
         "'Validation' above is the mean of single episodes that overlap, each from the initial capital."
     )
     whole = _block(in_words(evaluation, head), {name: text for name, text in lines.items() if text})
