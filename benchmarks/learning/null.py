@@ -40,6 +40,7 @@ from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import CHAMPION, IN_FULL
 from training.evaluation.play import account_of_agent
+from training.evaluation.redrawn import rearranged
 from training.evaluation.stage import stage_of
 from utils.arrays import Float64Array
 from utils.config.trader import Config, DataConfig
@@ -123,27 +124,14 @@ def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
     bars, dates, tickers = _whole_histories(config.data, config.investable, config.split)
     days = len(bars) - 1
     chosen = np.random.default_rng(config.seed).integers(days, size=days)
-    return market_of_bars(rearranged(bars, chosen, keeps_market=keeps_market), dates, tickers, config)
+    again = rearranged(bars, chosen)
+    return market_of_bars(rising(bars, again) if keeps_market else again, dates, tickers, config)
 
 
-def rearranged(bars: Float64Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool = False) -> Float64Array:
-    """Make a market of (days, stocks, 4) open, high, low, close whose days after the first are the chosen ones.
-
-    A day is each stock's bar relative to its close before: it keeps its cross-section and the shape of its bars. It is
-    divided by the stock's mean relative close, so that each stock's expected daily return is 0: else one that did well
-    in all years would be expected to go on, and finding it would be skill. With `keeps_market` each stock's expected
-    return is the mean of all stocks' instead.
-
-    Args:
-        chosen: (days - 1,) indices of days, the one after the first is 0.
-    """
-    relative = bars[1:] / bars[:-1, :, 3:]
-    mean = relative[..., 3:].mean(axis=0)
-    relative /= mean / mean.mean() if keeps_market else mean
-    relative = relative[chosen]
-    close = bars[0, :, 3] * np.cumprod(relative[..., 3], axis=0)
-    before = np.concatenate((bars[:1, :, 3], close[:-1]))
-    return np.concatenate((bars[:1], relative * before[..., None]))
+def rising(bars: Float64Array, again: Float64Array) -> Float64Array:
+    """Let all stocks of a market that was drawn again rise alike, by the mean relative close of the original bars."""
+    growth = (bars[1:, :, 3] / bars[:-1, :, 3]).mean()
+    return again * growth ** np.arange(len(again))[:, None, None]
 
 
 NULL_MARKETS: Mapping[str, Callable[[Config], Market]] = {

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.learning import power
-from benchmarks.learning.null import DRAWN, NULL_MARKETS, clustered_market, drawn_market, rearranged
+from benchmarks.learning.null import DRAWN, NULL_MARKETS, clustered_market, drawn_market, rising
 from benchmarks.learning.unseen import training_market
 from data.synthetic.draw import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import Studied, tiny_config
 from training.evaluation.baselines import RULE
+from training.evaluation.redrawn import rearranged
 from training.evaluation.rules import Tuning
 
 
@@ -26,7 +27,8 @@ def test_chosen_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_
     close = 50 * np.exp(np.cumsum(0.02 * rng.standard_normal((days, stocks)) + 0.01, axis=0))
     open_ = close * np.exp(0.01 * rng.standard_normal(close.shape))
     bars = np.stack((open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99, close), axis=-1)
-    mixed = rearranged(bars, rng.permutation(days - 1), keeps_market=keeps_market)
+    mixed = rearranged(bars, rng.permutation(days - 1))
+    mixed = rising(bars, mixed) if keeps_market else mixed
     assert mixed.shape == bars.shape and (mixed[0] == bars[0]).all()
     assert (mixed[..., 1] >= mixed[..., [0, 3]].max(axis=-1) * (1 - 1e-12)).all()
     assert (mixed[..., 2] <= mixed[..., [0, 3]].min(axis=-1) * (1 + 1e-12)).all()

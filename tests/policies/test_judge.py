@@ -299,7 +299,7 @@ def test_bad_files_are_refused_in_one_line(
 
 
 def test_names_of_baselines_and_flags_that_miss_or_exclude_others_are_refused(
-    market: TradedMarket, tmp_path: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+    market: TradedMarket, tmp_path: Path, tiny: Path, policies: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match="names of their own"):
         judge(market, {"equal weight": short_drift}, judging=QUICK)
@@ -307,6 +307,8 @@ def test_names_of_baselines_and_flags_that_miss_or_exclude_others_are_refused(
         (("--variants", "3"), "expected --variants with policies of your own"),
         (("--config", str(tiny)), "expected --config only with policies of your own"),
         (("--scores", str(tiny), "--planted"), "expected --planted with --policy alone"),
+        (("--trades", str(tiny), "--null", "2"), "expected --null with --policy alone"),
+        (("--policy", f"{policies}:Waits", "--null", "2"), "expected functions of bars with --null, got 'Waits'"),
         (("--policy", str(tiny), "--investable", str(tiny), "--run", "one"), "no --run: a run brings its own settings"),
     ):
         assert evaluate(tmp_path, *words) == 2
@@ -388,12 +390,15 @@ def test_rules_are_flags_and_results_alone_are_printed(
 ) -> None:
     words = ("--config", str(tiny), "--policy", f"{policies}:fair", "--json")
     said = []
-    for flags in ((), ("--env.cost-bps", "80", "--env.volume-cap", "0")):
+    for flags in (("--null", "2"), ("--env.cost-bps", "80", "--env.volume-cap", "0")):
         assert evaluate(tmp_path, *words, *flags) == 0
         said.append(json.loads(capsys.readouterr().out)["fair"])
         assert said[-1] == results(judged(tmp_path, "fair")) and said[-1]["schema"] == 1
     costs = [one["policies"]["equal weight"]["costs"]["value"] for one in said]
     assert costs[1] > 5 * costs[0]
+    nulls = [one["verdict"]["null"] for one in said]
+    assert nulls[1] is None and nulls[0]["markets"] == 2 >= nulls[0]["has_skill"]
+    assert said[0]["verdict"]["sentence"].count("On 2 markets of the same days drawn again") == 1
     documented = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text()
     schema = documented[documented.index("### results.json") :]
     assert all(f"`{name}`" in schema for name in said[0])

@@ -96,6 +96,7 @@ def judge_policies(arguments: EvaluateArguments, device: torch.device) -> list[E
         judging=_judging(market.config, arguments, settings),
         hold=arguments.hold,
         borrow_bps=arguments.borrow_bps,
+        null=arguments.null,
         spend_look=arguments.spend_look,
         runs_dir=arguments.runs_dir,
         command=_command(arguments),

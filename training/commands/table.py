@@ -102,6 +102,9 @@ class EvaluateArguments(SavedRunArguments):
     """Fee a year on what target weights are short, and on cash that they owe."""
     variants: kinds.PositiveInt = 1
     """Variants of these policies that were tried on these days, for which the verdict allows."""
+    null: kinds.NonNegativeInt = 0
+    """Judge the functions of --policy on so many markets of the same days drawn again, too, where nothing is foretold,
+    and tell how often they would be praised."""
     planted: bool = False
     """Play --policy on built-in markets of all kinds too, and show the share of what is planted that it finds."""
     config: kinds.SettingsFile = None
@@ -138,8 +141,9 @@ class EvaluateArguments(SavedRunArguments):
                 raise ConfigError(
                     f"expected --{flag} only with policies of your own and no --run: a run brings its own settings"
                 )
-        if self.planted and (self.scores or self.trades or not self.policy):
-            raise ConfigError("expected --planted with --policy alone: files of scores or trades are of one market")
+        for flag in ("planted", "null"):
+            if getattr(self, flag) and (self.scores or self.trades or not self.policy):
+                raise ConfigError(f"expected --{flag} with --policy alone: files of scores or trades are of one market")
         if self.variants > 1 and not self.is_of_policies:
             raise ConfigError("expected --variants with policies of your own; for a champion trials are counted")
 

@@ -114,6 +114,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
         "training days": evaluation.evidence_sentence,
         evaluation.split: conclusion(evaluation),
         "verdict": "" if is_synthetic else headline(evaluation).partition(":")[0],
+        "null markets": evaluation.null.sentence if evaluation.null else "",
         "networks": untrained(evaluation),
         "warning": evaluation.suspicion,
         "note": _SYNTHETIC if is_synthetic else f"known biases: {', '.join(evaluation.biases).lower()}",

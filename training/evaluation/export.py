@@ -79,6 +79,7 @@ def _verdict(evaluation: Evaluation) -> dict[str, Any]:
             {**dataclasses.asdict(evidence), "is_significant": evidence.is_significant}
             for evidence in evaluation.evidence
         ],
+        "null": evaluation.null and dataclasses.asdict(evaluation.null),
         "has_skill": verdict.has_skill,
         "is_better_than_random_picker": verdict.has_selection,
         "has_timing": verdict.has_timing,

@@ -19,6 +19,7 @@ from training.evaluation.compared import PlayedPolicies
 from training.evaluation.holdout import Look
 from training.evaluation.measures import Estimate, estimates
 from training.evaluation.play import COSTS_BPS
+from training.evaluation.redrawn import Praise
 from training.evaluation.verdict import Verdict, verdict
 from training.forecasts.look_ahead import LookAhead, look_ahead
 from training.forecasts.skill import Coefficient, clearest, explained_share, rank_coefficients
@@ -144,6 +145,9 @@ class Evaluation:
     has_code: bool = True
     """Whether the judged policy can be called, so that it was audited, or is to be; else its scores are checked."""
 
+    null: Praise | None = None
+    """What the verdict says of the same code on null markets."""
+
     @property
     def judged(self) -> str:
         """Return the name of the policy that is judged."""
@@ -193,7 +197,8 @@ class Evaluation:
     @property
     def finding(self) -> str:
         """Return the verdict in words, or that there is none of a policy that never traded."""
-        return self.never_traded or self.verdict.sentence
+        found = self.never_traded or self.verdict.sentence
+        return found if self.null is None else f"{found} {self.null.sentence}"
 
     @property
     def apart(self) -> str:

@@ -1,7 +1,7 @@
 """The accounts of policies that are not this program's: scores, weights, trades, and classes that act."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from training.evaluation.play import EvaluationSetup, Played, play_policy
 from training.policies.read import wide_table
 from training.policies.score_rule import GivenWeights, best_of, is_signed, is_weights, rule_of, rule_text, table_of
 from training.policies.trades import GivenTrades, Trades
-from utils.arrays import Float32Array
+from utils.arrays import Float32Array, Float64Array
 from utils.errors import DataError
 from utils.tables import many
 
@@ -43,12 +43,29 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         given = GivenTrades(policy, setup)
         played = play_policy(setup, given)
         return _with_asked(played, notes=given.notes(played), refused=given.refused)
-    table, market, notes = table_of(name, policy, setup.market), setup.market, list[str]()
-    if isinstance(policy, pd.DataFrame) and len(other := policy.columns.difference(market.tickers)):
+    table, tickers, notes = table_of(name, policy, setup.market), setup.market.tickers, list[str]()
+    if isinstance(policy, pd.DataFrame) and len(other := policy.columns.difference(tickers)):
         notes.append(
             f"{len(other):,} of {len(policy.columns):,} tickers are not in the data and left out, as {other[0]}."
         )
-    if is_weights(policy):
+    played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy), notes=notes)
+    if played.scores is not None and played.asked is not None:
+        logger.info("%s", played.asked.how)
+    return played
+
+
+def account_of_table(
+    name: str,
+    table: Float64Array,
+    setup: EvaluationSetup,
+    hold: int | None = None,
+    *,
+    is_weights: bool,
+    notes: Sequence[str] = (),
+) -> Played:
+    """Play (days, n) scores or target weights, as `account_of` does. Raises DataError where no scores differ."""
+    market = setup.market
+    if is_weights:
         needs_credit = is_signed(table[setup.judged])
         how = f"Target weights, held as they are given{', with shorts or credit' if needs_credit else ''}."
         played = play_policy(setup, GivenWeights(table), setup.signed if needs_credit else None)
@@ -63,7 +80,6 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
             True if market.members is None else market.members[:, market.investable_columns]
         )
         followed = GivenWeights(best_of(table, hold, can_be_bought))
-    logger.info("%s", how)
     played = play_policy(setup, followed)
     return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=notes)
 

@@ -8,18 +8,22 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from data.market import Market
+from data.splits import Span
 from data.synthetic.built_in import PlantedScores
 from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
 from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import Baselines, account_of_agent
-from training.evaluation.stage import stage_of
+from training.evaluation.redrawn import Praise, redrawn
+from training.evaluation.stage import setup_of, stage_of
 from training.forecasts.skill import HORIZONS
-from training.policies.accounts import account_of
+from training.policies.accounts import account_of, account_of_table
+from training.policies.score_rule import is_weights, values_of_function
 from training.policies.trades import Trades
 from training.run.arguments import run_defaults
 from training.run.market import load_market as market_of_settings
@@ -27,7 +31,8 @@ from training.run.saved import SavedRun
 from utils.config import kinds
 from utils.config.settings import from_dict, read_settings
 from utils.config.trader import Config, EvaluationConfig
-from utils.errors import ConfigError
+from utils.errors import ConfigError, DataError
+from utils.progress import progress
 from utils.runs.run_log import REPORT
 from utils.runs.seeding import named_generator
 
@@ -160,6 +165,10 @@ class Judgement:
         return [Path(folder) / name / REPORT for name in self.evaluations]
 
 
+def _is_function(policy: Any) -> bool:
+    return callable(policy) and not isinstance(policy, type) and not hasattr(policy, "act")
+
+
 def _require_judgeable(policies: Iterable[str], split: str, spend_look: bool) -> None:
     require_own_names(policies)
     if split not in ("validation", "holdout"):
@@ -183,6 +192,7 @@ def judge(
     judging: EvaluationConfig | None = None,
     hold: int | None = None,
     borrow_bps: float = 50.0,
+    null: int = 0,
     spend_look: bool = False,
     runs_dir: Path | str = kinds.RUNS,
     command: str = "",
@@ -195,13 +205,20 @@ def judge(
         judging: number of random pickers, baselines and benchmark; default: the market's settings.
         hold: of scores, number of the best stocks of each day that are held in equal weights; default: the band.
         borrow_bps: fee a year, basis points, on what target weights are short, and on cash that they owe.
+        null: markets of the same days drawn again on which functions of bars are judged, too, see `redrawn`.
         spend_look: allow the holdout, a look at which is recorded in the ledger of `runs_dir`.
 
     Raises:
-        ConfigError: a name is a baseline's, a look at the holdout is not allowed, or there are no such days.
+        ConfigError: a name is a baseline's, a look at the holdout is not allowed, there are no such days, or `null` is
+            asked of what is no function of bars.
         DataError: a policy fails or looks ahead.
     """
     _require_judgeable(policies, split, spend_look)
+    if other := [name for name, policy in policies.items() if null and not _is_function(policy)]:
+        raise ConfigError(
+            f"expected functions of bars with --null, got {other[0]!r}, which is none: nobody knows what it "
+            "would have done on other prices; leave --null out"
+        )
     days, config = getattr(market.market.splits, split), market.config
     judging = judging or config.evaluation
     tried, beside = max(variants, len(policies)), {}
@@ -227,8 +244,40 @@ def judge(
             command=command,
             has_code=not isinstance(policies[name], pd.DataFrame | Trades),
         )
+        if null:
+            how = {"judging": judging, "hold": hold, "borrow_bps": borrow_bps}
+            one = replace(one, null=praise(one, name, policies[name], null, days, **how))
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = record_look(one, Path(runs_dir))
         evaluations[name] = one
     return Judgement(evaluations)
+
+
+def praise(
+    evaluation: Evaluation,
+    name: str,
+    function: Any,
+    markets: int,
+    days: Span,
+    *,
+    judging: EvaluationConfig,
+    hold: int | None,
+    borrow_bps: float,
+) -> Praise:
+    """Judge a function of bars as it was judged, but on markets where nothing is foretold, by seeds from 0 on."""
+    told, config = list[tuple[bool, bool]](), evaluation.config
+    for seed in progress(range(markets), "judge", "null market"):
+        market = redrawn(evaluation.market, np.random.default_rng([config.seed, seed]))
+        setup = replace(setup_of(market, config, days, replace(judging, benchmark=None)), borrow_bps=borrow_bps)
+        table = values_of_function(name, function, market)
+        try:
+            account = account_of_table(name, table, setup, hold, is_weights=is_weights(function))
+        except DataError:  # no scores differ, and nothing is claimed
+            continue
+        generator = named_generator(config.seed, "evaluation")
+        played = Baselines.of(setup, {}).beside(name, account, judging.random_pickers, generator)
+        found = replace(evaluation, market=market, played=played).verdict
+        told.append((found.has_skill, found.is_better_than_benchmark))
+    skilled, better = (sum(claims) for claims in zip(*told, strict=True)) if told else (0, 0)
+    return Praise(markets, skilled, better)
