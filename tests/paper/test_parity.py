@@ -18,7 +18,7 @@ from models.policy import Forecasts
 from tests.paper.cases import DATES, MARKET, START, Walk, agent_of, traded_market
 from tests.small_market import TINY_RULES
 from training.paper.backtest import backtest
-from training.paper.report import parity_sentence
+from training.paper.report import parity_sentence, profits
 from training.rollout import follow
 
 CAPITAL = 12_345.67
@@ -40,6 +40,11 @@ def test_an_account_equals_its_backtest(seed: int, shrink: float, volume_cap: fl
         assert played.first_difference(account, 0.0) == ""
         assert "equal bit for bit" in parity_sentence(account, played)
         said = [account.book.session(day) for day in range(START, last + 1)]
+        gained, closed = profits(account)
+    assert gained.keys() == said[-1]["positions"].keys()
+    total = sum(gained.values()) + said[-1]["equity"] - said[-1]["cash"] + sum(one["profit"] for one in closed)
+    costs = rules.cost_rate * sum(fill["value"] for one in said for fill in one["fills"])
+    assert total - costs == pytest.approx(said[-1]["equity"] - CAPITAL, abs=1e-6)
     env = dataclasses.replace(rules, initial_capital=CAPITAL)
     portfolio = Portfolio.on(market, env, benchmark=Benchmark.of(market))
     forecasts = agent.forecasts(market, slice(START, None), by_day=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 from data.market import Market
 from environment import portfolio as portfolios
 from environment.account import Trades
+from environment.benchmark import Benchmark
 from environment.portfolio import Policy, Portfolio
 from environment.positions import as_rows, daily_table, positions
 from models.ddpg_agent import DDPGAgent
@@ -94,6 +95,13 @@ class EvaluationSetup:
         portfolio = self.portfolio
         fees = {"borrow_bps": self.borrow_bps, "financing_bps": self.borrow_bps}
         return Portfolio(portfolio.quotes, portfolio.rules, portfolio.parts, is_signed=True, **fees)
+
+    def on(self, market: Market) -> EvaluationSetup:
+        """Return the same days, rules and benchmark on other prices, without an index."""
+        benchmark = Benchmark(np.array(self.columns), self.portfolio.parts)
+        portfolio = Portfolio.on(market, self.portfolio.rules, self.portfolio.device, benchmark)
+        tuning = Tuning.of(market, portfolio.under())
+        return replace(self, market=market, portfolio=portfolio, tuning=tuning, index=None)
 
     def prices(self, values: Tensor) -> Float64Array:
         """Return (days, n) prices on the judged days and the last one."""

@@ -27,10 +27,20 @@ class Stage:
     """Baselines that hold by a score, by name."""
 
 
-def setup_of(
-    market: Market, config: Config, days: Span, judging: EvaluationConfig, device: torch.device | str = "cpu"
-) -> EvaluationSetup:
-    """Take some days, under the rules of a configuration.
+def stage_of(
+    market: Market,
+    planted: PlantedScores | None,
+    config: Config,
+    days: Span,
+    judging: EvaluationConfig,
+    device: torch.device | str = "cpu",
+) -> Stage:
+    """Take some days, and fit the baselines: supervised ones, simple ones, and the planted rules.
+
+    Supervised baselines are fitted to the training days; planted rules are those of the built-in market.
+
+    Args:
+        config: whose trading rules and seed apply.
 
     Raises:
         ConfigError: there are no such days, or the benchmark cannot be read.
@@ -41,7 +51,7 @@ def setup_of(
         )
     benchmark = Benchmark.of(market, judging.benchmark_weights, config.seed)
     portfolio = Portfolio.on(market, config.env, device, benchmark)
-    return EvaluationSetup(
+    setup = EvaluationSetup(
         market,
         portfolio,
         Tuning.of(market, portfolio.under()),
@@ -51,26 +61,8 @@ def setup_of(
         BENCHMARK if judging.benchmark_weights else EQUAL,
         index_close(judging.benchmark, market, np.arange(days.first, days.last + 1)),
     )
-
-
-def stage_of(
-    market: Market,
-    planted: PlantedScores | None,
-    config: Config,
-    days: Span,
-    judging: EvaluationConfig,
-    device: torch.device | str = "cpu",
-) -> Stage:
-    """Take some days, see `setup_of`, and fit the baselines: supervised ones, simple ones, and the planted rules.
-
-    Supervised baselines are fitted to the training days; planted rules are those of the built-in market.
-
-    Args:
-        config: whose trading rules and seed apply.
-    """
-    setup, rules = setup_of(market, config, days, judging, device), dict[str, BandRule]()
+    rules, span = dict[str, BandRule](), slice(days.first, days.last + 1)
     if judging.rivals == "learned":
-        span = slice(days.first, days.last + 1)
         learned = fit_supervised(market, setup.tuning, refit_days=judging.rival_refit, days=span)
         rules = {name: one.rule for name, one in learned.items()}
     rules |= simple_rules(market, setup.tuning)

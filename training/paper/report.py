@@ -100,11 +100,12 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
         shares = order.shares / factors[order.ticker]
         answer = f"{said['status']} {said.get('reason', '')}"
         orders.append(_cells(order, "side", "ticker") | {"shares": shares, "answer": answer})
-    session, positions = book.session(book.last), list[dict[str, Any]]()
+    session, positions, (gained, closed) = book.session(book.last), list[dict[str, Any]](), profits(account)
     for ticker, shares in session["positions"].items():
         worth, factor = book.worth({ticker: shares}, book.last), factors[ticker]
         weight = 100 * worth / session["equity"]
         positions.append({"ticker": ticker, "shares": shares / factor, "value": worth, "weight, %": weight})
+        positions[-1]["profit"] = gained.get(ticker, 0.0) + worth
     filled = ("side", "ticker", "shares", "price", "reason")
     days = range(book.last, book.start - 1, -1)
     fills = [{"session": book.date(day)} | _cells(fill, *filled) for day in days for fill in book.fills(day)]
@@ -114,11 +115,32 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     return {
         "Orders for the next session": orders,
         "Positions": sorted(positions, key=lambda one: -one["value"]),
+        "Closed positions, the last ones": closed[: -_SHOWN - 1 : -1],
         "Fills, the last ones": fills[:_SHOWN],
         "Stops, doubts, holds, and sessions that were missed": [
             {"what": row.kind, "when": row.key, "why": row.body.get("text", "")} for row in notes[-_SHOWN:]
         ],
     }
+
+
+def profits(account: Account) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return what was received for the stocks that are held, less what was paid since their first purchase, and the
+    closed positions with their profit, before costs; what a conversion brought was bought at its closes."""
+    book, closed = account.book, list[dict[str, Any]]()
+    held = book.session(book.start)["positions"]
+    first, gained = (
+        dict.fromkeys(held, book.date(book.start)),
+        {one: -book.worth({one: held[one]}, book.start) for one in held},
+    )
+    for day in range(book.start + 1, book.last + 1):
+        for fill in book.fills(day):
+            first.setdefault(fill.ticker, book.date(day))
+            paid = fill.value if fill.side == "buy" else -fill.value
+            gained[fill.ticker] = gained.get(fill.ticker, 0.0) - paid
+        for ticker in first.keys() - book.session(day)["positions"].keys():
+            span = {"ticker": ticker, "from": first.pop(ticker), "to": book.date(day)}
+            closed.append({**span, "profit": gained.pop(ticker)})
+    return gained, closed
 
 
 def _cells(one: object, *names: str) -> dict[str, Any]:

@@ -13,14 +13,13 @@ import pandas as pd
 import torch
 
 from data.market import Market
-from data.splits import Span
 from data.synthetic.built_in import PlantedScores
 from training.evaluation.baselines import CHAMPION, NEXT_CLOSE, RANDOM, RESERVED
 from training.evaluation.export import record_look, write_evaluation
 from training.evaluation.judge import Evaluation, Split
-from training.evaluation.play import Baselines, account_of_agent
+from training.evaluation.play import Baselines, EvaluationSetup, account_of_agent
 from training.evaluation.redrawn import Praise, redrawn
-from training.evaluation.stage import setup_of, stage_of
+from training.evaluation.stage import stage_of
 from training.forecasts.skill import HORIZONS
 from training.policies.accounts import account_of, account_of_table
 from training.policies.score_rule import is_weights, values_of_function
@@ -245,8 +244,7 @@ def judge(
             has_code=not isinstance(policies[name], pd.DataFrame | Trades),
         )
         if null:
-            how = {"judging": judging, "hold": hold, "borrow_bps": borrow_bps}
-            one = replace(one, null=praise(one, name, policies[name], null, days, **how))
+            one = replace(one, null=praise(one, policies[name], stage.setup, null, judging.random_pickers, hold))
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = record_look(one, Path(runs_dir))
@@ -255,29 +253,18 @@ def judge(
 
 
 def praise(
-    evaluation: Evaluation,
-    name: str,
-    function: Any,
-    markets: int,
-    days: Span,
-    *,
-    judging: EvaluationConfig,
-    hold: int | None,
-    borrow_bps: float,
+    evaluation: Evaluation, function: Any, setup: EvaluationSetup, markets: int, draws: int, hold: int | None
 ) -> Praise:
-    """Judge a function of bars as it was judged, but on markets where nothing is foretold, by seeds from 0 on."""
-    told, config = list[tuple[bool, bool]](), evaluation.config
-    for seed in progress(range(markets), "judge", "null market"):
-        market = redrawn(evaluation.market, np.random.default_rng([config.seed, seed]))
-        setup = replace(setup_of(market, config, days, replace(judging, benchmark=None)), borrow_bps=borrow_bps)
-        table = values_of_function(name, function, market)
+    """Judge a function of bars as it was judged, but on markets where nothing is foretold."""
+    told, seed, name = [(False, False)], evaluation.config.seed, evaluation.judged
+    for number in progress(range(markets), "judge", "null market"):
+        market = redrawn(evaluation.market, np.random.default_rng([seed, number]))
+        again, table = setup.on(market), values_of_function(name, function, market)
         try:
-            account = account_of_table(name, table, setup, hold, is_weights=is_weights(function))
+            account = account_of_table(name, table, again, hold, is_weights=is_weights(function))
         except DataError:  # no scores differ, and nothing is claimed
             continue
-        generator = named_generator(config.seed, "evaluation")
-        played = Baselines.of(setup, {}).beside(name, account, judging.random_pickers, generator)
+        played = Baselines.of(again, {}).beside(name, account, draws, named_generator(seed, "evaluation"))
         found = replace(evaluation, market=market, played=played).verdict
         told.append((found.has_skill, found.is_better_than_benchmark))
-    skilled, better = (sum(claims) for claims in zip(*told, strict=True)) if told else (0, 0)
-    return Praise(markets, skilled, better)
+    return Praise(markets, *(sum(claims) for claims in zip(*told, strict=True)))
