@@ -96,7 +96,7 @@ def test_an_evaluation_is_taken_and_that_of_an_earlier_champion_left_or_told(run
 
 
 def test_settings_that_differ_are_listed_and_no_others(runs: Path) -> None:
-    assert dict(differing_settings(read(runs, "one", "two"))) == {"seed": ["0", "1"], "generations": ["2", "3"]}
+    assert {*differing_settings(read(runs, "one", "two"))} == {("seed", "0", "1"), ("generations", "2", "3")}
     assert "No setting differs" in render(read(runs, "one"))
 
 

@@ -159,11 +159,11 @@ def short_table(runs: Sequence[ReportedRun]) -> str:
     return table(rows, list(rows[0]))
 
 
-def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
+def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, ...]]:
     """Return the settings in which the runs differ, each with its value of every run."""
     shown = [shown_settings(run.config) for run in runs]
     return [
-        (name, [values[name] for values in shown])
+        (name, *(values[name] for values in shown))
         for name in shown[0]
         if name not in OF_ITS_FOLDER and len({values[name] for values in shown}) > 1
     ]
@@ -171,7 +171,7 @@ def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]
 
 def cautions(runs: Sequence[ReportedRun]) -> list[str]:
     """Return what a reader must know before comparing the runs, the most important first."""
-    texts, rules = list[str](), [name for name, _ in differing_settings(runs) if name.startswith("env.")]
+    texts, rules = list[str](), [name for name, *_ in differing_settings(runs) if name.startswith("env.")]
     if len(runs) > 1:
         is_same = all(run.setup == runs[0].setup != () for run in runs)
         outcome = "cannot" if rules or not is_same else "can"

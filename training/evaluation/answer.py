@@ -109,8 +109,9 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
         said.append(f"{_cells(one.policy, one.return_percent)}   {_signed(one.test.mean):>7}   {one.word}")
     if RULE in policies:
         said.append(f"{_cells('ceiling', policies[RULE]['return'].value)}   {RULE}")
+    asked = None if evaluation.judged == CHAMPION else evaluation.played.asked
     labelled = {
-        "asked": evaluation.apart or (evaluation.played.asked.sentence if evaluation.played.asked else ""),
+        "asked": evaluation.apart or (asked.sentence if asked else ""),
         "training days": evaluation.evidence_sentence,
         evaluation.split: conclusion(evaluation),
         "verdict": "" if is_synthetic else headline(evaluation).partition(":")[0],

@@ -116,11 +116,10 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
         places = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
         earlier = folder.rename(next(place for place in places if not place.exists()))
     folder.mkdir(exist_ok=True)
-    for name, rows in ((TRADES, evaluation.trades), (POSITIONS, evaluation.positions)):
-        rows.assign(ticker=rows["ticker"].map(spreadsheet_text)).to_csv(folder / name, index=False)
     refused = evaluation.played.asked.refused if evaluation.played.asked else None
-    if refused is not None and len(refused):
-        refused.assign(ticker=refused["ticker"].map(spreadsheet_text)).to_csv(folder / REFUSED, index=False)
+    for name, rows in ((TRADES, evaluation.trades), (POSITIONS, evaluation.positions), (REFUSED, refused)):
+        if rows is not None and (len(rows) or name != REFUSED):
+            rows.assign(ticker=rows["ticker"].map(spreadsheet_text)).to_csv(folder / name, index=False)
     low, high = evaluation.random_band
     bands = {f"{RANDOM}, 5%": low, f"{RANDOM}, 95%": high}
     frame = pd.DataFrame({"date": np.datetime_as_string(evaluation.dates), **evaluation.equity, **bands})
@@ -189,10 +188,9 @@ def render(evaluation: Evaluation) -> str:
         equity=charts.equity_chart(evaluation),
         daily=charts.daily_charts(evaluation),
         holdings=charts.holding_bars(evaluation),
-        monthly=monthly,
-        yearly=[
-            (str(year), own, other, own - other)
-            for (year, _, own), (*_, other) in zip(monthly, of_benchmark, strict=True)
+        monthly=[
+            (year, months, (own, other, own - other))
+            for (year, months, own), (*_, other) in zip(monthly, of_benchmark, strict=True)
         ],
         parts=part_rows(evaluation),
         scores=_score_rows(evaluation),

@@ -160,21 +160,17 @@ def verdict(
 ) -> Verdict:
     """Judge a champion by daily returns on the same days.
 
-    The champion's returns are the sum of three parts. Selection: its returns less the mean of its weights, beside the
-    benchmark's, in other stocks. Timing: the benchmark's returns times the exposure less its mean. Exposure: what is
-    left, less costs. Skill is claimed if selection or timing is significant at 2.5% (the upper tail of a 95%
-    interval), each at half of it (Bonferroni).
+    Its returns are the sum of three parts: selection, its returns less the mean of its weights, beside the benchmark's,
+    in other stocks; timing, the benchmark's returns times the exposure less its mean; and exposure, the rest, less
+    costs. Skill in one of the first two is significant at half of 2.5%, the upper tail of a 95% interval (Bonferroni),
+    where two tests agree, so that false alarms are at most those of the rarer one.
 
-    Selection needs two tests that agree. In time: without skill the daily differences are martingale differences,
-    whatever the champion's exposure and its stocks' volatility; their mean is tested against its own standard error
-    (`mean_test`). Among random pickers: without skill the champion is one more permutation of similar stocks, and its
-    rank is uniform (`rank_p_value`). The first fails where days are few, the second where the champion's stocks vary
-    more than others; the claim needs both, so its false alarms are at most the rarer of the two.
-
-    So does timing. The mean exposure is known only at the end, and who buys after falls has a larger one where the
-    market fell, which looks like timing (the bias of Stambaugh 1999). In time, therefore, the exposure is held against
-    the mean of the days before; alone that would mistake a rising market's premium for timing where a champion invests
-    late. Among the same exposure shifted in time, on a circle, its rank is uniform without skill.
+    Selection, in time: without skill the daily differences are martingale differences, whatever exposure and volatility
+    are; this fails where days are few. By rank: without skill the champion is one more permutation of similar stocks,
+    and its rank is uniform; this fails where its stocks vary more than others. Timing: who buys after falls has more
+    exposure in the mean where the market fell, which looks like timing (the bias of Stambaugh 1999). In time, therefore, the
+    exposure is held against the mean of the days before; alone that would mistake a rising market's premium for timing
+    where a champion invests late. By rank: among the same exposure shifted on a circle, its rank is uniform.
 
     A champion chosen on the same days is the best of `trials`, each fixed without these days: `trials` times each
     p-value bounds it under any dependence among them (Bonferroni). The interval against the best baseline allows for

@@ -15,7 +15,7 @@ from utils.charts import Chart, number
 from utils.errors import ConfigError, DataError
 from utils.runs.devices import choose_threads
 from utils.runs.run_log import write_json
-from utils.tables import table
+from utils.tables import many, table
 
 logger = logging.getLogger(__name__)
 _DRAWN = 12
@@ -46,8 +46,9 @@ def run_features(arguments: FeaturesArguments, _: frozenset[str]) -> FeatureShee
     logger.info(
         "%s, training days %s to %s; IC h: mean rank correlation over stocks with the return of h sessions from the "
         "next open on; persistence and turnover: of ranks and of the highest fifth, a session later; lost IC: what a "
-        "ridge regression on all inputs loses without it, out of fold %.3f (t %.1f) with returns of %d sessions",
-        *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t, sheet.sessions),
+        "ridge regression on all inputs loses without it, out of fold %.3f (t %.1f) with returns of %s",
+        *(config.data or "built-in market", sheet.dates[0], sheet.dates[-1], sheet.ic, sheet.t),
+        many(sheet.sessions, "session"),
     )
     logger.info("products of two inputs that tell of the next session: %s", "; ".join(sheet.products) or "none")
     if arguments.json is not None:
@@ -65,7 +66,8 @@ def render(sheet: FeatureSheet, data: Path | None) -> str:
     facts = {
         "Data": "built-in market" if data is None else data.name,
         "Training days": f"{sheet.dates[0]} to {sheet.dates[-1]}",
-        "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)} ({sheet.sessions} sessions ahead)",
+        "All inputs, ridge": f"rank IC {number(sheet.ic, 3)}, t {number(sheet.t, 1)}, of returns of "
+        f"{many(sheet.sessions, 'session')}",
         "Products": "; ".join(sheet.products) or "none",
     }
     drawn = {row.feature.name: _charts(sheet, row) for row in sheet.rows[:_DRAWN] if np.isfinite(row.daily_ic).any()}
