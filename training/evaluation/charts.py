@@ -46,6 +46,7 @@ _LOSSES = {
     "critic": "Mean squared temporal difference of what positions gain until they are sold, percent, squared.",
     "actor": "Of the actors' scores, by the critic.",
 }
+_PERCENT = "{:+,.1f} %"
 _GENES = {
     "risk": "Price of risk of the elites: what a unit of weight more lowers the worth of the next one.",
     "largest": "Largest weight of a stock, of the elites.",
@@ -98,17 +99,12 @@ def daily_charts(evaluation: Evaluation) -> list[Chart]:
 
 def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the policies' returns since the first day, with the middle of the random pickers."""
+    # Tables have all policies, the chart those that it can show apart.
+    shown, drawn = colours(evaluation), evaluation.equity
+    lines = {name: gain_percent(equity) for name, equity in drawn.items() if name in shown}
     low, high = (gain_percent(edge) for edge in evaluation.random_band)
-    lines = {name: gain_percent(equity) for name, equity in _drawn(evaluation).items()}
-    bands = {"random pickers, 5% to 95%": (low, high)}
-    return Chart(
-        "Return since the first day, %",
-        evaluation.dates,
-        lines,
-        bands=bands,
-        note="After costs.",
-        colours=colours(evaluation),
-    )
+    how: dict[str, Any] = {"bands": {"random pickers, 5% to 95%": (low, high)}, "colours": shown}
+    return Chart("Return since the first day, %", evaluation.dates, lines, note="After costs.", **how)
 
 
 class Bar(NamedTuple):
@@ -171,11 +167,6 @@ def profit_bars(evaluation: Evaluation, by: str) -> list[Bar]:
     return bars(rows)
 
 
-def _drawn(evaluation: Evaluation) -> dict[str, Float64Array]:
-    """Return the equity that a chart can show apart: tables have all policies."""
-    return {name: curve for name, curve in evaluation.equity.items() if name in colours(evaluation)}
-
-
 def gain_percent(equity: Float64Array) -> Float64Array:
     """Return the change since the first value in percent."""
     return np.asarray(100.0 * (equity / equity[0] - 1.0))
@@ -204,20 +195,20 @@ def traded_stocks(evaluation: Evaluation) -> list[Chart]:
 
 def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
+    fitness, validation = "population mean", "validation result"
+    lines = {
+        fitness: column(records, "fitness", "mean"),
+        validation: column(records, "validation", "champion"),
+        "benchmark": column(records, "validation", "benchmark"),
+    }
+    whole = column(records, "fitness", "min"), column(records, "fitness", "max")
+    shown = zip(lines, (baselines.RANDOM, baselines.CHAMPION, baselines.EQUAL), strict=True)
     return Chart(
         "Profit by generation, % of the initial capital per episode",
         _generations(records),
-        {
-            "population mean": column(records, "fitness", "mean"),
-            "validation result": column(records, "validation", "champion"),
-            "benchmark": column(records, "validation", "benchmark"),
-        },
-        bands={"population, lowest to highest": (column(records, "fitness", "min"), column(records, "fitness", "max"))},
-        colours={
-            "population mean": COLOURS[baselines.RANDOM],
-            "validation result": COLOURS[baselines.CHAMPION],
-            "benchmark": COLOURS[baselines.EQUAL],
-        },
+        lines,
+        bands={"population, lowest to highest": whole},
+        colours={line: COLOURS[name] for line, name in shown},
         note="Of the population, its fitness on training days: by forecasts out of fold, over the benchmark, less the "
         "price of risk. The champion's validation result, and the benchmark's, are from days that neither training nor "
         "selection has seen.",
@@ -226,20 +217,23 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
 
 def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """Draw what is learned, from the records of metrics.jsonl: losses, what the elites earn, evidence and genes."""
-    generations, charts = _generations(records), []
-    for name, note in _LOSSES.items():
-        losses = {name: column(records, "learning", f"{name}_loss")}
-        charts.append(Chart(f"Loss: {name}", generations, losses, "{:.3f}", note=note, has_zero=name != "actor"))
-    earned = {"elites": column(records, "learning", "elite_profit_percent")}
+    specs = [(f"Loss: {name}", name, f"{name}_loss", note, "{:.3f}") for name, note in _LOSSES.items()]
     note = "Mean of the elites over the training windows of the fitness, % of the capital."
-    charts.append(Chart("Profit of an episode, %", generations, earned, note=note))
-    worth = {"champion": column(records, "learning", "evidence_excess")}
+    specs.append(("Profit of an episode, %", "elites", "elite_profit_percent", note, _PERCENT))
     note = "Of the champion's orders on training days, out of fold and net of costs."
-    charts.append(Chart("Over the benchmark, % a year", generations, worth, note=note))
-    for name, note in _GENES.items():
-        genes = {name: column(records, "learning", name)}
-        charts.append(Chart(name.capitalize(), generations, genes, "{:.3f}", note=note))
-    return charts
+    specs.append(("Over the benchmark, % a year", "champion", "evidence_excess", note, _PERCENT))
+    specs += [(name.capitalize(), name, name, note, "{:.3f}") for name, note in _GENES.items()]
+    return [
+        Chart(
+            title,
+            _generations(records),
+            {line: column(records, "learning", field)},
+            end,
+            note=note,
+            has_zero=line != "actor",
+        )
+        for title, line, field, note, end in specs
+    ]
 
 
 def _generations(records: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:

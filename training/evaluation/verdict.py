@@ -168,7 +168,7 @@ def verdict(
     Selection, in time: without skill the daily differences are martingale differences, whatever exposure and volatility
     are; this fails where days are few. By rank: without skill the champion is one more permutation of similar stocks,
     and its rank is uniform; this fails where its stocks vary more than others. Timing: who buys after falls has more
-    exposure in the mean where the market fell, which looks like timing (the bias of Stambaugh 1999). In time, therefore, the
+    exposure in the mean where the market fell, which looks like timing (the bias of Stambaugh 1999). In time, so, the
     exposure is held against the mean of the days before; alone that would mistake a rising market's premium for timing
     where a champion invests late. By rank: among the same exposure shifted on a circle, its rank is uniform.
 

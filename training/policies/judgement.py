@@ -164,16 +164,18 @@ class Judgement:
         return [Path(folder) / name / REPORT for name in self.evaluations]
 
 
-def _is_function(policy: Any) -> bool:
-    return callable(policy) and not isinstance(policy, type) and not hasattr(policy, "act")
-
-
-def _require_judgeable(policies: Iterable[str], split: str, spend_look: bool) -> None:
+def _require_judgeable(policies: Mapping[str, Any], split: str, spend_look: bool, null: int) -> None:
     require_own_names(policies)
     if split not in ("validation", "holdout"):
         raise ConfigError(f"expected validation or holdout as split, got {split!r}")
     if split == "holdout":
         kinds.require_spent(spend_look)
+    for name, policy in policies.items() if null else ():
+        if not callable(policy) or isinstance(policy, type) or hasattr(policy, "act"):
+            raise ConfigError(
+                f"expected functions of bars with --null, got {name!r}, which is none: nobody knows what it would have "
+                "done on other prices; leave --null out"
+            )
 
 
 def require_own_names(names: Iterable[str]) -> None:
@@ -212,12 +214,7 @@ def judge(
             asked of what is no function of bars.
         DataError: a policy fails or looks ahead.
     """
-    _require_judgeable(policies, split, spend_look)
-    if other := [name for name, policy in policies.items() if null and not _is_function(policy)]:
-        raise ConfigError(
-            f"expected functions of bars with --null, got {other[0]!r}, which is none: nobody knows what it "
-            "would have done on other prices; leave --null out"
-        )
+    _require_judgeable(policies, split, spend_look, null)
     days, config = getattr(market.market.splits, split), market.config
     judging = judging or config.evaluation
     tried, beside = max(variants, len(policies)), {}
@@ -226,11 +223,10 @@ def judge(
     accounts = {name: account_of(name, policy, stage.setup, hold) for name, policy in policies.items()}
     if market.run is not None:
         beside[CHAMPION] = account_of_agent(stage.setup, market.run.champion)
-    baselines, evaluations = Baselines.of(stage.setup, stage.rules), {}
+    baselines, evaluations, draws = Baselines.of(stage.setup, stage.rules), {}, judging.random_pickers
     for name, account in accounts.items():
         others = {other: one for other, one in {**accounts, **beside}.items() if other != name}
-        generator = named_generator(config.seed, "evaluation")
-        played = baselines.beside(name, account, judging.random_pickers, generator, others)
+        played = baselines.beside(name, account, draws, named_generator(config.seed, "evaluation"), others)
         # A policy that traded otherwise on these days is another one. Code is searched for leaks by other means.
         digest = hashlib.sha256(account.curves.equity.round(2).tobytes()).hexdigest()[:8]
         one = Evaluation(
@@ -244,7 +240,7 @@ def judge(
             has_code=not isinstance(policies[name], pd.DataFrame | Trades),
         )
         if null:
-            one = replace(one, null=praise(one, policies[name], stage.setup, null, judging.random_pickers, hold))
+            one = replace(one, null=praise(one, policies[name], stage.setup, null, draws, hold))
         if split == "holdout":
             Path(runs_dir).mkdir(parents=True, exist_ok=True)
             one = record_look(one, Path(runs_dir))
