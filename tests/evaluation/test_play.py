@@ -25,7 +25,7 @@ from tests.tiny import (
 )
 from training.evaluation import baselines
 from training.evaluation.baselines import CHAMPION, EQUAL, EQUAL_RISK, HOLD, INDEX, MOMENTUM, RANDOM, REVERSAL
-from training.evaluation.measures import EquityCurves, estimates
+from training.evaluation.measures import estimates
 from training.evaluation.play import (
     Baselines,
     EvaluationSetup,
@@ -235,15 +235,6 @@ def test_parts_joined_are_one_account_after_the_other() -> None:
     for short in (PlayedPolicies.joined([parts[1], fewer]), PlayedPolicies.joined([fewer, parts[1]])):
         assert REVERSAL not in {*short.curves, *short.at_cost[5.0], *short.scores}
         assert MOMENTUM in {*short.curves} & {*short.scores} & {*short.at_cost[5.0]}
-
-
-def test_returns_compound_over_what_is_joined() -> None:
-    some = {"positions": np.zeros(1)}
-    first, second = (
-        EquityCurves.untraded(np.array([equity]), np.ones((1, 2)), **some)
-        for equity in ([100, 110, 99.0], [50, 55, 60.0])
-    )
-    assert EquityCurves.joined([first, second]).equity.tolist() == [pytest.approx([100, 110, 99, 108.9, 118.8])]
 
 
 def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:

@@ -7,7 +7,7 @@ from data.market import Market
 from utils.config.trader import Config
 from utils.tables import many
 
-_LAST_DAYS = 10
+LAST_DAYS = 10
 """Days on one of which a survivor has a bar."""
 
 
@@ -18,7 +18,7 @@ def known_biases(market: Market, config: Config) -> dict[str, str]:
     is_whole = np.asarray(has_bar.all(axis=0))
     if config.data is None:
         biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
-    elif has_bar[-_LAST_DAYS:].any(axis=0).all():
+    elif has_bar[-LAST_DAYS:].any(axis=0).all():
         biases["Survivors only"] = (
             f"All of {many(len(market.tickers), 'ticker')} trade to the last day. Stocks that failed are not in the "
             "data, which flatters every policy that buys: champion, random pickers and benchmark alike."

@@ -275,14 +275,15 @@ class Evaluation:
 
         From open to close, after the day of the score; rule and oracle of a built-in market do not count.
         """
+        open_, close = self._prices(self.played.days[1:])
+        moves = np.log(close / open_)
         scores = (score for name, score in self.played.scores.items() if name not in (RULE, ORACLE))
-        return max((explained_share(score, self.moves) for score in scores), default=0.0)
+        return max((explained_share(score, moves) for score in scores), default=0.0)
 
-    @cached_property
-    def moves(self) -> Float64Array:
-        """Return the (D, n) log returns of the sessions after the days of scores, from open to close."""
-        bars = self.market.data_array[self.played.days[1:]][:, self.market.investable_columns].astype(np.float64)
-        return np.asarray(np.log(bars[..., CLOSE] / bars[..., OPEN]))
+    def _prices(self, days: npt.NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
+        """Return the (days, n) opens and closes of the stocks that may be bought."""
+        bars = self.market.data_array[days][:, self.market.investable_columns].astype(np.float64)
+        return bars[..., OPEN], bars[..., CLOSE]
 
     @cached_property
     def check(self) -> LookAhead | None:
@@ -290,8 +291,7 @@ class Evaluation:
         scores = self.played.scores.get(self.judged)
         if self.has_code or scores is None:
             return None
-        bars = self.market.data_array[self.played.days[:-1]][:, self.market.investable_columns].astype(np.float64)
-        return look_ahead({self.judged: scores}, bars[..., OPEN], bars[..., CLOSE])[self.judged]
+        return look_ahead({self.judged: scores}, *self._prices(self.played.days[:-1]))[self.judged]
 
     @cached_property
     def overfitting(self) -> Overfitting:

@@ -35,6 +35,7 @@ from training.evaluation.baselines import (
     SURVIVORS,
     inverse_volatility,
 )
+from training.evaluation.biases import LAST_DAYS
 from training.evaluation.compared import PlayedPolicies
 from training.evaluation.measures import EquityCurves
 from training.evaluation.nulls import Active
@@ -51,8 +52,6 @@ _TABLE_BYTES = 2**29
 """Memory that the accounts of the rules that are played at a time may take."""
 _NEUTRAL = 0.1
 """Mean net weight, of either sign, below which a portfolio with shorts is dollar-neutral, and held against cash."""
-_LAST_DAYS = 10
-"""Days on one of which a survivor has a bar."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ def play_held(setup: EvaluationSetup) -> dict[str, Played]:
     risk[: len(inverse)] = torch.from_numpy(np.nan_to_num(inverse)).to(risk.device)
     held = {setup.benchmark: parts, EQUAL: equal, HOLD: equal, EQUAL_RISK: risk}
     if market.members is not None:
-        last = portfolio.quotes.close[setup.judged.stop - _LAST_DAYS : setup.judged.stop + 1]
+        last = portfolio.quotes.close[setup.judged.stop - LAST_DAYS : setup.judged.stop + 1]
         held[SURVIVORS] = torch.where(last.isfinite().any(0), equal, 0.0)
     return {name: _hold(setup, parts, is_trimmed=name != HOLD) for name, parts in held.items()}
 

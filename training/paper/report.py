@@ -92,23 +92,23 @@ def _listings(account: Account) -> dict[str, list[dict[str, Any]]]:
     book, journal, answers = account.book, account.journal, account.journal.of("answer")
     orders, factors, given = list[dict[str, Any]](), units(journal), {one.id for one in book.orders(book.last)}
     for order in book.intended(book.last):
-        said = (
-            answers[order.id].body
-            if order.id in answers
-            else {"status": "accepted" if order.id in given else "unknown"}
-        )
+        said = {"status": "accepted" if order.id in given else "unknown"}
+        said = answers[order.id].body if order.id in answers else said
         shares = order.shares / factors[order.ticker]
         answer = f"{said['status']} {said.get('reason', '')}"
-        orders.append(_cells(order, "side", "ticker") | {"shares": shares, "answer": answer})
+        orders.append({"side": order.side, "ticker": order.ticker, "shares": shares, "answer": answer})
     session, positions, (gained, closed) = book.session(book.last), list[dict[str, Any]](), profits(account)
     for ticker, shares in session["positions"].items():
         worth, factor = book.worth({ticker: shares}, book.last), factors[ticker]
         weight = 100 * worth / session["equity"]
         positions.append({"ticker": ticker, "shares": shares / factor, "value": worth, "weight, %": weight})
         positions[-1]["profit"] = gained.get(ticker, 0.0) + worth
-    filled = ("side", "ticker", "shares", "price", "reason")
-    days = range(book.last, book.start - 1, -1)
-    fills = [{"session": book.date(day)} | _cells(fill, *filled) for day in days for fill in book.fills(day)]
+    fields = ("side", "ticker", "shares", "price", "reason")
+    fills = [
+        {"session": book.date(day), **{name: getattr(fill, name) for name in fields}}
+        for day in range(book.last, book.start - 1, -1)
+        for fill in book.fills(day)
+    ]
     noted = [row for kind in _NOTES for row in journal.of(kind).values()]
     noted += [row for row in journal.of("event").values() if "held" in row.body]
     notes = sorted(noted, key=lambda row: row.number)
@@ -127,21 +127,15 @@ def profits(account: Account) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return what was received for the stocks that are held, less what was paid since their first purchase, and the
     closed positions with their profit, before costs; what a conversion brought was bought at its closes."""
     book, closed = account.book, list[dict[str, Any]]()
-    held = book.session(book.start)["positions"]
-    first, gained = (
-        dict.fromkeys(held, book.date(book.start)),
-        {one: -book.worth({one: held[one]}, book.start) for one in held},
-    )
+    begun = book.session(book.start)["positions"]
+    first = dict.fromkeys(begun, book.date(book.start))
+    gained = {ticker: -book.worth({ticker: shares}, book.start) for ticker, shares in begun.items()}
     for day in range(book.start + 1, book.last + 1):
         for fill in book.fills(day):
             first.setdefault(fill.ticker, book.date(day))
             paid = fill.value if fill.side == "buy" else -fill.value
             gained[fill.ticker] = gained.get(fill.ticker, 0.0) - paid
-        for ticker in first.keys() - book.session(day)["positions"].keys():
+        for ticker in sorted(first.keys() - book.session(day)["positions"].keys()):
             span = {"ticker": ticker, "from": first.pop(ticker), "to": book.date(day)}
             closed.append({**span, "profit": gained.pop(ticker)})
     return gained, closed
-
-
-def _cells(one: object, *names: str) -> dict[str, Any]:
-    return {name.replace("_", " "): getattr(one, name) for name in names}

@@ -1,7 +1,7 @@
 """The accounts of policies that are not this program's: scores, weights, trades, and classes that act."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,20 +48,14 @@ def account_of(name: str, policy: Any, setup: EvaluationSetup, hold: int | None 
         notes.append(
             f"{len(other):,} of {len(policy.columns):,} tickers are not in the data and left out, as {other[0]}."
         )
-    played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy), notes=notes)
+    played = account_of_table(name, table, setup, hold, is_weights=is_weights(policy))
     if played.scores is not None and played.asked is not None:
         logger.info("%s", played.asked.how)
-    return played
+    return _with_asked(played, notes=notes)
 
 
 def account_of_table(
-    name: str,
-    table: Float64Array,
-    setup: EvaluationSetup,
-    hold: int | None = None,
-    *,
-    is_weights: bool,
-    notes: Sequence[str] = (),
+    name: str, table: Float64Array, setup: EvaluationSetup, hold: int | None = None, *, is_weights: bool
 ) -> Played:
     """Play (days, n) scores or target weights, as `account_of` does. Raises DataError where no scores differ."""
     market = setup.market
@@ -69,7 +63,7 @@ def account_of_table(
         needs_credit = is_signed(table[setup.judged])
         how = f"Target weights, held as they are given{', with shorts or credit' if needs_credit else ''}."
         played = play_policy(setup, GivenWeights(table), setup.signed if needs_credit else None)
-        return _with_asked(played, how=how, notes=notes)
+        return _with_asked(played, how=how)
     if hold is None:
         rule = rule_of(name, table, setup.tuning, market.dates, setup.judged)
         how = rule_text(name, rule, table)
@@ -81,7 +75,7 @@ def account_of_table(
         )
         followed = GivenWeights(best_of(table, hold, can_be_bought))
     played = play_policy(setup, followed)
-    return _with_asked(replace(played, scores=table[setup.judged]), how=how, notes=notes)
+    return _with_asked(replace(played, scores=table[setup.judged]), how=how)
 
 
 def _with_asked(played: Played, **said: Any) -> Played:
