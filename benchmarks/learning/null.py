@@ -130,8 +130,8 @@ def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
 
 def rising(bars: Float64Array, again: Float64Array) -> Float64Array:
     """Let all stocks of a market that was drawn again rise alike, by the mean relative close of the original bars."""
-    growth = (bars[1:, :, 3] / bars[:-1, :, 3]).mean()
-    return again * growth ** np.arange(len(again))[:, None, None]
+    growth = float((bars[1:, :, 3] / bars[:-1, :, 3]).mean())
+    return np.asarray(again * growth ** np.arange(len(again))[:, None, None])
 
 
 NULL_MARKETS: Mapping[str, Callable[[Config], Market]] = {

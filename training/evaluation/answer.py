@@ -9,7 +9,7 @@ from training.evaluation.baselines import CHAMPION, CLOSED, EQUAL, IN_FULL, LIGH
 from training.evaluation.judge import Evaluation
 from training.evaluation.verdict import yearly
 from training.forecasts.skill import clearest
-from utils.charts import number
+from utils.charts import DASH, MINUS, number
 from utils.statistics import MeanTest, mean_test
 from utils.tables import many, table, written_p
 
@@ -102,7 +102,7 @@ def answer(evaluation: Evaluation, **lines: object) -> str:
     first, last = (str(evaluation.dates[place])[:7] for place in (0, -1))
     said = [f"RESULT  {evaluation.split}, {first} to {last}, after costs"]
     for name in earned(evaluation):
-        sharpe, fall = (number(policies[name][key].value, n) for key, n in (("sharpe", 1), ("max_drawdown", 0)))
+        sharpe, fall = (_plain(policies[name][key].value, n) for key, n in (("sharpe", 1), ("max_drawdown", 0)))
         said.append(f"{_cells(name, policies[name]['return'].value)}   Sharpe {sharpe}   max drawdown {fall} %")
     said.append(f"{'':25}{'lead, % a year':>16}")
     for one in leads(evaluation):
@@ -170,4 +170,8 @@ def _cells(label: str, percent: float | None) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return number(value, 1, is_signed=True).replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
+    return _plain(value, 1, is_signed=True)
+
+
+def _plain(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
+    return number(value, decimals, is_signed=is_signed).replace(MINUS, "-").replace(DASH, "-")
